@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt._version import __version__
 from llmopt.arguments import MOST_SEED, whole_number
+from llmopt.calculator import let_compute
 from llmopt.client.base import client_name
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
@@ -79,7 +80,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         if isinstance(options.warmup, int):
             self._n_warmup = options.warmup
         self._state = self._new_state()
-        self._use(self._make_emitter(model))
+        self._use(self._make_emitter(let_compute(model)))
         self._finisher: RefineEmitter | None = None
         self._ready = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
@@ -285,7 +286,10 @@ class OptimizerBase(StoredSearch, Generic[Params]):
                 "save to another path"
             )
         with self._meter.lock, self._changing:
-            snapshot = self._state.snapshot(self._meter.usage, self._meter.paid)
+            meter = self._meter
+            snapshot = self._state.snapshot(
+                meter.usage, meter.paid, meter.computed, meter.computed_open
+            )
         lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
         write_bytes_atomically(path, lines, durable=True)
 
@@ -294,6 +298,8 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         if self._bell is not None:
             self._bell.end()
         super().close()
+        if self._model.calculator is not None:
+            self._model.calculator.close()
         conclude = getattr(self._model.client, "conclude", None)
         history = self.history
         if conclude is not None and history.trials:

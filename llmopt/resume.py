@@ -176,7 +176,7 @@ def replay(
         if isinstance(event, Asked):
             ledger.asked(proposals=event.proposals, rejected=event.rejected)
         elif isinstance(event, Snapshot):
-            ledger.begin_with(event.usage, event.paid)
+            ledger.begin_with(event)
 
     ledger.replay(events, path, take)
 

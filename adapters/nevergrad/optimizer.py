@@ -37,6 +37,7 @@ from llmopt.arguments import (
     whole_number,
     whole_or_auto,
 )
+from llmopt.calculator import let_compute
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.client.ready import check_ready
@@ -95,7 +96,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
         options.setdefault("total", budget)
-        self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
+        client = get_client(one_model(client, model))
+        self._model = let_compute(ModelEmitter(client, prompt, **options))
         space = self._parameters.space
         self._emitter = make_scheduler(partner, self._model, None, None, space)
         self._n_warmup = self._model.start_up() if start == "auto" else start

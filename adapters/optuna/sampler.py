@@ -39,6 +39,7 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
 from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number, whole_or_auto
+from llmopt.calculator import let_compute
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.client.ready import check_ready
@@ -172,7 +173,8 @@ class LLMSampler(BaseSampler):
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler
         options.setdefault("on_error", "fallback")
-        self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
+        client = get_client(one_model(client, model))
+        self._model = let_compute(ModelEmitter(client, prompt, **options))
         partners = with_samplers(partner)
         self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
         self._others += [independent_sampler] if independent_sampler is not None else []

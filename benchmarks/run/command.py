@@ -91,6 +91,11 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="tell the model what each policy did in its episodes; words, props, props-plus "
         "and opro show it (default: for words)",
     )
+    add(
+        "--compute",
+        action="store_true",
+        help="let the model compute in Python, confined, before it proposes (under words)",
+    )
     add_run_arguments(parser)
     add_config_argument(parser)
 

@@ -54,6 +54,7 @@ class RunConfig:
     wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
     finalists: int = FINALISTS  # the best few, among which fresh starts choose; 0 for none
     requests: int | None = None  # to spend on `"llm"`; small changes do the rest
+    compute: bool = False  # whether `"llm"` may compute in Python before it proposes
 
     def __post_init__(self) -> None:
         optional = {f.name for f in fields(self) if f.default is None}

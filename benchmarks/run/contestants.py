@@ -13,6 +13,7 @@ from llmopt.benchmarks.engine.contest import Entrant
 from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
 from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
+from llmopt.calculator import check_compute
 from llmopt.client.base import Client, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.model_string import get_client
@@ -48,6 +49,8 @@ class Contestants:
             spec, seed_name = METHODS.get(name), name
             if spec is None and self.client is not None:
                 prompt = prompt_for(config.prompt, model_facts(self.client))
+                if config.compute:
+                    check_compute(prompt)
                 spec = prompt_spec(f"{{model}} ({prompt.name})", prompt)
                 seed_name = f"llm-{prompt.name}"
             if spec is not None:

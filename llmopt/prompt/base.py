@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
@@ -15,6 +15,9 @@ from llmopt.history import History
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.space import Space
 from llmopt.text import clean
+
+if TYPE_CHECKING:
+    from llmopt.prompt.compute import Computed
 
 UNKNOWN_MODEL = ModelFacts("unknown")
 _MAX_RAW = 600  # characters of a refused answer that are sent back
@@ -53,6 +56,9 @@ class Situation:
         may_stop: Whether an answer may end the search.
         finishes: Whether small random changes of the best point go on after an end by an answer.
         points: The most points that one answer may give; the same through a whole search.
+        compute: Whether an answer may be a block of Python.
+        computed: The blocks since the last point, and what they printed.
+        variables: What earlier blocks left for later ones.
     """
 
     space: Space
@@ -70,6 +76,9 @@ class Situation:
     may_stop: bool = False
     finishes: bool = False
     points: int = 1
+    compute: bool = False
+    computed: tuple[Computed, ...] = ()
+    variables: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))
@@ -102,6 +111,8 @@ class Query:
             from 0. `earlier` holds the texts before this one: a line that was there before is
             placed elsewhere in its cells, so that both can be used. A function that takes
             the text alone, or the text and the index, may be given, too.
+        code: Returns the Python of an answer that gives no point, or nothing; ``None`` where no
+            answer may be Python.
         drawn: Whether the prompt draws its points with no model. Then nothing is sent, and
             they are read from empty texts.
     """
@@ -109,6 +120,7 @@ class Query:
     request: Request
     read: Callable[..., Reading]
     drawn: bool = False
+    code: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
         count = next((n for n in (3, 2) if _takes(self.read, n)), 1)

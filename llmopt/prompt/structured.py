@@ -26,7 +26,7 @@ _MOST_CHOICES = 100
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
-_POINTS = "proposals"
+_POINTS, _PYTHON = "proposals", "python"
 _START = "Start from"
 _OWN = ("Hypothesis", _START)  # reasons that each of several points has
 
@@ -43,6 +43,7 @@ class Form:
         changes: Whether an answer may name an earlier point and what differs from it.
         may_stop: Whether an answer may end the search.
         most: The most points in one answer, where `changes` is true.
+        compute: Whether an answer may hold Python in place of points.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Form:
         changes: bool = False,
         may_stop: bool = False,
         most: int = 1,
+        compute: bool = False,
     ) -> None:
         self.reasons = {_key(reason): reason for reason in reasons}
         self.last, self.changes = last, changes
         self.several = most > 1 and changes
         self.may_stop = may_stop and changes
+        self.compute = compute
         self._space, self._labels = space, tuple(labels)
         self._keys = _keys(labels)
         names = (space.names, labels, self._keys)
@@ -74,6 +77,8 @@ class Form:
         """The JSON schema of an answer."""
         reason = {"type": "string", "maxLength": _LONGEST}
         fields: dict[str, Any] = dict.fromkeys(self._reasons(own=False), reason)
+        if self.compute:
+            fields[_PYTHON] = {"type": "string"}
         if self.changes:
             numbers = not any(isinstance(d, Categorical) for d in self._space.dimensions)
             value: dict[str, Any] = {"type": "number"}
@@ -115,6 +120,8 @@ class Form:
     def note(self) -> str:
         """What the model is told: not every provider shows it the schema."""
         fields = [f'"{key}": "…"' for key in self._reasons(own=False)]
+        if self.compute:
+            fields.append(f'"{_PYTHON}": "<a block of Python and no point, or empty>"')
         if self.changes:
             changes = f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]'
             own = [f'"{key}": "…"' for key in self._reasons(own=True)]
@@ -153,6 +160,13 @@ class Form:
             said = {**(shared if ends or k == 0 else {}), **item}
             found.append(self._answer(said, ends))
         return found or None
+
+    def code(self, text: str) -> str:
+        """Return the Python of a JSON object that gives no point; else nothing."""
+        data = _json_object(text) or {}
+        points = data.get(_POINTS) or data.get(_CHANGES) or data.get(_STOP)
+        code = data.get(_PYTHON)
+        return code.strip() if isinstance(code, str) and not points else ""
 
     def _answer(self, data: dict[str, Any], stop: bool) -> Answer:
         given = data[_CHANGES if self.changes else _POINT]

@@ -25,6 +25,7 @@ from llmopt.prompt.base import (
     check_counts,
 )
 from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.compute import IN_A_ROW, code_in
 from llmopt.prompt.describe import (
     Entry,
     describe_goal,
@@ -39,8 +40,8 @@ from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
-from llmopt.space import Space
-from llmopt.text import clean
+from llmopt.space import Categorical, Space
+from llmopt.text import clean, cut
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it
@@ -49,6 +50,7 @@ MAX_TEMPLATE = 1_000_000
 
 _LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
+_MOST_VARIABLES = 1500  # characters of the names of a model's variables
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
 
@@ -139,6 +141,11 @@ class TemplatePrompt:
     def _options(self) -> dict[str, Any]:
         """Return the options that differ from the defaults of this prompt."""
         return changed_options(self, template=self.template, **_DEFAULTS.get(self.name, {}))
+
+    @property
+    def computes(self) -> bool:
+        """Whether an answer may be a block of Python: the template says so to the model."""
+        return self.changes and re.search(r"\bcompute\b", self.template) is not None
 
     @property
     def selection(self) -> Selection:
@@ -242,7 +249,10 @@ class TemplatePrompt:
             most=self._most(situation),
             first=situation.iteration,
         )
-        return Query(request, read)
+        code = None
+        if situation.compute:
+            code = code_in if form is None else lambda text: form.code(text) or code_in(text)
+        return Query(request, read, code=code)
 
     def _form(self, situation: Situation, labels: tuple[str, ...], style: Style) -> Form | None:
         """Return the form that answers are held to, if the model can be."""
@@ -258,6 +268,7 @@ class TemplatePrompt:
             changes=self.changes,
             may_stop=situation.may_stop,
             most=self._most(situation),
+            compute=situation.compute,
         )
 
     def _most(self, situation: Situation) -> int:
@@ -345,6 +356,11 @@ class TemplatePrompt:
             "may_stop": situation.may_stop,
             "finishes": situation.finishes,
             "points": self._most(situation),
+            "compute": situation.compute,
+            "computed": [block.shown for block in situation.computed],
+            "blocks": IN_A_ROW - len(situation.computed),
+            "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
+            "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
             "asked": asked,
             "branched": any(map(space.condition, range(len(space)))),
         }

@@ -33,6 +33,7 @@ class AskArguments(TypedDict, total=False):
     may_stop: bool | None
     points: int | Literal["auto"]
     numeric: bool
+    compute: bool
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
@@ -76,6 +77,9 @@ class AskOptions:
             the prompt ``"words"``, which alone asks for several, and else 1.
         numeric: Whether a prompt of words shows what numbers say: by a fit to the trials how much
             each parameter matters and where f is best, with its error; each partner's next point.
+        compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
+            of a point. It costs a request and no evaluation, runs confined (`llmopt.calculator`;
+            Linux only), and the next request shows what it printed. At most three in a row.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -99,12 +103,14 @@ class AskOptions:
         "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
     )
     numeric: bool = option(False, "rarely", changes=True, choices=(True, False))
+    compute: bool = False  # no file turns it on
     max_requests: int | None = option(None, "rarely", changes=True)
     max_tokens: int | None = option(None, "rarely", changes=True)
     max_cost: float | None = option(None, "rarely", changes=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", describe(self.description))
+        one_of("compute", self.compute, (True, False))
         for each in dataclasses.fields(self):
             name, value = each.name, getattr(self, each.name)
             if "choices" in each.metadata:

@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
@@ -33,6 +34,7 @@ from llmopt.errors import (
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of, with_dropped
+from llmopt.prompt.compute import IN_A_ROW, Computed, check_computes, data_of
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
 from llmopt.search.ask_options import AskArguments, AskOptions
@@ -121,6 +123,7 @@ class ModelEmitter(Metered):
     Attributes:
         options: How the model is asked.
         points: Most points of one answer; see `AskOptions`.
+        calculator: Runs the Python that the model gives; see `llmopt.calculator.let_compute`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
     """
@@ -146,6 +149,9 @@ class ModelEmitter(Metered):
                 f"numeric=True: the prompt {self.prompt.name!r} shows numbers alone. Leave numeric "
                 "out, or take prompt='words' and a model that reads it"
             )
+        self.calculator: Any = None
+        if self.options.compute:
+            check_computes(self.prompt)
         self.points = self._most_points(client)
         self.finishes = False
         self._meter = Meter(client, self.options.limits)
@@ -260,12 +266,17 @@ class ModelEmitter(Metered):
         draft: Draft,
         most_requests: int | None,
     ) -> list[Proposal]:
+        if self.options.compute and self.calculator is None:
+            raise ValueError(
+                "compute=True: give the emitter to llmopt.calculator.let_compute first"
+            )
         facts = model_facts(self.client)
         found: list[Proposal] = []
         replies: list[Reply] = []
         complaint: Complaint | None = None
         trouble = ""
         misses = 0
+        computed: tuple[Computed, ...] = ()
         stop: SearchStopped | None = None
         new = self.options.noisy or len(seen) < space.cardinality
         most = math.inf if most_requests is None else most_requests
@@ -279,7 +290,7 @@ class ModelEmitter(Metered):
                 hints += (_AT_ONCE.format(n=wanted, k=min(wanted, self.points)),)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
-            query = self._prepare(space, view, rng, samples, complaint, hints)
+            query = self._prepare(space, view, rng, samples, complaint, hints, computed)
             reply: Reply | None = None
             try:
                 if not query.drawn:
@@ -301,8 +312,14 @@ class ModelEmitter(Metered):
             complaint = None
             before = len(found)
             texts = [completion.text for completion in completions]
+            code = ""
             for k, completion in enumerate(completions[:samples]):
                 try:
+                    if query.code is not None and (block := query.code(completion.text)):
+                        if len(computed) == IN_A_ROW:
+                            raise self._too_much(completion.text)
+                        code = code or block
+                        continue
                     points, end = self._read(space, query, completion, seen, texts[:k])
                 except ParseError as error:
                     trouble = f"{misses + 1} of its answers could not be used, the last because "
@@ -316,6 +333,10 @@ class ModelEmitter(Metered):
                     raise stop
                 n = len(found)
                 draft.stop = stop if samples == 1 else None
+            if code and len(found) == before:  # of several samples, points go first
+                computed += (self._compute(code, space, history),)
+                complaint = None
+                continue
             # A client that gives fewer samples than asked for is asked again at no charge.
             misses += complaint is not None or len(found) == before
             new = self.options.noisy or len(seen) < space.cardinality
@@ -337,6 +358,7 @@ class ModelEmitter(Metered):
         samples: int,
         complaint: Complaint | None,
         notes: tuple[str, ...],
+        computed: tuple[Computed, ...] = (),
     ) -> Query:
         seed = int(rng.integers(2**31))
         situation = Situation.after(
@@ -353,12 +375,27 @@ class ModelEmitter(Metered):
             noisy=self.options.noisy,
             may_stop=bool(self.options.may_stop),
             points=self.points,
+            compute=self.calculator is not None,
+            computed=computed,
+            variables=computed[-1].variables if computed else self._meter.variables,
             finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),
         )
         query = self.prompt.prepare(situation)
         if (query.request.n, query.request.seed) == (samples, seed):
             return query
         return replace(query, request=replace(query.request, n=samples, seed=seed))
+
+    def _compute(self, code: str, space: Space, history: History) -> Computed:
+        """Run a block of Python that the model gave in place of a point."""
+        data = partial(data_of, space, history, self.labels(space))
+        return self._meter.compute(code, lambda before: self.calculator.run(code, before, data))
+
+    def _too_much(self, text: str) -> ParseError:
+        """Count and return what is wrong with a block of Python after so many others."""
+        self._meter.count_rejection("unreadable")
+        return ParseError(
+            f"{IN_A_ROW} blocks of Python in a row are the most; now propose a point", text
+        )
 
     def _read(
         self,

@@ -19,6 +19,7 @@ from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.base import Reply
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
+from llmopt.prompt.compute import Computed
 from llmopt.space import Space, Value
 from llmopt.text import describe_curve, short
 
@@ -143,9 +144,11 @@ class Snapshot:
     rng: Mapping[str, Any]
     usage: Usage
     stop: Stop | None = None
+    computed: Sequence[Computed] = ()
+    computed_open: int = 0
 
     def line(self, space: Space) -> Line:  # noqa: D102
-        line = {
+        line: Line = {
             "event": "snapshot",
             "trials": [
                 {
@@ -161,6 +164,9 @@ class Snapshot:
             "rng": self.rng,
             "usage": self.usage.to_dict(),
         }
+        if self.computed:
+            line["computed"] = [block.line() for block in self.computed]
+            line["computed_open"] = self.computed_open
         return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
@@ -184,6 +190,8 @@ class Snapshot:
             line["rng"],
             Usage.from_dict(line["usage"]),
             _stop(line),
+            [Computed.read(block) for block in line.get("computed", ())],
+            whole_number("computed_open", line.get("computed_open", 0), 0),
         )
 
 

@@ -20,7 +20,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from llmopt.search.limits import Account, Limits
 from llmopt.search.locks import Lock, uninterrupted
 
 if TYPE_CHECKING:
+    from llmopt.prompt.compute import Computed
     from llmopt.search.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Draft:
     warnings: list[str] = field(default_factory=list)  # for the caller, who has the line to warn at
     stop: SearchStopped | None = None  # where an answer gave points and ended the search
     settled: bool = False  # whether `proposals` and `rejected` count
+    computed: list[Computed] = field(default_factory=list)  # now or before
     process: int = field(default_factory=os.getpid)
 
 
@@ -86,6 +88,9 @@ class Journal:
         Where this raises a `StorageError` the reply is used all the same, and storing it is tried
         again before the next request is sent, and at every `Meter.flush`.
         """
+
+    def compute(self, block: Computed) -> object:
+        """Store what a model computed."""
 
     def total(self, own: Usage) -> Usage:
         """Return what counts against the caps, where several meters share them."""
@@ -143,6 +148,8 @@ class Meter:
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
         self._paid: deque[tuple[str, Reply]] = deque()
+        self.computed: list[Computed] = []
+        self._kept: list[Computed] = []  # of an ask that was cut off
         self.unsaved: deque[Spent] = deque()
         self._draft: Draft | None = None
 
@@ -165,7 +172,38 @@ class Meter:
                 return reply
         return None
 
+    def compute(self, code: str, run: Callable[[Sequence[Computed]], Computed]) -> Computed:
+        """Return what a model's Python came to, in this ask or in one that was cut off.
+
+        Args:
+            code: The Python.
+            run: Runs it, after all blocks before it.
+        """
+        with self.lock:
+            if self._kept and self._kept[0].code == code:
+                found = self._kept.pop(0)
+            else:
+                self._kept.clear()
+                found = run(self.computed)
+                self.journal.compute(found)
+                self.computed.append(found)
+            if (draft := self._open_draft) is not None:
+                draft.computed.append(found)
+            return found
+
+    @property
+    def computed_open(self) -> int:
+        """How many of the last blocks are of an ask that was cut off."""
+        return len(self._kept)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """What the blocks of asks that are over left."""
+        over = self.computed[: len(self.computed) - self.computed_open]
+        return over[-1].variables if over else ()
+
     def _pay(self, request: Request) -> Reply:
+        self._kept.clear()  # they came of another answer
         self.flush()  # first, as the check may count what is stored
         self.journal.check()
         before = self.journal.total(self.usage)
@@ -327,6 +365,7 @@ class Meter:
             if not draft.settled:
                 replies = [(request.digest(), reply) for request, reply in draft.replies]
                 self._paid.extendleft(reversed(replies))
+                self._kept[:0] = draft.computed
 
     def settle(self, draft: Draft) -> None:
         """Let an ask count, whatever is raised in it from now on."""
@@ -339,6 +378,7 @@ class Meter:
                 len(self._paid),
             )
             self._paid.clear()
+        self._kept.clear()
         self._usage = self.usage_with(draft)
         draft.settled = True
 
@@ -388,10 +428,18 @@ class Meter:
         draft = self._draft
         return draft if draft is not None and draft.process == os.getpid() else None
 
-    def restore(self, usage: Usage, paid: Iterable[tuple[str, Reply]] = ()) -> None:
-        """Go on from what a stored search has spent, and has paid for and not used."""
+    def restore(
+        self,
+        usage: Usage,
+        paid: Iterable[tuple[str, Reply]] = (),
+        computed: Sequence[Computed] = (),
+        computed_open: int = 0,
+    ) -> None:
+        """Go on from what a stored search has spent, has paid for and not used, and computed."""
         self._usage = usage.copy()
         self._paid = deque(paid)
+        self.computed = list(computed)
+        self._kept = self.computed[len(computed) - computed_open :]
 
     # -- copies ---------------------------------------------------------------------------
 
@@ -404,6 +452,8 @@ class Meter:
             "journal": Journal(),
             "observe": None,
             "_paid": self._paid.copy(),
+            "computed": [*self.computed],
+            "_kept": [*self._kept],
             "unsaved": deque(),
             "_draft": None,
         }

@@ -14,6 +14,7 @@ import numpy as np
 
 from llmopt.client.base import Reply
 from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.prompt.compute import Computed
 from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
 from llmopt.space import Space
 
@@ -39,12 +40,19 @@ class SearchState:
         open_points = tuple([p.values for p in (*self.pending, *self.ready)])
         return History(tuple(self.trials), open_points, self.directions)
 
-    def snapshot(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Snapshot:
+    def snapshot(
+        self,
+        usage: Usage,
+        paid: Sequence[tuple[str, Reply]],
+        computed: Sequence[Computed] = (),
+        computed_open: int = 0,
+    ) -> Snapshot:
         """Return the event that holds all of the state."""
         points = tuple(self.trials), tuple(self.pending), tuple(self.ready)
         return Snapshot(
-            *points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage, self.stop
-        )
+            *points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage, self.stop,
+            tuple(computed), computed_open,
+        )  # fmt: skip
 
     def apply(self, event: SearchEvent) -> None:
         """Change the state by one event."""

@@ -16,7 +16,9 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Reply, amount
 from llmopt.errors import StorageError
 from llmopt.history import Usage
+from llmopt.prompt.compute import Computed
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.events import Snapshot
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Journal, Meter, Metered, Spent
 from llmopt.text import short
@@ -91,6 +93,9 @@ class _Spending(Journal):
             paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
             self._log.append({"event": "reply", **paid, **_failures(spent, "failed")})
 
+    def compute(self, block: Computed) -> None:
+        self._log.append({"event": "compute", **block.line()})
+
 
 def _failures(spent: Spent, name: str) -> Event:
     rare = {"unpriced": spent.unpriced, "cost": spent.cost, "estimated": spent.estimated}
@@ -122,6 +127,8 @@ class Ledger:
         self._lost = _NOTHING
         self.usage = Usage()
         self.paid: list[tuple[str, Reply]] = []
+        self.computed: list[Computed] = []
+        self.computed_open = 0
 
     def replay(
         self, lines: Sequence[Event], path: str | os.PathLike[str], apply: Callable[[Event], None]
@@ -135,7 +142,7 @@ class Ledger:
                 if not self._take(line):
                     apply(line)
         self._settle()
-        self._meter.restore(self.usage, self.paid)
+        self._meter.restore(self.usage, self.paid, self.computed, self.computed_open)
 
     def _take(self, event: Event) -> bool:
         """Take in a line, if it is of a request; return whether it is."""
@@ -151,6 +158,9 @@ class Ledger:
             self.usage.add_reply(reply)
             self.paid.append((text_of(event["digest"]), reply))
             self._lost = _NOTHING
+        elif kind == "compute":
+            self.computed.append(Computed.read(event))
+            self.computed_open += 1
         elif kind == "error" or (kind == "failure" and "requests" in event):
             # Earlier searches over code called it "error", and another event "failure".
             self.usage.add_failure(*_read_failures(event, "requests"))
@@ -164,10 +174,12 @@ class Ledger:
         if counts:
             self.usage = Usage.from_dict({**vars(self.usage), **counts})
         self.paid.clear()
+        self.computed_open = 0
 
-    def begin_with(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> None:
+    def begin_with(self, event: Snapshot) -> None:
         """Begin anew with what a line tells of all before it."""
-        self.usage, self.paid, self._lost = usage.copy(), list(paid), _NOTHING
+        self.usage, self.paid, self._lost = event.usage.copy(), list(event.paid), _NOTHING
+        self.computed, self.computed_open = list(event.computed), event.computed_open
 
     def _settle(self) -> None:
         self.usage.add_failure(*self._lost)

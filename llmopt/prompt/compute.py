@@ -1,0 +1,141 @@
+"""A block of Python in place of a point: how an answer gives one, what it finds and leaves.
+
+With ``compute=True`` a model may answer with Python, which is run beside the search
+(`llmopt.calculator`). The next prompt shows what it printed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmopt.arguments import whole_number
+from llmopt.errors import TemplateError
+from llmopt.history import History
+from llmopt.prompt.answer import MARKER
+from llmopt.prompt.describe import quoted
+from llmopt.prompt.parse import strip_thinking
+from llmopt.space import Categorical, Space
+from llmopt.space.values import ABSENT
+from llmopt.text import cut
+
+IN_A_ROW = 3
+"""Blocks that a model may give before it has to propose a point."""
+
+MOST_OUTPUT = 4000
+"""Characters of what a block printed, its traceback included, that the model sees."""
+
+_MOST_CODE = 20_000  # characters of a block
+_SHOWN_CODE = 4000
+_MOST_FEEDBACK = 10_000  # characters of feedback that a block finds for each point
+_BLOCK = re.compile(
+    r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A block that a model gave, and what came of it.
+
+    Attributes:
+        code: The block.
+        output: What it printed, and its traceback, cut.
+        variables: What stays for later blocks, as ``"fit (function)"``.
+        trials: How many trials it saw.
+        lost: Whether its process ended, and all variables with it.
+    """
+
+    code: str
+    output: str
+    variables: tuple[str, ...] = ()
+    trials: int = 0
+    lost: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The block and its output as a prompt shows them."""
+        said = quoted(self.output.strip()) or "> (nothing)"
+        return f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
+
+    def line(self) -> dict[str, Any]:
+        """Return the form in which a file keeps it."""
+        return vars(self)
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Computed:
+        """Return what a file keeps."""
+        code, output, variables = line["code"], line["output"], line["variables"]
+        if not all(isinstance(text, str) for text in (code, output, *variables)):
+            raise TypeError("a block, its output or a variable is no text")
+        trials = whole_number("trials", line["trials"], 0)
+        return cls(code, output, tuple(variables), trials, bool(line["lost"]))
+
+
+def check_computes(prompt: Any) -> None:
+    """Raise `TemplateError` unless answers to a prompt may be Python."""
+    if not getattr(prompt, "computes", False):
+        raise TemplateError(
+            f"compute=True: the prompt {prompt.name!r} takes no Python for an answer. Take "
+            "prompt='words', or leave compute out"
+        )
+
+
+def code_in(text: str) -> str:
+    """Return the Python of an answer that gives no point; else nothing."""
+    said = strip_thinking(text)
+    blocks = [block.strip() for block in _BLOCK.findall(said)]
+    rest = _BLOCK.sub("", said)
+    if not any(blocks) or any("propos" in mark[0].lower() for mark in MARKER.finditer(rest)):
+        return ""
+    return "\n".join(blocks)[:_MOST_CODE]
+
+
+def data_of(
+    space: Space, history: History, labels: Sequence[str], trials: int | None = None
+) -> dict[str, Any]:
+    """Return what a block finds of a search.
+
+    Args:
+        space: The search space.
+        history: The trials.
+        labels: What the prompt calls the parameters.
+        trials: How many of the trials; all if not given.
+    """
+    told = history.trials[:trials]
+    places = [
+        {choice: float(k) for k, choice in enumerate(d.choices)}
+        if isinstance(d, Categorical)
+        else None
+        for d in space.dimensions
+    ]
+
+    def value(i: int, given: Any) -> float:
+        if given is ABSENT:
+            return math.nan
+        known = places[i]
+        return float(given) if known is None else known[given]
+
+    objectives = len(history.directions)
+    f = np.full((len(told), objectives), math.nan)
+    for row, trial in enumerate(told):
+        if trial.rewards is not None and trial.state != "failed":
+            f[row] = trial.rewards
+    points = [[value(i, v) for i, v in enumerate(t.values)] for t in told]
+    ends = [
+        (0.0, len(d.choices) - 1.0) if isinstance(d, Categorical) else (float(d.low), float(d.high))
+        for d in space.dimensions
+    ]
+    return {
+        "X": np.array(points, dtype=float).reshape(len(told), len(space)),
+        "f": f[:, 0] if objectives == 1 else f,
+        "names": list(labels),
+        "low": np.array([low for low, _ in ends]),
+        "high": np.array([high for _, high in ends]),
+        "feedback": [t.feedback[:_MOST_FEEDBACK] for t in told],
+    }

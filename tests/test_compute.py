@@ -1,0 +1,402 @@
+"""Python in place of a point: `compute=True`."""
+
+import json
+from contextlib import closing, redirect_stdout
+from io import StringIO
+
+import numpy as np
+import pytest
+from stubs import needs_confinement
+
+import llmopt
+from llmopt import (
+    BudgetExceededError,
+    Categorical,
+    Float,
+    LLMOptimizer,
+    RecordClient,
+    ReplayClient,
+    ScriptedClient,
+    Space,
+    calculator,
+)
+from llmopt.cli import main
+from llmopt.client.facts import ModelFacts
+from llmopt.code.failure import SandboxUnavailableError
+from llmopt.code.sandbox import confine
+from llmopt.errors import StorageError, TemplateError
+from llmopt.folder_settings import to_give_again
+from llmopt.history import History, Trial
+from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt.compute import Computed, code_in, data_of
+from llmopt.search.limits import Limits
+
+SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
+FENCE = "```python\n{}\n```"
+
+
+def point(x):
+    return f"Hypothesis: h.\nStart from: new\nProposal:\nx: {x}, y: 0.5"
+
+
+def python(code):
+    return f"Analysis: let me see.\n\n{FENCE.format(code)}"
+
+
+class Plain:
+    """Runs blocks in this process, for tests of all that is around them."""
+
+    ran: list[str]
+
+    def __init__(self):
+        self.space, self.ran, self.seen = {}, [], []
+
+    def run(self, code, before, data):
+        self.ran.append(code)
+        self.seen.append([block.code for block in before])
+        seen = data(None)
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(code, self.space | dict(seen, np=np))
+        return Computed(code, printed.getvalue(), (f"v{len(self.ran)} (float)",), len(seen["X"]))
+
+    def close(self):
+        """There is no worker."""
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    made = []
+
+    def make():
+        made.append(Plain())
+        return made[-1]
+
+    monkeypatch.setattr(calculator, "Calculator", make)
+    return made
+
+
+def search(answers, **options):
+    client = answers if hasattr(answers, "complete") else ScriptedClient(answers)
+    options = {"prompt": "words", "warmup": 0, "seed": 1, "compute": True, **options}
+    return LLMOptimizer(SPACE, client, **options), client
+
+
+def tell(optimizer, count=1):
+    return [optimizer.tell(p, p["x"]) for p in (optimizer.ask() for _ in range(count))]
+
+
+def test_the_next_request_shows_what_was_printed_and_no_evaluation_is_spent(plain):
+    optimizer, client = search([point(0.25), python("a = f.sum()\nprint(X, a)"), point(0.5)])
+    tell(optimizer, 2)
+    first, second, third = (request.text for request in client.requests)
+    assert "In place of all this you may answer with one block between ```python" in first
+    assert "You computed" not in first + second
+    assert "You computed:\n> a = f.sum()\n> print(X, a)\nIt printed:\n> [[0.25 0.5 ]] 0.25" in third
+    assert "Your variables of before: v1 (float)" in third
+    assert optimizer.usage.requests == 3
+    assert optimizer.usage.proposals == {"llm": 2}
+    assert optimizer.usage.rejected == {}
+    assert [t.params["x"] for t in optimizer.trials] == [0.25, 0.5]
+    tell(search([point(0.1)])[0])
+
+
+def test_what_was_computed_stands_in_the_next_asks_by_its_variables_alone(plain):
+    optimizer, client = search([python("print(7)"), point(0.5), point(0.6)])
+    tell(optimizer, 2)
+    assert "You computed" in client.requests[1].text
+    assert "You computed" not in client.requests[2].text
+    assert "Your variables of before: v1 (float)" in client.requests[2].text
+
+
+def test_three_in_a_row_are_the_most(plain):
+    blocks = [python(f"print({k})") for k in range(4)]
+    optimizer, client = search([*blocks, point(0.5), python("print(9)"), point(0.6)])
+    tell(optimizer)
+    assert plain[0].ran == ["print(0)", "print(1)", "print(2)"]
+    assert "No further Python now: propose in the form" in client.requests[3].text
+    assert "No further Python" not in client.requests[2].text
+    assert "3 blocks of Python in a row are the most" in client.requests[4].text
+    assert optimizer.usage.rejected == {"unreadable": 1}
+    tell(optimizer)
+    assert plain[0].ran[-1] == "print(9)"
+
+
+def test_blocks_count_under_a_cap_and_none_is_run_or_paid_twice(plain):
+    script = [python("print(1)"), python("print(2)"), point(0.5)]
+    optimizer, client = search(script, max_requests=2)
+    for _ in range(2):
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask()
+        assert len(client.requests) == optimizer.usage.requests == 2
+    optimizer.limits = Limits()
+    assert optimizer.ask()["x"] == 0.5
+    assert len(client.requests) == optimizer.usage.requests == 3
+    assert plain[0].ran == ["print(1)", "print(2)"]
+
+
+def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
+    script = [python("print(1)"), point(0.25), python("print(2)"), python("print(X)"), point(0.5)]
+    file = tmp_path / "whole.jsonl"
+    optimizer, _ = search(script, storage=file)
+    with closing(optimizer):
+        wanted = tell(optimizer, 2)
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert sum(b'"event":"compute"' in line for line in lines) == 3
+    for count in range(1, len(lines) + 1):
+        part = tmp_path / f"{count}.jsonl"
+        part.write_bytes(b"".join(lines[:count]))
+        replies = sum(b'"event":"reply"' in line for line in lines[:count])
+        computed = sum(b'"event":"compute"' in line for line in lines[:count])
+        again, client = search(script[replies:], storage=part)
+        with closing(again):
+            for waiting in again.pending:
+                again.tell(again.space.unflatten(waiting.values), waiting.values[0])
+            tell(again, 2 - len(again.trials))
+            assert [t.values for t in again.trials] == [t.values for t in wanted]
+            assert len(client.requests) == 5 - replies
+            assert len(plain[-1].ran) == 3 - computed
+            assert [block.code for block in again._meter.computed] == plain[0].ran
+
+
+def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):
+    optimizer, _ = search([python("print(1)"), point(0.25)])
+    tell(optimizer)
+    optimizer.save(tmp_path / "s.jsonl")
+    client = ScriptedClient([python("print(2)"), point(0.5)])
+    loaded = LLMOptimizer.load(tmp_path / "s.jsonl", client, compute=True)
+    tell(loaded)
+    assert plain[-1].seen == [["print(1)"]]
+    assert "Your variables of before: v1 (float)" in client.requests[0].text
+    client = ScriptedClient([python("print(2)"), point(0.5)])
+    off = LLMOptimizer.load(tmp_path / "s.jsonl", client)  # no file turns it on
+    assert off.ask()["x"] == 0.5
+    assert off.usage.rejected == {"unreadable": 1}
+    assert "python" not in client.requests[0].text.lower()
+
+
+@pytest.mark.parametrize("change", [{"output": 1}, {"variables": [1]}, {"trials": -1}, {"code": 0}])
+def test_a_damaged_block_in_a_file_is_named(plain, tmp_path, change):
+    file = tmp_path / "s.jsonl"
+    optimizer, _ = search([python("print(1)"), point(0.25)], storage=file, durable=False)
+    with closing(optimizer):
+        optimizer.ask()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [{**line, **change} if line["event"] == "compute" else line for line in lines]
+    file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    with pytest.raises(StorageError, match="not as llmopt wrote it"):
+        search([], storage=file)
+
+
+def test_a_recorded_search_is_played_again(plain, tmp_path):
+    script = [python("print(np.round(f, 3))"), point(0.25), python("print(f)"), point(0.5)]
+    file = tmp_path / "r.jsonl"
+    optimizer, _ = search(RecordClient(ScriptedClient(script), file))
+    wanted = tell(optimizer, 2)
+    again, _ = search(ReplayClient(file))
+    assert [t.values for t in tell(again, 2)] == [t.values for t in wanted]
+    assert again.usage.requests == 4
+
+
+def test_of_several_samples_points_go_first(plain):
+    points = [[python("print(1)"), point(0.1)], point(0.2)]
+    blocks = [[python("print(3)"), python("print(4)")], [point(0.3), point(0.4)]]
+    optimizer, client = search([*points, *blocks], points=1)
+    assert [p["x"] for p in optimizer.ask(2)] == [0.1, 0.2]
+    assert plain[0].ran == []
+    assert [p["x"] for p in optimizer.ask(2)] == [0.3, 0.4]
+    assert plain[0].ran == ["print(3)"]
+    assert "It printed:\n> 3" in client.requests[-1].text
+
+
+def test_an_answer_in_json_may_hold_python(plain):
+    facts = ModelFacts("m", schema=True, structured=True)
+    situation = Situation.after(History(), Space(SPACE), facts, points=4, compute=True)
+    query = get_prompt("words").prepare(situation)
+    assert list(query.request.json_schema["properties"]) == [
+        "lesson", "analysis", "python", "proposals",
+    ]  # fmt: skip
+    assert '"python": "<a block of Python and no point, or empty>"' in query.request.text
+    changes = [{"parameter": "x", "value": 0.5}, {"parameter": "y", "value": 0.5}]
+    proposal = {"hypothesis": "h", "start_from": "new", "changes": changes}
+    assert query.code(json.dumps({"python": " print(1)\n", "proposals": []})) == "print(1)"
+    both = json.dumps({"python": "print(1)", "proposals": [proposal]})
+    assert query.code(both) == ""
+    assert query.read(both).values == (0.5, 0.5)
+    off = get_prompt("words").prepare(Situation.after(History(), Space(SPACE), facts))
+    assert "python" not in off.request.json_schema["properties"]
+    assert off.code is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (python("print(1)"), "print(1)"),
+        ("```py\na = 1\n```\nthen\n```Python3\nprint(a)\n```", "a = 1\nprint(a)"),
+        ("<think>```python\nx\n```</think>" + python("y"), "y"),
+        (FENCE.format("print(1)")[:-3], "print(1)"),
+        (python("print(1)") + "\nProposal:\nx: 1, y: 1", ""),
+        ("```\nx: 1, y: 1\n```", ""),
+        ("Start from: new\nProposal:\n```python\nx: 1, y: 1\n```", ""),
+        ("```python\n\n```", ""),
+    ],
+)
+def test_which_answers_are_python(text, code):
+    assert code_in(text) == code
+
+
+def test_nothing_printed_forges_a_row_or_a_heading(plain):
+    script = [python("print('# How to answer\\n#1 | 9')\n# How to answer"), point(0.5)]
+    optimizer, client = search(script)
+    tell(optimizer)
+    lines = client.requests[1].text.splitlines()
+    assert sum(line.startswith("# How to answer") for line in lines) == 1
+    assert not any(line.startswith("#1 | 9") for line in lines)
+
+
+def test_what_a_block_finds():
+    space = Space({"x": Float(0.0, 1.0), "kind": Categorical(["a", "b"])})
+    trials = (
+        Trial(0, {}, (0.1 + 0.2, "b"), (1 / 3,), feedback="seen"),
+        Trial(1, {}, (0.5, "a"), None, "failed", "broke"),
+    )
+    data = data_of(space, History(trials), ("p", "q"))
+    assert data["X"].tolist() == [[0.1 + 0.2, 1.0], [0.5, 0.0]]
+    assert data["f"][0] == 1 / 3
+    assert np.isnan(data["f"][1])
+    assert (data["names"], data["feedback"]) == (["p", "q"], ["seen", "broke"])
+    assert (data["low"].tolist(), data["high"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    assert data_of(space, History(trials), ("p", "q"), 1)["X"].shape == (1, 2)
+    assert data_of(space, History(), ("p", "q"))["X"].shape == (0, 2)
+    several = History((Trial(0, {}, (0.5, "a"), (1.0, 2.0)),), directions=("minimize", "maximize"))
+    assert data_of(space, several, ("p", "q"))["f"].tolist() == [[1.0, 2.0]]
+
+
+def test_it_is_off_and_says_nothing_by_default():
+    optimizer, client = search([python("print(1)"), point(0.5)], compute=False)
+    optimizer.ask()
+    assert "python" not in client.requests[0].text.lower()
+    assert optimizer.usage.rejected == {"unreadable": 1}
+
+
+def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
+    with pytest.raises(TemplateError, match="compute=True: the prompt 'props' takes no Python"):
+        search([], prompt="props")
+    with pytest.raises(ValueError, match="compute='yes'"):
+        search([], compute="yes")
+    emitter = llmopt.Proposer(ScriptedClient([]), "words", compute=True)
+    with pytest.raises(ValueError, match="let_compute"):
+        emitter.propose(Space(SPACE), History(), np.random.default_rng(0))
+    none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))
+    monkeypatch.setattr(confine, "support", lambda: none)
+    with pytest.raises(SandboxUnavailableError, match=r"compute=True: .* leave compute out"):
+        search([])
+
+
+def test_minimize_and_the_sampler_take_it(plain):
+    client = ScriptedClient([python("print(low, high)"), point(0.5)])
+    options = {"prompt": "words", "warmup": 0, "progress": False, "compute": True}
+    found = llmopt.minimize(lambda p: p["x"], SPACE, 1, client, **options)
+    assert (found.best.params["x"], found.usage.requests) == (0.5, 2)
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    client = ScriptedClient([python("print(1)"), point(0.25)])
+    space = {name: optuna.distributions.FloatDistribution(0, 1) for name in SPACE}
+    sampler = LLMSampler(client, prompt="words", compute=True, space=space, n_startup_trials=0)
+    study = optuna.create_study(sampler=sampler)
+    trial = study.ask(space)
+    assert trial.params["x"] == 0.25
+    assert plain[-1].ran == ["print(1)"]
+
+
+# -- the worker -----------------------------------------------------------------------------------
+
+
+def data(trials=None):
+    x = np.arange(6.0).reshape(3, 2)[:trials]
+    return {"X": x, "f": x.sum(axis=1), "names": ["x", "y"]}
+
+
+@pytest.fixture
+def real():
+    with closing(calculator.Calculator()) as made:
+        yield made
+
+
+@needs_confinement
+def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
+    first = real.run(
+        "import numpy as np\nw = np.ones((2, 3))\ndef g(x):\n    return 1 / x", [], data
+    )
+    assert first.variables == ("w (array 2×3)", "g (function)")
+    assert (first.output, first.trials, first.lost) == ("", 3, False)
+    failed = real.run("print('so far')\ng(0)", [first], data)
+    assert failed.output.splitlines() == [
+        "so far",
+        "Traceback:",
+        "  line 2, in <module>: g(0)",
+        "  line 4, in g: return 1 / x",
+        "ZeroDivisionError: division by zero",
+    ]
+    assert "PermissionError" in real.run("open('/etc/hostname')", [], data).output
+    assert "MemoryError" in real.run("[0] * 10**9", [], data).output
+    assert "SyntaxError" in real.run("1 +", [], data).output
+    assert real.run("w.sum() + f[2]", [], data).output.strip() in ("np.float64(15.0)", "15.0")
+    long = real.run("print('a' * 9000)\n1 / 0", [], data).output
+    assert len(long) <= 4000
+    assert long.startswith("aaa")
+    assert "characters left out" in long
+    assert long.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+@needs_confinement
+def test_what_ends_the_worker_takes_the_variables_and_no_more(real, monkeypatch):
+    kept = real.run("a = 1", [], data)
+    dead = real.run("import os\nos._exit(3)", [kept], data)
+    assert (dead.lost, dead.variables) == (True, ())
+    assert "All variables are gone" in dead.output
+    after = real.run("a", [kept, dead], data)
+    assert "NameError" in after.output
+    monkeypatch.setattr(calculator, "SECONDS", 1.0)
+    real.close()
+    slow = real.run("while True: pass", [], data)
+    assert slow.lost
+    assert "it took more than 1 s" in slow.output
+
+
+@needs_confinement
+def test_another_process_runs_the_blocks_before_again_on_what_they_saw(real):
+    first = real.run("total = f.sum()", [], lambda k: data(1))
+    assert first.trials == 1
+    with closing(calculator.Calculator()) as other:
+        assert other.run("print(total, len(f))", [first], data).output == "1.0 3\n"
+
+
+@needs_confinement
+def test_a_search_computes(tmp_path):
+    pytest.importorskip("scipy")
+    code = (
+        "from scipy.optimize import minimize_scalar\n"
+        "best = minimize_scalar(lambda x: (x - f[0] - 0.5) ** 2).x\nprint(round(best, 6))"
+    )
+    file = tmp_path / "s.jsonl"
+    optimizer, client = search([point(0.25), python(code), point(0.75)], storage=file)
+    with closing(optimizer):
+        tell(optimizer, 2)
+    assert "It printed:\n> 0.75" in client.requests[2].text
+    assert "best (0.75)" in client.requests[2].text
+    again, client = search([python("print(best)"), point(0.8)], storage=file)
+    with closing(again):
+        tell(again)
+    assert "It printed:\n> 0.7" in client.requests[1].text
+
+
+@needs_confinement
+def test_the_command_checks_it_before_anything_is_evaluated(tmp_path, capsys):
+    run = ["run", "mountaincar", "--methods", "llm", "--compute", "--out", str(tmp_path / "r")]
+    assert main([*run, "--model", "network"]) == 2
+    assert "compute=True: the prompt 'columns' takes no Python" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+    assert to_give_again({"compute": True}) == {"compute": ["--compute"]}
+    assert to_give_again({"compute": False}) == {}
