@@ -662,6 +662,20 @@ class TestConditional:
         assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
         assert sampler.usage.fallbacks == 0
 
+    def test_a_branch_without_numbers_is_drawn_for_the_embedded_models_prompt(self):
+        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1)
+        study = study_of(sampler)
+
+        def objective(trial):
+            kind = trial.suggest_categorical("k", ["a", "b"])
+            return trial.suggest_float("rate", 0, 1) if kind == "a" else 0.5
+
+        for given in ({"k": "a", "rate": 0.9}, {"k": "b"}):
+            study.enqueue_trial(given)
+        study.optimize(objective, n_trials=25)
+        # A repeat of the branch without numbers is refused; nothing else ends in a random point.
+        assert sampler.usage.rejected.keys() <= {"duplicate"}
+
     def test_a_whole_repeat_is_refused(self):
         replies = ["kind: tree", "kind: net, rate: 0.10", "kind: net, rate: 0.9"]
         sampler = make(replies)
@@ -731,6 +745,15 @@ class TestGivenParameters:
             study.optimize(bowl, n_trials=1)
         assert study.trials[1].params == {"x": 99.0, "y": 7}
         assert "already set for this proposal: x = 99.0" in requests(sampler)[0].text
+
+    def test_trials_with_other_values_do_not_use_up_what_is_left_beside_a_set_one(self):
+        sampler = make(["y: 7"])
+        study = begun(sampler)
+        for y in range(10):
+            told(study, XY, {"x": 1.0, "y": y}, 1.0)
+        study.enqueue_trial({"x": 2.5})
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[-1].params == {"x": 2.5, "y": 7}
 
     def test_waiting_trials_are_pending(self):
         sampler = make(["x: 2.5, y: 3", "x: 3.5, y: 3"])

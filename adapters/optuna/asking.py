@@ -28,6 +28,7 @@ from llmopt.history import Proposal
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
+from llmopt.space.branches import BranchedSpace
 from llmopt.space.constraints import Constraint
 from llmopt.text import cut
 
@@ -72,7 +73,7 @@ class Begun:
     left_out: Collection[str] = ()
 
 
-def _not_tried(space: Any) -> tuple[str, ...]:
+def _not_tried(space: BranchedSpace) -> tuple[str, ...]:
     """Say which choices no trial has had: what else belongs to them is not known yet."""
     choices = [
         f"{space.names[i]} = {text}"
@@ -227,7 +228,7 @@ class Asker:
         self._model.meter.count_proposal(offer.proposal.source, -1)
         self._model.meter.count_rejection(why)
 
-    def _waiting(self, place: object, view: View, space: StudySpace, free: Space) -> bool:
+    def _waiting(self, place: object, view: View, space: StudySpace, free: BranchedSpace) -> bool:
         """Whether a point waits that was paid for.
 
         Points are discarded that are taken by now, or that lack a parameter which the study has
@@ -251,7 +252,7 @@ class Asker:
         return False
 
     def _ask(
-        self, place: object, begun: Begun, view: View, free: Space, rng: np.random.Generator
+        self, place: object, begun: Begun, view: View, free: BranchedSpace, rng: np.random.Generator
     ) -> None:
         """Put new points before those that wait: one where the trial has parameters set."""
         n = 1 if begun.given else self._batch_size
@@ -264,9 +265,8 @@ class Asker:
             )
         with self._model.meter.asking() as draft:
             try:
-                points = self._emitter.propose(
-                    free, view.history, rng, n, taken=view.taken, notes=notes
-                )
+                taken = free.keys_within(view.taken)
+                points = self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
                 if stopped or self._model.options.on_error == "raise":
@@ -288,7 +288,7 @@ class Asker:
             warn(text)
 
     def _fall_back(
-        self, space: Space, view: View, rng: np.random.Generator, trouble: str
+        self, space: BranchedSpace, view: View, rng: np.random.Generator, trouble: str
     ) -> Proposal:
         """Draw a point at random where `ModelEmitter` does not do it."""
         warn(
@@ -296,7 +296,7 @@ class Asker:
             f"{trouble}. It is counted in usage.fallbacks"
         )
         self._model.meter.count_proposal("fallback")
-        return Proposal(draw_new(space, set(view.taken), rng), "fallback")
+        return Proposal(draw_new(space, space.keys_within(view.taken), rng), "fallback")
 
     def _say_ends(self, space: Space, view: View) -> None:
         """Say where the best trial lies on the end of a range, and has for a while."""

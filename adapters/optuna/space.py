@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.distributions import (
@@ -196,7 +196,7 @@ class StudySpace:
         needed: str = "",
         constraints: Sequence[Constraint] = (),
         left_out: Iterable[str] = (),
-    ) -> Space:
+    ) -> BranchedSpace:
         """Return the space of the points that go on from what a trial already has; see `Begun`.
 
         Raises:
@@ -208,7 +208,7 @@ class StudySpace:
         fixed |= self._values(given)
         # Beside a choice that no trial has had, nothing is asked for, and so not what is needed.
         space = BranchedSpace(self._dimensions, optional, fixed, {} if needed else self._unseen)
-        return constrained(space, constraints, given)
+        return cast(BranchedSpace, constrained(space, constraints, given))
 
     def params(self, values: Sequence[Value]) -> dict[str, Any]:
         """Return a flat point as parameters in Optuna's form."""

@@ -207,10 +207,13 @@ class ColumnsPrompt:
         base = list(space.settle(base))
         there = [value is not ABSENT for value in base]
         chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
+        at_random = Query(Request(messages=()), _BranchReader(tuple(base)), drawn=True)
+        if not chosen:
+            return at_random
         part = _part(situation, chosen, there)
         count = len(part.history.complete)
-        if not chosen or count < FEWEST or rng.random() < AT_RANDOM:
-            return Query(Request(messages=()), _BranchReader(tuple(base)), drawn=True)
+        if count < FEWEST or rng.random() < AT_RANDOM:
+            return at_random
         own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
         query = own.prepare(part)
         return replace(query, read=_BranchReader(tuple(base), tuple(chosen), query.read))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -193,6 +194,11 @@ class BranchedSpace(Space):
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:  # noqa: D102
         pairs = self._pairs(self.settle(values))
         return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
+
+    def keys_within(self, keys: Iterable[Any]) -> set[Hashable]:
+        """Return those keys that points with what is given can have."""
+        fixed = self.key([self._fixed.get(i, ABSENT) for i in range(len(self))])
+        return {key for key in keys if all(key[i] == fixed[i] for i in self._fixed)}
 
     def format(self, index: int, value: Value) -> str:  # noqa: D102
         return repr(value) if value is ABSENT else super().format(index, value)
