@@ -25,7 +25,7 @@ from llmopt.client.base import client_name
 from llmopt.client.ready import is_permanent
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
+from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
@@ -110,7 +110,7 @@ class Asker:
         notes: bool,
     ) -> None:
         self._model, self._constraints, self._points = model, constraints, model.points
-        self._emitter: Emitter = make_scheduler(partner, model, None)
+        self._emitter = make_scheduler(partner, model, None)
         if isinstance(self._emitter, Scheduler):
             self._emitter.partners = tuple(map(for_choices, self._emitter.partners))
         self._batch_size, self._hints, self._known = batch_size, hints, known

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Set
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+from numpy.random import Generator
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
 from llmopt.search.cma import CMAEmitter
-from llmopt.search.emitter import PartnerEmitter, keys_of
+from llmopt.search.emitter import PartnerEmitter, Taken, keys_of
 from llmopt.search.refine import RefineEmitter
 from llmopt.search.scheduler import partners_of
 from llmopt.space import Categorical, Space
@@ -41,16 +41,9 @@ class BestBranch:
         self.__init__(**state)  # type: ignore[misc]
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
-        """Return at most `n` new points: see `Emitter.propose`."""
+        """Return at most `n` new points: see `PartnerEmitter.propose`."""
         best = history.best
         if best is None:
             return []
@@ -61,7 +54,7 @@ class BestBranch:
             if value is not ABSENT and not isinstance(d, Categorical) and i in asked
         )
         if len(free) == len(space):
-            return self.numbers.propose(space, history, rng, n, taken=taken, notes=notes)
+            return self.numbers.propose(space, history, rng, n, taken=taken)
         if not free:
             return []
         base = space.settle(best.values)
@@ -73,7 +66,7 @@ class BestBranch:
         known = replace(history, trials=trials, pending=pending)
         seen = keys_of(space, history) if taken is None else taken
         found = []
-        for proposal in self.numbers.propose(part, known, rng, n, notes=notes):
+        for proposal in self.numbers.propose(part, known, rng, n):
             values = list(base)
             for i, value in zip(free, proposal.values, strict=True):
                 values[i] = value
@@ -139,16 +132,9 @@ class SamplerPartner:
         self._now = study, trial, space
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"sampler"``: see `Emitter.propose`."""
+        """Return at most `n` new points with source ``"sampler"``: see `PartnerEmitter.propose`."""
         assert self._now is not None
         seen = keys_of(space, history) if taken is None else set(taken)
         found: list[Proposal] = []

@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from llmopt.errors import LLMOptError, SpaceError, install_hint
 from llmopt.history import Direction, History, Proposal, Source, Trial
-from llmopt.search.emitter import keys_of
+from llmopt.search.emitter import Taken, keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
@@ -135,16 +136,9 @@ class CMAEmitter(Follower):
         self._rng = np.random.default_rng(0)
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"cma"``: see `Emitter.propose`.
+        """Return at most `n` new points with source ``"cma"``: see `PartnerEmitter.propose`.
 
         There are fewer where a small space, or one with constraints, has few new points near
         the mean.

@@ -1,4 +1,4 @@
-"""From a history to new points: the interface, and the emitter that asks a model.
+"""From a history to new points: the interface of partners, and the emitter that asks a model.
 
 An emitter keeps no history of its own, so that whoever has one (`LLMOptimizer`, an Optuna
 study, a Nevergrad optimizer) gets the same points from the same replies. The words are those
@@ -16,9 +16,10 @@ from collections.abc import Hashable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypeAlias, Unpack
 
 import numpy as np
+from numpy.random import Generator
 
 from llmopt.client.base import Client, Completion, Reply, client_name
 from llmopt.client.facts import model_facts
@@ -66,41 +67,24 @@ _UNUSABLE = {
 }
 
 
-class Emitter(Protocol):
-    """Whoever proposes points."""
+Taken: TypeAlias = Set[Hashable] | None
+"""Keys (`Space.key`) of the points not to propose again; ``None`` for those of the history."""
+
+
+class PartnerEmitter(Protocol):
+    """Who proposes points beside a model; `source` is that of its proposals."""
+
+    source: Source
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
         """Return at most `n` new points, different from each other.
 
-        Args:
-            space: The search space.
-            history: What was tried and what is being evaluated.
-            rng: Source of all randomness; advanced.
-            n: Points wanted.
-            taken: Keys (`Space.key`) of the points not to propose again; computed from
-                `history` if not given. Left as it is.
-            notes: Further lines for a prompt.
+        The history holds what was tried and what is being evaluated. `rng`, the source of all
+        randomness, is advanced; `taken` is left as it is.
         """
         ...
-
-
-class PartnerEmitter(Emitter, Protocol):
-    """Who proposes points beside a model.
-
-    Attributes:
-        source: That of its proposals.
-    """
-
-    source: Source
 
 
 def keys_of(space: Space, history: History) -> set[Hashable]:
@@ -205,7 +189,7 @@ class ModelEmitter(Metered):
         rng: np.random.Generator,
         n: int = 1,
         *,
-        taken: Set[Hashable] | None = None,
+        taken: Taken = None,
         notes: tuple[str, ...] = (),
         most_requests: int | None = None,
     ) -> list[Proposal]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Set
 from dataclasses import replace
 
-import numpy as np
+from numpy.random import Generator
 
 from llmopt.client.network import NetworkClient
 from llmopt.history import History, Proposal, Source
-from llmopt.search.emitter import ModelEmitter
+from llmopt.search.emitter import ModelEmitter, Taken
 from llmopt.space import Space
 
 
@@ -22,16 +21,9 @@ class NetworkEmitter:
         self._network = ModelEmitter(NetworkClient(), "columns")
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"network"``: see `Emitter.propose`."""
+        """Return at most `n` new points with source ``"network"``: see `PartnerEmitter.propose`."""
         with self._network.meter.asking():  # points that it lacks are left out, without a warning
             found = self._network.propose(space, history, rng, n, taken=taken)
         return [

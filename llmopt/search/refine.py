@@ -9,15 +9,16 @@ knows the task it gains from the first evaluations on; CMA-ES needs generations.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from llmopt.errors import SearchStopped
 from llmopt.history import Direction, History, Proposal, Source, Trial
-from llmopt.search.emitter import keys_of
+from llmopt.search.emitter import Taken, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
@@ -77,16 +78,9 @@ class RefineEmitter(Follower):
             del self._top[_TOP:]
 
     def propose(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int = 1,
-        *,
-        taken: Set[Hashable] | None = None,
-        notes: tuple[str, ...] = (),
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
-        """Return at most `n` new points with its source: see `Emitter.propose`.
+        """Return at most `n` new points with its source: see `PartnerEmitter.propose`.
 
         There are fewer where nothing was measured yet, or where few new points are near.
         """

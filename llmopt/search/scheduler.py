@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from bisect import insort
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,7 @@ import numpy as np
 from llmopt.arguments import whole_number
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
-from llmopt.search.emitter import ModelEmitter, PartnerEmitter, draw_fallbacks, keys_of
+from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.search.network import NetworkEmitter
 from llmopt.search.numeric import next_points
@@ -217,10 +217,10 @@ class Scheduler(Follower):
         rng: np.random.Generator,
         n: int = 1,
         *,
-        taken: Set[Hashable] | None = None,
+        taken: Taken = None,
         notes: tuple[str, ...] = (),
     ) -> list[Proposal]:
-        """Return `n` new points: see `Emitter.propose`."""
+        """Return `n` new points: see `PartnerEmitter.propose`."""
         self._follow(history)
         seen = keys_of(space, history) if taken is None else set(taken)
         place, paid = rng.random(), True
