@@ -277,8 +277,8 @@ SHOWN = [
     ("docs/tuning.md", "ahead of TPE on {} of {} tasks after 20 trials, on {} after 40",
      studies_against_tpe),
     ("docs/tuning.md", "A study of 20 trials took {} to {} requests and one of 40 took {} to {}, "
-     "since one answer may give up to four trials, and the model may end the study: of 40 trials it ended {} "
-     "of {}, after {} to {}.", requests_of_studies),
+     "since one answer may give up to four trials, and the model may end the study: of 40 trials "
+     "it ended {} of {}, after {} to {}.", requests_of_studies),
     ("docs/tuning.md", "sent {} prompt tokens in all, and its answers have {}", recorded_study),
     ("docs/tuning.md", "a test loss of {} against {} after {} trials and {} requests",
      study_of_the_notebook),
