@@ -211,9 +211,10 @@ class TestRecordAndReplay:
             '{"request": {}}',
             '{"request": 3}',
             '{"facts": {"default_prompt": "a/b"}}',
-            '{"request": {"messages": []}, "like": "012345678901", "digest": ""}',
+            '{"like": "0123", "request": {"messages": [{"role": "user", "content": [[0, 9]]}]}}',
         ],
     )
+    @pytest.mark.defect(41)  # of packed lines, which are no longer read
     def test_damaged_recording(self, tmp_path, line):
         path = recorded(tmp_path / "run.jsonl", "hello")
         with path.open("a") as file:
@@ -316,18 +317,6 @@ class TestRecordAndReplay:
             with pytest.warns(RuntimeWarning, match="prompts have been worded anew") as notes:
                 assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["A", "B"]
             assert len(notes) == 1
-
-    @pytest.mark.defect(41)
-    def test_a_packed_recording_unfolds_to_so_much_only(self, tmp_path):
-        path = tmp_path / "bomb.jsonl"
-        base = ask("x" * 999 + "\n" + "\n" * 999)
-        reply = ScriptedClient("x").complete(base).to_dict()
-        pieces = [{"role": "user", "content": [[0, 1000]] * 100_000}]
-        packed = {"request": {**base.to_dict(), "messages": pieces}, "like": base.digest()[:12]}
-        lines = [{"request": base.to_dict()}, {**packed, "digest": "0" * 64}]
-        path.write_text("\n".join(json.dumps({**line, "reply": reply}) for line in lines))
-        with pytest.raises(ClientError, match=r"line 2: .* unfolds to more than"):
-            ReplayClient(path).complete(base)
 
     @pytest.mark.defect(45)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")

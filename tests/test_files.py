@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from llmopt.client.base import Message, Request
-from llmopt.client.recording import RecordClient, _unpack
+from llmopt.client.recording import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError
 from llmopt.files import (
@@ -124,15 +124,3 @@ def test_a_recording_goes_to_a_regular_file_alone(tmp_path, kind):
         client.complete(Request((Message("user", "x?"),)))
     assert kind != "dangling link" or not outside.exists()
     assert kind != "link" or not outside.read_text()
-
-
-@pytest.mark.defect(41)
-def test_all_messages_of_a_packed_request_share_the_limit(tmp_path):
-    base = Request(tuple(Message("user", "a\n" * 1000) for _ in range(3)))
-    packed = {
-        "like": "base",
-        "digest": "",
-        "request": {**base.to_dict(), "messages": [{"role": "user", "content": [[0, 1000]]}] * 3},
-    }
-    with pytest.raises(ValueError, match="unfolds to more"):
-        _unpack(packed, {"base": base}, 4000)

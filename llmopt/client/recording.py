@@ -191,7 +191,7 @@ class ReplayClient:
                     else f"is not among its {len(exchanges)} recorded ones"
                 )
                 message = (
-                    f"{self.path}: this request (digest {digest[:_LIKE]}, text starting "
+                    f"{self.path}: this request (digest {digest[:12]}, text starting "
                     f"{request.text[:60]!r}) {problem}"
                 )
                 if left:
@@ -242,8 +242,6 @@ class ReplayClient:
 def _parse(data: bytes, path: Path) -> _Recording:
     """Return the content of a recording."""
     recording = _Recording({}, set(), [])
-    known: dict[str, Request] = {}
-    room = _MOST_UNPACKED
     version = 1
     for number, line in enumerate(data.splitlines(), start=1):
         try:
@@ -253,23 +251,16 @@ def _parse(data: bytes, path: Path) -> _Recording:
                 recording.facts.update(recording.facts or facts)
                 version = whole_number("prompts", entry.get("prompts", 1), 1)
                 continue
-            request = (
-                _unpack(entry, known, room)
-                if "like" in entry
-                else Request.from_dict(entry["request"])
-            )
-            room -= len(request.text) if "like" in entry else 0
-            digest = request.digest()
-            reply = Reply.from_dict(entry["reply"])
+            request, reply = Request.from_dict(entry["request"]), Reply.from_dict(entry["reply"])
+            exchange = _Exchange(request.digest(), request, reply)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ClientError(
                 f"{path}, line {number}: not an exchange as RecordClient wrote it "
                 f"({error}). Restore the file from a copy, remove the line, or record again",
                 requests=0,
             ) from error
-        recording.exchanges.append(_Exchange(digest, request, reply))
+        recording.exchanges.append(exchange)
         recording.prompts.add(version)
-        known[digest[:_LIKE]] = request
     return recording
 
 
@@ -277,14 +268,8 @@ def _line(entry: dict[str, Any]) -> bytes:
     return seal(json.dumps(entry).encode()) + b"\n"
 
 
-_LIKE = 12
-"""Digits of a digest that name an earlier request of a recording."""
-
 _MOST_BYTES = 500_000_000
 """Longest recording."""
-
-_MOST_UNPACKED = 100_000_000
-"""Most characters of requests that a recording of the earlier, packed form may unfold to."""
 
 
 def first_difference(recorded: Request, asked: Request) -> str:
@@ -343,29 +328,3 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
             raise ValueError(f"its fact {name} is {value!r}")
     return known
-
-
-def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Request:
-    """Return a request that an earlier version packed by its difference to another one, ``like``.
-
-    The content of a message is a list of new text and of pairs ``[start, end]`` of lines there.
-    """
-    base = known.get(entry["like"])
-    if base is None:
-        raise ValueError(f"the request {entry['like']} that it is like is not before it")
-    messages = []
-    for message, old in zip(entry["request"]["messages"], base.messages, strict=True):
-        lines = old.content.splitlines(keepends=True)
-        content = ""
-        for piece in message["content"]:
-            content += piece if isinstance(piece, str) else "".join(lines[piece[0] : piece[1]])
-            if len(content) > room:
-                raise ValueError(
-                    f"the recording unfolds to more than {_MOST_UNPACKED:,} characters"
-                )
-        room -= len(content)
-        messages.append({**message, "content": content})
-    request = Request.from_dict({**entry["request"], "messages": messages})
-    if request.digest() != entry["digest"]:
-        raise ValueError("its request is not the recorded one")
-    return request
