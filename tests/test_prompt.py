@@ -694,8 +694,8 @@ def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
         assert most - 20 < told.count("word ") * 5 <= most + 20
     docs = Path(__file__).parents[1] / "docs"
     text = (docs / "prompts.md").read_text()
-    assert f"`words` shows {FEEDBACK_CHARS:,} characters" in text
-    assert f"the other prompts show {SHORT_FEEDBACK_CHARS} characters" in text
+    assert f"Each trial shows {FEEDBACK_CHARS:,} characters" in text
+    assert f"The other prompts show {SHORT_FEEDBACK_CHARS} characters" in text
     for page in docs.glob("*.md"):
         for number in ("1,500", "500", "2,700"):
             assert f"{number} characters under" not in page.read_text(), page
