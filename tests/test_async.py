@@ -278,6 +278,7 @@ class TestCancelled:
                     task.cancel()
 
                 waiter.loop.call_soon_threadsafe(both)
+                return True
 
             waiter.wake = wake_and_cancel
             with pytest.raises(asyncio.CancelledError):

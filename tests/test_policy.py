@@ -86,7 +86,7 @@ def test_other_spaces_are_refused_with_the_supported_ones_named(space):
 
 
 def test_wrong_number_of_parameters_says_how_many_and_why():
-    policy = LinearPolicy.for_env((BOX, BOX))
+    policy = LinearPolicy(BOX, BOX)
     with pytest.raises(ParameterError, match=r"\(5,\), expected \(6,\).*2 inputs and a bias"):
         policy.bind(np.zeros(5))
     with pytest.raises(ParameterError, match="one parameter vector"):

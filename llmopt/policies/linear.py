@@ -57,34 +57,25 @@ class LinearPolicy:
 
     @classmethod
     def for_env(
-        cls,
-        env_or_spaces: gym.Env[Any, Any] | tuple[spaces.Space[Any], spaces.Space[Any]],
-        bias: bool = True,
-        *,
-        clip: bool = False,
+        cls, env: gym.Env[Any, Any], bias: bool = True, *, clip: bool = False
     ) -> LinearPolicy:
         """Make the policy that fits an environment.
 
         Args:
-            env_or_spaces: An environment, or its observation and action spaces. Of one in a
-                `ClipAction`, which takes every action, the bounds to which it clips count.
+            env: The environment. Of one in a `ClipAction`, which takes every action, the bounds to
+                which it clips count.
             bias: Whether to add a constant to each output.
             clip: Whether a ``Box`` action is clipped to its bounds.
 
         Raises:
-            SpaceError: The policy cannot serve these spaces, and the message names those it can;
+            SpaceError: The policy cannot serve its spaces, and the message names those it can;
                 or it would have more than `MAX_PARAMETERS` parameters.
         """
-        if isinstance(env_or_spaces, tuple):
-            title, (seen, acts) = "", env_or_spaces
-        else:
-            title = f"{title_of(env_or_spaces)}: "
-            seen, acts = env_or_spaces.observation_space, acting_space(env_or_spaces)
-        policy = cls(seen, acts, bias, clip)
+        policy = cls(env.observation_space, acting_space(env), bias, clip)
         if policy.n_parameters > MAX_PARAMETERS:
             raise SpaceError(
-                f"{title}a linear policy has {policy.n_parameters} parameters, expected at most "
-                f"{MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
+                f"{title_of(env)}: a linear policy has {policy.n_parameters} parameters, expected "
+                f"at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
             )
         return policy
 

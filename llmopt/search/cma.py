@@ -234,9 +234,6 @@ class CMAEmitter(Follower):
         # What was read from the history is read again: the package's state is not for pickling.
         return {"seed": self.seed}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
 
 def several_objectives(count: int) -> str:
     """Return what to say where CMA-ES is given several objectives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from llmopt.history import Direction, History, Trial, rank
 
@@ -28,11 +29,15 @@ class Follower:
     """A function of the history that reads each trial once.
 
     Whoever derives from it has `_take`, which learns from one trial, and may extend `_forget`.
-    A history that is not the continuation of the one before is read from its beginning.
+    A history that is not the continuation of the one before is read from its beginning, as it is
+    by a copy, whose state are the arguments of the class.
     """
 
     def __init__(self) -> None:
         self._forget()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def _forget(self) -> None:
         self._read = 0

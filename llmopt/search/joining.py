@@ -37,8 +37,8 @@ class _Waiter:
         self.gone = False
         self.counted = False
 
-    def wake(self, served: Served | None, error: BaseException | None = None) -> None:
-        """Let the loop go on with it; a closed one raises `RuntimeError`."""
+    def wake(self, served: Served | None, error: BaseException | None = None) -> bool:
+        """Let the loop go on with it; return whether it is still open."""
 
         def resolve() -> None:
             if self.future.done():
@@ -48,7 +48,11 @@ class _Waiter:
             else:
                 self.future.set_result(served)
 
-        self.loop.call_soon_threadsafe(resolve)
+        try:
+            self.loop.call_soon_threadsafe(resolve)
+        except RuntimeError:
+            return False
+        return True
 
 
 class Joiner:
@@ -133,7 +137,7 @@ class Joiner:
                     proposals, warned = serve(wanted, partial(self._count, batch))
                 except BaseException as error:
                     for waiter in batch:
-                        _wake(waiter, None, error)
+                        waiter.wake(None, error)
                     continue
             for waiter in batch:
                 if not waiter.counted:
@@ -142,7 +146,7 @@ class Joiner:
                 with self._lock:
                     gone = waiter.gone
                     waiter.points = [] if gone else mine
-                if gone or not _wake(waiter, (mine, warned)):
+                if gone or not waiter.wake((mine, warned)):
                     _return(mine, give_back)
                 else:
                     warned = []
@@ -153,14 +157,6 @@ class Joiner:
             for waiter in batch:
                 waiter.counted = not waiter.gone
             return sum(waiter.n for waiter in batch if waiter.counted)
-
-
-def _wake(waiter: _Waiter, served: Served | None, error: BaseException | None = None) -> bool:
-    try:
-        waiter.wake(served, error)
-    except RuntimeError:  # its loop is closed
-        return False
-    return True
 
 
 def _return(points: list[Proposal], give_back: Callable[[list[Proposal]], object]) -> None:

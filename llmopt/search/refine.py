@@ -51,9 +51,6 @@ class RefineEmitter(Follower):
     def __getstate__(self) -> dict[str, Any]:
         return {"ends": self.ends}  # what was read from the history is read again
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
     def _forget(self) -> None:
         super()._forget()
         self._best: tuple[tuple[float, float], tuple[Value, ...]] | None = None

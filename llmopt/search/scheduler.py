@@ -181,9 +181,6 @@ class Scheduler(Follower):
         partners = [copy.copy(partner) for partner in self.partners]
         return {"partners": partners, "model": copy.copy(self.model), "requests": self.requests}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
     def _forget(self) -> None:
         super()._forget()
         self._arms = dict.fromkeys(_MODEL, "model") | {p.source: p.source for p in self.partners}
