@@ -186,7 +186,7 @@ def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_pro
     assert evidence().latest() == (
         "#5 (13.5) -> +0.5 against #4, its start; -0.5 against #2, the best until then"
     )
-    assert evidence().drawn() == 1
+    assert evidence().drawn == 1
     assert evidence(TRIALS[:3]).latest() == "#3 (failed) -> failed"
     assert evidence().shown_again() == []  # the table has a column for each
 

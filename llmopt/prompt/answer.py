@@ -90,28 +90,17 @@ Start = int | Literal["zero", "new"] | None
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered for one point, its values not yet checked.
+    """What a model answered for one point, its values not yet checked."""
 
-    Attributes:
-        lesson: What it learned from the latest results; empty if it says nothing.
-        analysis: What it thinks of the results, and all else that precedes its point.
-        hypothesis: What it changes, and what it expects of it; empty if it names none.
-        start: Number of the point that it changes, from 1; ``"zero"``, ``"new"``, or ``None``
-            where it does not say.
-        values: The values that it gives, by the place of the parameter.
-        stop: Whether it ends the search.
-        trouble: Why its values cannot be read; empty if they can.
-        dropped: Which other points of the answer were left out, and why.
-    """
-
-    lesson: str = ""
-    analysis: str = ""
-    hypothesis: str = ""
-    start: Start = None
+    lesson: str = ""  # what it learned from the latest results; empty if it says nothing
+    analysis: str = ""  # what it thinks of the results, and all else that precedes its point
+    hypothesis: str = ""  # what it changes, and what it expects of it; empty if it names none
+    start: Start = None  # number of the point that it changes, from 1; `None` if it does not say
+    # the values that it gives, by the place of the parameter
     values: Mapping[int, Value] = field(default_factory=dict)
-    stop: bool = False
-    trouble: str = ""
-    dropped: str = ""
+    stop: bool = False  # whether it ends the search
+    trouble: str = ""  # why its values cannot be read; empty if they can
+    dropped: str = ""  # which other points of the answer were left out, and why
 
     @property
     def explanation(self) -> str:
@@ -198,32 +187,22 @@ def start_in(said: str) -> Start:
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """Reads a reply as a point of a space; see `Query.read`.
+    """Reads a reply as a point of a space; see `Query.read`."""
 
-    Attributes:
-        space: The search space.
-        labels: What the prompt calls the parameters.
-        out_of_range: See `parse_parameters`.
-        form: The form of a structured answer; one that is plain text all the same is read as text.
-        last: Whether the point stands last, behind the reasons.
-        changes: Whether an answer may name an earlier point and what differs from it.
-        points: Flat values of the points that an answer may start from, in their order.
-        may_stop: Whether an answer may end the search; its reading has ``stop=True`` and
-            the values of the point that it starts from, or of the first one.
-        most: The most points in one answer.
-        first: Number of the first point that is asked for, from 1.
-    """
-
-    space: Space
-    labels: tuple[str, ...]
-    out_of_range: OutOfRange = "clip"
+    space: Space  # the search space
+    labels: tuple[str, ...]  # what the prompt calls the parameters
+    out_of_range: OutOfRange = "clip"  # see `parse_parameters`
+    # the form of a structured answer; one that is plain text all the same is read as text
     form: Form | None = None
-    last: bool = False
-    changes: bool = False
+    last: bool = False  # whether the point stands last, behind the reasons
+    changes: bool = False  # whether an answer may name an earlier point and what differs from it
+    # flat values of the points that an answer may start from, in their order
     points: Sequence[tuple[Value, ...]] = ()
+    # whether an answer may end the search; its reading has `stop=True` and the values of the point
+    # that it starts from, or of the first one
     may_stop: bool = False
-    most: int = 1
-    first: int = 1
+    most: int = 1  # the most points in one answer
+    first: int = 1  # number of the first point that is asked for, from 1
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         """Return the points of a reply, whatever the replies beside it.

@@ -25,60 +25,36 @@ _MAX_RAW = 600  # characters of a refused answer that are sent back
 
 @dataclass(frozen=True)
 class Complaint:
-    """An earlier answer to this very question that could not be used.
+    """An earlier answer to this very question that could not be used."""
 
-    Attributes:
-        raw: The answer as it came.
-        reason: What was wrong with it, in words for the model.
-    """
-
-    raw: str
-    reason: str
+    raw: str  # the answer as it came
+    reason: str  # what was wrong with it, in words for the model
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything a prompt may depend on. Immutable; equal situations give equal prompts.
+    """Everything a prompt may depend on. Immutable; equal situations give equal prompts."""
 
-    Attributes:
-        space: The search space.
-        history: The trials, the points being evaluated, and the direction of each objective.
-        iteration: Number of the proposal being asked, from 1.
-        total: Proposals planned in all; ``None`` if not known.
-        description: The task in words.
-        complaint: The earlier answer to this question that is sent back, if any.
-        samples: Independent answers wanted.
-        seed: Seed for everything random about the prompt and the reading of its answers.
-        model: Facts of the model that is asked: style, context, tokenizer.
-        notes: Further lines for the model.
-        out_of_range: Whether a number outside its range is clipped or refused.
-        noisy: Whether a point may be measured again.
-        may_stop: Whether an answer may end the search.
-        finishes: Whether small random changes of the best point go on after an end by an answer.
-        points: The most points that one answer may give; the same through a whole search.
-        compute: Whether an answer may be a block of Python.
-        computed: The blocks since the last point, and what they printed.
-        variables: What earlier blocks left for later ones.
-    """
-
-    space: Space
-    history: History
-    iteration: int
-    total: int | None = None
-    description: str = ""
+    space: Space  # the search space
+    history: History  # the trials, the points being evaluated, and the direction of each objective
+    iteration: int  # number of the proposal being asked, from 1
+    total: int | None = None  # proposals planned in all; `None` if not known
+    description: str = ""  # the task in words
+    # the earlier answer to this question that is sent back, if any
     complaint: Complaint | None = None
-    samples: int = 1
-    seed: int = 0
-    model: ModelFacts = UNKNOWN_MODEL
-    notes: tuple[str, ...] = ()
-    out_of_range: OutOfRange = "clip"
-    noisy: bool = False
-    may_stop: bool = False
+    samples: int = 1  # independent answers wanted
+    seed: int = 0  # seed for everything random about the prompt and the reading of its answers
+    model: ModelFacts = UNKNOWN_MODEL  # facts of the model that is asked: style, context, tokenizer
+    notes: tuple[str, ...] = ()  # further lines for the model
+    out_of_range: OutOfRange = "clip"  # whether a number outside its range is clipped or refused
+    noisy: bool = False  # whether a point may be measured again
+    may_stop: bool = False  # whether an answer may end the search
+    # whether small random changes of the best point go on after an end by an answer
     finishes: bool = False
-    points: int = 1
-    compute: bool = False
-    computed: tuple[Computed, ...] = ()
-    variables: tuple[str, ...] = ()
+    points: int = 1  # the most points that one answer may give; the same through a whole search
+    compute: bool = False  # whether an answer may be a block of Python
+    computed: tuple[Computed, ...] = ()  # the blocks since the last point, and what they printed
+    variables: tuple[str, ...] = ()  # what earlier blocks left for later ones
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))

@@ -41,21 +41,13 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Computed:
-    """A block that a model gave, and what came of it.
+    """A block that a model gave, and what came of it."""
 
-    Attributes:
-        code: The block.
-        output: What it printed, and its traceback, cut.
-        variables: What stays for later blocks, as ``"fit (function)"``.
-        trials: How many trials it saw.
-        lost: Whether its process ended, and all variables with it.
-    """
-
-    code: str
-    output: str
-    variables: tuple[str, ...] = ()
-    trials: int = 0
-    lost: bool = False
+    code: str  # the block
+    output: str  # what it printed, and its traceback, cut
+    variables: tuple[str, ...] = ()  # what stays for later blocks, as `"fit (function)"`
+    trials: int = 0  # how many trials it saw
+    lost: bool = False  # whether its process ended, and all variables with it
 
     @property
     def shown(self) -> str:

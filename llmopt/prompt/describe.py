@@ -24,27 +24,16 @@ _MAX_CHOICES = 100  # choices of one dimension that are listed
 
 @dataclass(frozen=True)
 class Entry:
-    """One trial as a template sees it.
+    """One trial as a template sees it."""
 
-    Attributes:
-        number: Position in the history, from 0.
-        params: The parameters in words: ``"a: 1.0, b: 2.5"``.
-        f: The reward in words; ``""`` for a failed trial.
-        rewards: The numbers behind `f`, or ``None``.
-        state: ``"complete"``, ``"failed"`` or ``"pruned"``.
-        feedback: Words that came with the reward, or the reason of a failure, in one line.
-        violation: By how much constraints were violated; 0 if they were not.
-        line: All of it in one line, as the shipped templates show it.
-    """
-
-    number: int
-    params: str
-    f: str
-    rewards: tuple[float, ...] | None
-    state: str
-    feedback: str
-    violation: float
-    line: str
+    number: int  # position in the history, from 0
+    params: str  # the parameters in words: `"a: 1.0, b: 2.5"`
+    f: str  # the reward in words; `""` for a failed trial
+    rewards: tuple[float, ...] | None  # the numbers behind `f`, or `None`
+    state: str  # `"complete"`, `"failed"` or `"pruned"`
+    feedback: str  # words that came with the reward, or the reason of a failure, in one line
+    violation: float  # by how much constraints were violated; 0 if they were not
+    line: str  # all of it in one line, as the shipped templates show it
 
 
 def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[str]) -> str:

@@ -25,6 +25,14 @@ from itertools import pairwise
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
 from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
+from llmopt.prompt.differences import (
+    gain,
+    number,
+    paired_error,
+    rough,
+    telling,
+    within_noise,
+)
 from llmopt.space import Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.text import cut, cut_sentences, estimate_tokens
@@ -59,25 +67,15 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the trials show, in words.
+    """What the trials show, in words."""
 
-    Attributes:
-        history: All trials.
-        space: The search space.
-        labels: What the parameters are called.
-        shown: The trials that may be shown, in any order.
-        feedback_limit: Characters of feedback shown for one trial.
-        budget: Tokens of the log; ``None`` for no limit.
-        count: Counts the tokens of a text.
-    """
-
-    history: History
-    space: Space
-    labels: tuple[str, ...]
-    shown: tuple[Trial, ...]
-    feedback_limit: int = FEEDBACK_CHARS
-    budget: int | None = None
-    count: Callable[[str], int] = estimate_tokens
+    history: History  # all trials
+    space: Space  # the search space
+    labels: tuple[str, ...]  # what the parameters are called
+    shown: tuple[Trial, ...]  # the trials that may be shown, in any order
+    feedback_limit: int = FEEDBACK_CHARS  # characters of feedback shown for one trial
+    budget: int | None = None  # tokens of the log; `None` for no limit
+    count: Callable[[str], int] = estimate_tokens  # counts the tokens of a text
     _made: dict[tuple[int, bool], tuple[str, int]] = field(default_factory=dict, compare=False)
 
     # -- the log --------------------------------------------------------------------------
@@ -170,11 +168,11 @@ class Evidence:
 
         The best of them keeps its notes where that design is worse.
         """
-        if self._drawn == len(self.history.trials):
+        if self.drawn == len(self.history.trials):
             return frozenset()
-        drawn = {t.number for t in self.history.trials[: self._drawn] if t.source in _RANDOM}
-        best = self._bests[self._drawn]
-        if best is not None and not self.history.better(self.history.trials[self._drawn], best):
+        drawn = {t.number for t in self.history.trials[: self.drawn] if t.source in _RANDOM}
+        best = self._bests[self.drawn]
+        if best is not None and not self.history.better(self.history.trials[self.drawn], best):
             drawn.discard(best.number)
         return frozenset(drawn)
 
@@ -407,7 +405,7 @@ class Evidence:
             if trial.source == "user" and trial.explanation.strip():
                 text = _quoted(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
-                text = "given" if self._drawn < trial.number else "warm-up"
+                text = "given" if self.drawn < trial.number else "warm-up"
             # The values of many parameters that were drawn at random tell nothing.
             shown = wide and trial.source in ("llm", "user")
             return f"{text}: {self.values(trial)}" if shown else text
@@ -514,7 +512,7 @@ class Evidence:
                 f"{said} lie within the noise: none differs from the best by two standard errors."
             )
         before = self._bests[latest[0].number]
-        start = self._bests[self._drawn] or self.history.complete[0]
+        start = self._bests[self.drawn] or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:
@@ -545,12 +543,9 @@ class Evidence:
                 chosen.append(trial)
         return [f"#{t.number + 1}: {self.values(t)}" for t in chosen]
 
-    def drawn(self) -> int:
-        """Return how many trials there are before the first that a model proposed."""
-        return self._drawn
-
     @cached_property
-    def _drawn(self) -> int:
+    def drawn(self) -> int:
+        """How many trials there are before the first that a model proposed."""
         trials = self.history.trials
         return next((t.number for t in trials if t.source == "llm"), len(trials))
 
@@ -590,63 +585,3 @@ def _sentences(text: str, most: int) -> str:
 def _costs(trial: Trial) -> tuple[float, ...]:
     """Return the share of its request that a point has: the same for all of an answer."""
     return trial.prompt_tokens, trial.completion_tokens, trial.seconds
-
-
-def number(value: float, digits: int = 6) -> str:
-    """Return a number with so many significant digits, never ``-0``."""
-    return f"{value + 0.0:.{digits}g}"
-
-
-def rough(error: float) -> str:
-    """Return a standard error with two significant digits, or as a whole number."""
-    return f"{error:.0f}" if 100 <= error < 1e6 else f"{error:.2g}"
-
-
-def gain(trial: Trial, other: Trial) -> str:
-    """Return how much better a trial's reward is, with the error of the paired difference.
-
-    Where both were measured on the same starts, the difference is known better than either.
-    """
-    if trial.rewards is None or other.rewards is None:
-        return "no comparison"
-    text = signed(trial.rewards[0] - other.rewards[0])
-    error = paired_error(trial, other)
-    return text if error is None else f"{text} ± {rough(error)}"
-
-
-def paired_error(trial: Trial, other: Trial) -> float | None:
-    """Return the standard error of a difference of two means, start by start.
-
-    ``None`` where they were not measured once each on the same starts.
-    """
-    n = len(trial.samples)
-    if n < 2 or n != len(other.samples) or trial.evaluations + other.evaluations > 2:
-        return None
-    if "check" in (trial.kind, other.kind):  # on fresh starts
-        return None
-    pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
-    mean = sum(pairs) / n
-    return math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
-
-
-def within_noise(trial: Trial, best: Trial) -> bool:
-    """Whether a trial differs from another by less than two standard errors of the difference."""
-    if trial.rewards is None or best.rewards is None or trial.state != "complete":
-        return False
-    error = paired_error(trial, best)
-    if error is None:
-        error = math.hypot(trial.stderr or 0.0, best.stderr or 0.0)
-    return abs(trial.rewards[0] - best.rewards[0]) < 2 * error
-
-
-def telling(value: float, other: float | None, least: int) -> int:
-    """Return how many digits, at least `least` and at most 12, tell a value from another one."""
-    gap = 0.0 if other is None else abs(value - other)
-    if not 0 < gap < abs(value) < math.inf:
-        return least
-    return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 12)
-
-
-def signed(value: float) -> str:
-    """Return a difference with its sign."""
-    return "no change" if value == 0 else f"{value:+.4g}"

@@ -71,24 +71,17 @@ _SPACES = re.compile(r"[\s\\]+")
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read from one answer: its first point, and the points behind it.
+    """What was read from one answer: its first point, and the points behind it."""
 
-    Attributes:
-        values: A valid point of the space: flat, one value for each dimension.
-        explanation: The reasons, at most 4,000 characters.
-        clipped: Whether a number outside its range was moved to the bound.
-        stop: Whether the answer ends the search; the values are then those of a known point.
-        start: Number of the point that the answer names as its start, from 1.
-        more: The further points of the answer in its order; the last one may be a stop.
-        dropped: Why other points of the answer cannot be used, one reason for each.
-    """
-
-    values: tuple[Value, ...]
-    explanation: str
-    clipped: bool
+    values: tuple[Value, ...]  # a valid point of the space: flat, one value for each dimension
+    explanation: str  # the reasons, at most 4,000 characters
+    clipped: bool  # whether a number outside its range was moved to the bound
+    # whether the answer ends the search; the values are then those of a known point
     stop: bool = False
-    start: int | None = None
+    start: int | None = None  # number of the point that the answer names as its start, from 1
+    # the further points of the answer in its order; the last one may be a stop
     more: tuple[Reading, ...] = ()
+    # why other points of the answer cannot be used, one reason for each
     dropped: tuple[str, ...] = ()
 
     @property
@@ -122,17 +115,11 @@ def strip_thinking(text: str) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """A whole point in a text.
+    """A whole point in a text."""
 
-    Attributes:
-        values: Its values by the place of the parameter.
-        end: Where they end.
-        rest: What follows them, or the explanation that stands beside them.
-    """
-
-    values: dict[int, Value]
-    end: int
-    rest: str
+    values: dict[int, Value]  # its values by the place of the parameter
+    end: int  # where they end
+    rest: str  # what follows them, or the explanation that stands beside them
 
 
 @dataclass
