@@ -564,6 +564,22 @@ class TestConditional:
         said = "1 of the points that you gave before: not measured"
         assert [said in r.text for r in requests(sampler)] == [False, True]
 
+    def test_points_that_lack_something_are_measured_where_a_cap_is_reached(self):
+        answer = "\n".join(f"Start from: new\nProposal:\nd: {d}, k: b\n" for d in (1, 2, 3))
+        sampler = make([answer], prompt="words", max_requests=1)
+        study = study_of(sampler)
+
+        def objective(trial):
+            d, kind = trial.suggest_int("d", 0, 9), trial.suggest_categorical("k", ["a", "b"])
+            return d + trial.suggest_float({"a": "u", "b": "v"}[kind], 0, 1)
+
+        study.enqueue_trial({"d": 0, "k": "a", "u": 0.5})
+        with pytest.warns(FallbackWarning, match="budget is used up"):  # for v
+            study.optimize(objective, n_trials=4)
+        assert [t.params["d"] for t in study.trials[1:]] == [1, 2, 3]
+        assert {t.params["k"] for t in study.trials[1:]} == {"b"}
+        assert sampler.usage.rejected == {}
+
     def test_what_a_trial_needs_is_given_beside_a_choice_that_no_trial_had(self):
         sampler = make(
             [f"Start from: new\nProposal:\n{p}" for p in ("k: c", "m: q", "s: 3")], prompt="words"

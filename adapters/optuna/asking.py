@@ -23,7 +23,7 @@ from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
 from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
 from llmopt.client.ready import is_permanent
-from llmopt.errors import SearchStopped
+from llmopt.errors import BudgetExceededError, SearchStopped
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.scheduler import Scheduler, make_scheduler
@@ -232,12 +232,13 @@ class Asker:
         """Whether a point waits that was paid for.
 
         Points are discarded that are taken by now, or that lack a parameter which the study has
-        got since: the model then gives the whole point in the next request.
+        got since: the model then gives the whole point in the next request, if one can be sent.
         """
         offers = self._offers[place]
         while offers:
             key, values = space.key(offers[0].params), space.flatten(offers[0].params)
-            if lacking := values and free.missing(dict(enumerate(values))):
+            lacking = values and free.missing(dict(enumerate(values)))
+            if lacking and self._can_ask():
                 if offers[0].proposal.source == "llm":
                     names = " and ".join(free.names[i] for i in lacking)
                     self._left_out.setdefault(place, []).append(names)
@@ -250,6 +251,15 @@ class Asker:
         if end is not None and not self._left_out.get(place):  # it has seen all that it gave
             raise end
         return False
+
+    def _can_ask(self) -> bool:
+        """Whether no cap is reached: a part of a paid point is better than a random one."""
+        meter = self._model.meter
+        try:
+            meter.limits.check(meter.journal.total(meter.usage))
+        except BudgetExceededError:
+            return False
+        return True
 
     def _ask(
         self, place: object, begun: Begun, view: View, free: BranchedSpace, rng: np.random.Generator
