@@ -206,19 +206,14 @@ class Meter:
         self._kept.clear()  # they came of another answer
         self.flush()  # first, as the check may count what is stored
         self.journal.check()
-        before = self.journal.total(self.usage)
-        self.limits.check(before)
+        now = self.journal.total(self.usage).copy()  # with what is lost in this call
+        self.limits.check(now)
         self._check_priced()
         left = self.limits.max_requests
-        left = None if left is None else left - before.requests
+        left = None if left is None else left - now.requests
         lost, reply, trouble = Usage(), None, ""
         had = self._usage.cost
         began, started = time.time(), time.monotonic()
-
-        def spent() -> Usage:
-            now = before.copy()
-            now.add_failure(lost.requests, lost.unpriced, lost.cost or 0.0, lost.estimated)
-            return now
 
         def record(**more: Any) -> Spent:
             return Spent(
@@ -227,9 +222,9 @@ class Meter:
             )  # fmt: skip
 
         def fail(requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0) -> None:
-            lost.add_failure(requests, unpriced, cost, estimated)
             usage = self.usage
-            usage.add_failure(requests, unpriced, cost, estimated)
+            for each in (lost, now, usage):
+                each.add_failure(requests, unpriced, cost, estimated)
             if usage.cost is not None and had is not None:
                 # Summed as a resumed search does, to be equal to the last bit.
                 usage.cost = had + (lost.cost or 0.0)
@@ -238,7 +233,7 @@ class Meter:
         calls = _Calls(
             self.client,
             lambda: self.journal.announce(record()),
-            lambda: Account(self.limits, spent()),
+            lambda: Account(self.limits, now),
         )
 
         def count_failure(error: ClientError, attempt: int) -> None:
@@ -249,7 +244,7 @@ class Meter:
                 name = client_name(self.client)
                 logger.warning("%s: attempt %d failed: %s", name, attempt, error)
             if error.unpriced or error.estimated:
-                self.limits.check_cost(spent())  # before it is sent once more
+                self.limits.check_cost(now)  # before it is sent once more
 
         def store() -> None:
             self.unsaved.append(record())
