@@ -66,12 +66,7 @@ class Calculator:
             sandbox.close()
 
     def run(self, code: str, before: Sequence[Computed], data: Data) -> Computed:
-        """Run a block.
-
-        Args:
-            code: The block.
-            before: All blocks of the search before it.
-            data: Gives what it finds.
+        """Run a block after those before it, on what `data` gives.
 
         Raises:
             SandboxError: No worker can be started.
@@ -141,22 +136,13 @@ class Calculator:
 
 
 def check_compute(prompt: Prompt) -> None:
-    """Raise where answers to a prompt cannot be Python.
-
-    Raises:
-        SandboxUnavailableError: A model's code cannot be confined here.
-        TemplateError: The prompt has no place for it.
-    """
+    """Raise where answers to a prompt cannot be Python, or no code can be confined here."""
     check_computes(prompt)
     Calculator()
 
 
 def let_compute(model: ModelEmitter) -> ModelEmitter:
-    """Give an emitter with ``compute=True`` its calculator, and return it.
-
-    Raises:
-        SandboxUnavailableError: A model's code cannot be confined here.
-    """
+    """Give an emitter with ``compute=True`` its calculator, and return it."""
     if model.options.compute:
         model.calculator = Calculator()
     return model

@@ -143,12 +143,9 @@ def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
 
 
 def is_shipped(prompt: object) -> bool:
-    """Whether a prompt is named by one of the shipped names, and brings no template.
+    """Whether a prompt (or what its ``to_dict`` gave) is a shipped one, and brings no template.
 
     Only such a prompt is taken from a file or a folder, which may be somebody else's.
-
-    Args:
-        prompt: A name, or a mapping that a prompt's ``to_dict`` returned.
     """
     if isinstance(prompt, Mapping):
         options = set(prompt) - {"template", "folder"}
@@ -157,12 +154,7 @@ def is_shipped(prompt: object) -> bool:
 
 
 def prompt_for(prompt: str | Path | Mapping[str, Any] | Prompt, model: ModelFacts) -> Prompt:
-    """Return the prompt that a model is asked with: ``"auto"`` means the one that suits it.
-
-    Args:
-        prompt: As for `get_prompt`, or ``"auto"``.
-        model: Facts of the model, whose ``default_prompt`` is taken for ``"auto"``.
-    """
+    """Return a prompt as `get_prompt`; ``"auto"`` means the one that suits the model."""
     return get_prompt(model.default_prompt if prompt == "auto" else prompt)
 
 

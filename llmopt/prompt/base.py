@@ -62,14 +62,7 @@ class Situation:
 
     @classmethod
     def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:
-        """Return the situation of the next proposal.
-
-        Args:
-            history: The trials and the points being evaluated.
-            space: The search space.
-            model: Facts of the model; see `llmopt.client.facts.model_facts`.
-            **others: The other attributes but `iteration`.
-        """
+        """Return the situation of the next proposal, with `others` for what is not told here."""
         iteration = len(history.trials) + len(history.pending) + 1
         return cls(space, history, iteration, model=model, **others)
 
@@ -161,12 +154,7 @@ def chat_messages(system: str, user: str, complaint: Complaint | None) -> tuple[
 
 
 def changed_options(prompt: Any, **usual: Any) -> dict[str, Any]:
-    """Return the options of a prompt that differ from the usual ones.
-
-    Args:
-        prompt: A prompt whose class is a dataclass.
-        **usual: Values that stand in for the defaults of the class.
-    """
+    """Return the options of a prompt, a dataclass, that are not `usual` nor its defaults."""
     defaults = {f.name: f.default for f in fields(prompt) if f.init and f.compare} | usual
     defaults.pop("name", None)
     options = {name: getattr(prompt, name) for name in defaults}

@@ -58,16 +58,10 @@ def fit(
 ) -> Part:
     """Return the prompt with the most entries that fits its budget.
 
-    Args:
-        name: The prompt's name, for messages.
-        render: Makes the prompt with the first k entries and a complaint, if any.
-        size: Tokens of a prompt that `render` made.
-        budget: How long it may be.
-        entries: How many entries there are.
-        complaint: Part of the prompt; dropped if it does not fit even without entries.
-        align: Round the number of entries left out up to a multiple of a power of two,
-            about a tenth of the entries shown, so that the prompt's start stays the same over
-            several proposals and prefix caches hit.
+    `render` makes it with the first k of the `entries` and a complaint, which is dropped if it does
+    not fit even alone; `size` counts its tokens. With `align` the number of entries left out is
+    rounded up to a multiple of a power of two, about a tenth of those shown, so that the prompt's
+    start stays the same over several proposals and prefix caches hit.
 
     Raises:
         PromptTooLongError: It does not fit even with no entries in it.

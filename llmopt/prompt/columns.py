@@ -321,12 +321,9 @@ class ColumnsPrompt:
 def _part(
     situation: Situation, chosen: Sequence[int], there: Sequence[bool] | None = None
 ) -> Situation:
-    """Return the situation of some dimensions alone, and of the points of one branch.
+    """Return the situation of the dimensions `chosen` alone, and of the points of one branch.
 
-    Args:
-        situation: The whole situation.
-        chosen: Positions of the dimensions.
-        there: Which values a point of the branch has; ``None`` where all have all.
+    `there` says which values a point of the branch has; ``None`` where all have all.
     """
     space, history = situation.space, situation.history
 

@@ -91,14 +91,7 @@ def code_in(text: str) -> str:
 def data_of(
     space: Space, history: History, labels: Sequence[str], trials: int | None = None
 ) -> dict[str, Any]:
-    """Return what a block finds of a search.
-
-    Args:
-        space: The search space.
-        history: The trials.
-        labels: What the prompt calls the parameters.
-        trials: How many of the trials; all if not given.
-    """
+    """Return what a block finds of a search, or of its first `trials` trials."""
     told = history.trials[:trials]
     places = [
         {choice: float(k) for k, choice in enumerate(d.choices)}

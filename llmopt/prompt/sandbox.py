@@ -44,10 +44,8 @@ _FILTERS = (
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """Renders prompts.
 
-    Args:
-        loader: Finds templates.
-        shown: Classes, beside plain ones, whose objects templates get, each with the attributes
-            and methods that they may use: they hand out text, numbers and lists of them alone.
+    `shown` holds classes, beside plain ones, whose objects templates get, each with the attributes
+    and methods that they may use: they hand out text, numbers and lists of them alone.
     """
 
     intercepted_binops = frozenset({"*", "**", "%"})

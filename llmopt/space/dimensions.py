@@ -243,11 +243,7 @@ def dimension_to_dict(name: str, dimension: Dimension) -> dict[str, Any]:
 
 
 def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
-    """The dimension that `dimension_to_dict` wrote.
-
-    Raises:
-        SpaceError: The data is damaged, or holds a choice that JSON cannot rebuild.
-    """
+    """The dimension that `dimension_to_dict` wrote, or a `SpaceError` where the data is damaged."""
     kind = data["type"]
     if kind == "categorical":
         return Categorical([choice_from_json(choice) for choice in data["choices"]])

@@ -167,11 +167,7 @@ def _join(path: str, key: Hashable) -> str:
 
 
 def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
-    """A dict with a Python scalar under each name.
-
-    Raises:
-        SpaceError: A name is not a string, or something is not a dimension.
-    """
+    """A dict with a Python scalar under each name; a `SpaceError` for what is no dimension."""
     for name, dimension in dimensions.items():
         if not isinstance(name, str):
             raise SpaceError(f"Space: the name {name!r} is not a string; use str({name!r}).")
@@ -189,11 +185,7 @@ def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
 
 
 def layout_from_dict(data: Mapping[str, Any]) -> Layout:
-    """Rebuild a layout from the result of its `to_dict`.
-
-    Raises:
-        SpaceError: There is no layout of that kind.
-    """
+    """Rebuild a layout from its `to_dict`, or raise `SpaceError`."""
     kind = data["kind"]
     if kind == _Leaf.kind:
         return _Leaf(data["dtype"])
@@ -208,11 +200,7 @@ def layout_from_dict(data: Mapping[str, Any]) -> Layout:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that a prompt cannot show or tell apart.
-
-    Raises:
-        SpaceError: A name is empty, cannot be printed, or is there twice.
-    """
+    """Raise a `SpaceError` for names that a prompt cannot show or tell apart."""
     seen: set[str] = set()
     for name in names:
         if not name or name != name.strip() or not name.isprintable():

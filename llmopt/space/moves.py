@@ -94,10 +94,6 @@ def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
     """Return ``(n,)`` how far the farther neighbour of each value is, in encoded coordinates.
 
     It is 0 for a continuous or fixed dimension and for a categorical one, which has no steps.
-
-    Args:
-        space: The search space.
-        values: A point of it.
     """
     here = space.encode(values)
     gaps = np.zeros(len(space))

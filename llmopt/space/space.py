@@ -395,41 +395,30 @@ class Space:
         return not self._constraints or not self.broken(values)
 
     def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move a flat point to one that keeps the constraints: a near one, not the nearest.
+        """Move a flat point, out of range or not, to one near it that keeps the constraints.
 
         It is projected onto the constraints that it breaks. Where rounding to steps takes it out
         again, it is drawn towards a point that is known to keep them. Choices, and parameters
         that no constraint names, stay as they are.
-
-        Args:
-            values: One scalar for each dimension; numbers may be out of range.
         """
         return mended(self, self.clip(values))
 
     # Text ---------------------------------------------------------------------------
 
     def format(self, index: int, value: Value) -> str:
-        """Return the text that shows one value in a prompt.
+        """Return the text that shows a valid value of one dimension in a prompt.
 
         For the values that `round` returns, reading the text with `parse_value` and then
         `clip` gives the value again. A choice that is a plain word is shown as it is, any
         other by its `repr`.
-
-        Args:
-            index: Position of the dimension.
-            value: A valid value of that dimension.
         """
         return self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
-        """Read the text of one value: a finite number, or a choice.
+        """Read the text of one value alone: a finite number, or a choice.
 
         Bounds and steps are not checked; see `clip` and `check`. Choices are recognized
         whatever their case, quotes and spaces, as long as only one fits.
-
-        Args:
-            index: Position of the dimension.
-            text: The text of this value alone.
 
         Raises:
             ParameterError: The text is not a finite number, or not one of the choices.
@@ -537,9 +526,6 @@ class Space:
     def from_dict(cls, data: Mapping[str, Any]) -> Space:
         """Rebuild a space from `to_dict`'s result, after a trip through JSON or not.
 
-        Args:
-            data: What `to_dict` returned.
-
         Raises:
             SpaceError: The data is damaged, or holds a choice that JSON cannot rebuild.
         """
@@ -564,9 +550,5 @@ class Space:
         return [d.code(v) for d, v in self._pairs(values)]
 
     def from_json_values(self, values: Sequence[float | int]) -> tuple[Value, ...]:
-        """Return the flat point that `to_json_values` wrote.
-
-        Raises:
-            ParameterError: A number does not belong to the space.
-        """
+        """Return the flat point that `to_json_values` wrote, or raise a `ParameterError`."""
         return tuple([d.restore(v) for d, v in self._pairs(values)])
