@@ -119,10 +119,14 @@ class Writer:
                     request: Request = request,
                     attempt: int = attempt,
                 ) -> Completion | None:
-                    again = self._repair(
-                        request, cut(encodable(completion.text), MAX_SENT_BACK), reason
+                    text = cut(encodable(completion.text), MAX_SENT_BACK) or "(nothing)"
+                    said = Message("user", complaint(reason, self.prompt.answer))
+                    again = replace(
+                        request,
+                        messages=(*request.messages, Message("assistant", text), said),
+                        n=1,
+                        seed=seed_of(attempt, len(tries)),
                     )
-                    again = replace(again, seed=seed_of(attempt, len(tries)))
                     return _completions(self.meter.send(again))[0] if self._fits(again) else None
 
                 for completion in _completions(self.meter.send(request)):
@@ -151,7 +155,7 @@ class Writer:
         seed: int,
         turn: tuple[int, int] | None,
     ) -> Request:
-        space = self.prompt.space
+        names = self.prompt.space.names if self.prompt.space else ()
         count = model_facts(self.meter.client).count_tokens
         return Request(
             self.prompt.messages(current, trials, self._room(), count, turn),
@@ -159,9 +163,7 @@ class Writer:
             temperature=self.temperature,
             max_tokens=self.max_output_tokens,
             seed=seed,
-            json_schema=(
-                json_schema(space.names if space else ()) if self.prompt.answer == "json" else None
-            ),
+            json_schema=json_schema(names) if self.prompt.answer == "json" else None,
         )
 
     def _room(self) -> int | None:
@@ -173,18 +175,6 @@ class Writer:
         room = self._room()
         count = model_facts(self.meter.client).count_tokens or estimate_tokens
         return room is None or count(request.text) <= room
-
-    def _repair(self, request: Request, text: str, reason: str) -> Request:
-        """Return the request of a repair turn, with the latest answer alone."""
-        return replace(
-            request,
-            messages=(
-                *request.messages,
-                Message("assistant", text or "(nothing)"),
-                Message("user", complaint(reason, self.prompt.answer)),
-            ),
-            n=1,
-        )
 
     def _build(
         self,
