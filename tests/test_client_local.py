@@ -532,7 +532,7 @@ class TestProcess:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert (done.returncode, done.stdout) == (0, "[]\n")
 
