@@ -52,21 +52,19 @@ class EnvMaker:
             for each in self._wrappers:
                 check_wrapper(each, ("usual",) if isinstance(wrappers, str) else ())
         self._normal: Normal | None = None
-        self._source: str | EnvSpec | Callable[..., gym.Env[Any, Any]]
         if isinstance(env, gym.Env):
-            spec = env.spec
-            if spec is None:
+            if env.spec is None:
                 raise LLMOptError(
                     f"got an environment that was not made by gymnasium.make ({type(env).__name__})"
                     ": give a function that makes one, such as lambda: MyEnv()"
                 )
-            self._source, self.title = spec, spec.id
-        elif isinstance(env, EnvSpec):
-            self._source, self.title = env, env.id
+            env = env.spec
+        self._source = env
+        if isinstance(env, EnvSpec):
+            self.title = env.id
         elif isinstance(env, str):
-            self._source, self.title = env, env.rpartition(":")[2]
+            self.title = env.rpartition(":")[2]
         elif callable(env):
-            self._source = env
             self.title = str(getattr(env, "__name__", type(env).__name__))
         else:
             raise LLMOptError(

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.words import EnvironmentWords, describe_environment
-from llmopt.policies.wrapping import acting_space, scaling
+from llmopt.policies.wrapping import acting_space, bounds_of, scaling
 
 Words = Literal["all", "names", "none"]
 
@@ -144,9 +144,8 @@ def describe_starts(
     if not 1 < len(starts) <= _MOST_STARTS or len(names) > _MOST_INPUTS:
         return ""
     rows = np.stack([np.ravel(start).astype(float) for start in starts])
-    width = np.full(rows.shape[1], np.inf)
-    if isinstance(space, spaces.Box) and space.low.size == rows.shape[1]:
-        width = np.ravel(space.high).astype(float) - np.ravel(space.low).astype(float)
+    low, high = bounds_of(space)
+    width = high - low if len(low) == rows.shape[1] else np.full(rows.shape[1], np.inf)
     least = np.where(np.isfinite(width) & (width < 1e30), _ALIKE * width, _ALIKE)
     shown = [i for i in range(rows.shape[1]) if np.ptp(rows[:, i]) > least[i]]
     if not shown:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.wrapping import bounds_of
 from llmopt.space import Categorical, Float, Space
 from llmopt.text import short
 
@@ -161,9 +162,7 @@ def _ranges_in(
 
 def _sizes(space: spaces.Space[Any], count: int) -> np.ndarray:
     """Return the largest size of each number of a space; NaN where it has no bound."""
-    if not isinstance(space, spaces.Box):
-        return np.full(count, np.nan)
-    size = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).ravel()
+    size = np.broadcast_to(np.abs(bounds_of(space)).max(axis=0), count)
     return np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, np.nan)
 
 

@@ -84,11 +84,10 @@ def _lines(model: Any, skip: int) -> list[str]:
     # Where one is no motor, a list of the others would not be in the order of the actions.
     for i in range(model.nu if all(_is_motor(model, i) for i in range(model.nu)) else 0):
         joint = int(model.actuator_trnid[i][0])
-        force = float(model.actuator_gear[i][0] * model.actuator_gainprm[i][0])
+        force, (least, most) = float(model.actuator_gainprm[i][0]), model.actuator_forcerange[i]
         if model.actuator_forcelimited[i]:
-            least, most = (float(v) for v in model.actuator_forcerange[i])
-            gear = float(model.actuator_gear[i][0])
-            force = gear * min(max(float(model.actuator_gainprm[i][0]), least), most)
+            force = min(max(force, float(least)), float(most))
+        force *= float(model.actuator_gear[i][0])
         unit = "N" if int(model.jnt_type[joint]) == _SLIDE else "N m"
         motors.append(f"{_name(model.joint(joint), 'joint', joint)} {force:.4g} {unit}")
     bodies = []

@@ -18,6 +18,7 @@ from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import Wave, common_wave
 from llmopt.policies.physics import touching
+from llmopt.policies.wrapping import bounds_of
 from llmopt.text import clean
 
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
@@ -185,13 +186,6 @@ class Recording:
         if is_sum(name):
             return True
         return all(p.running for p in parts) and any(p.sum != p.last for p in parts)
-
-
-def bounds_of(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the numbers of a space, flat; infinite ones where it has none."""
-    if not isinstance(space, spaces.Box):
-        return np.full(1, -np.inf), np.full(1, np.inf)
-    return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
 
 
 def _same(sums: Any, totals: np.ndarray) -> bool:

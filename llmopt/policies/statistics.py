@@ -18,7 +18,8 @@ from llmopt.policies.episode import TERMINATED, Step
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
-from llmopt.policies.recording import Recording, Track, bounds_of, names_of
+from llmopt.policies.recording import Recording, Track, names_of
+from llmopt.policies.wrapping import bounds_of
 from llmopt.prompt.describe import FEEDBACK_CHARS
 
 MAX_FEEDBACK = FEEDBACK_CHARS

@@ -28,7 +28,7 @@ from llmopt.policies.docstrings import (
 )
 from llmopt.policies.naming import Quantity, names_of
 from llmopt.policies.physics import describe_physics
-from llmopt.policies.wrapping import acting_space, scaling, stack, title_of
+from llmopt.policies.wrapping import acting_space, bounds_of, scaling, stack, title_of
 from llmopt.text import clean, cut
 
 MAX_WORDS = 6000
@@ -289,9 +289,9 @@ def _item(quantity: Quantity, bounds: str) -> str:
 
 
 def _bounds_of(space: spaces.Space[Any], count: int) -> list[str]:
-    if not isinstance(space, spaces.Box) or int(np.prod(space.shape or (1,))) != count:
+    low, high = bounds_of(space)
+    if len(low) != count:
         return [""] * count
-    low, high = np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
     texts = []
     for a, b in zip(low, high, strict=True):
         if np.isfinite(a) and np.isfinite(b) and max(abs(a), abs(b)) < 1e30:

@@ -183,6 +183,13 @@ def acting_space(env: Env) -> spaces.Space[Any]:
     return env.action_space
 
 
+def bounds_of(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the numbers of a space, flat; infinite ones where it has none."""
+    if not isinstance(space, spaces.Box):
+        return np.full(1, -np.inf), np.full(1, np.inf)
+    return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
+
+
 def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the centre and the size by which an environment's observations are scaled.
 
