@@ -1,0 +1,205 @@
+"""Points of a policy search that are tried on fresh starts, at its end and before it."""
+
+from __future__ import annotations
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from llmopt import LLMOptError, ScriptedClient
+from llmopt.policies import PolicySearch, load_policy
+
+
+def test_choosing_on_fresh_starts(tmp_path):
+    with PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), "words", warmup=12, starts=2,
+                      max_steps=150, seed=4) as search:  # fmt: skip
+        search.run(12)
+        before = search.best
+        chosen = search.choose(finalists=4)
+        assert search.best is chosen
+        rank = [t.number for t in search.optimizer.history.ranked]
+        assert rank.index(chosen.number) < 4
+        assert search.choose(finalists=1).number == before.number
+        assert load_policy_of(search, tmp_path).tolist() == search.best_policy.parameters.tolist()
+
+
+class Cliff(gym.Env):
+    """A policy without a push falls on one start in ten.
+
+    Rewards:
+        What the push is, at most 0.2, and 1.
+    """
+
+    observation_space = spaces.Box(0, 1, (1,), dtype=np.float64)
+    action_space = spaces.Box(-1, 1, (1,), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start = self.np_random.uniform(0, 1, 1)
+        return self.start, {}
+
+    def step(self, action):
+        push = float(action[0])
+        fallen = self.start[0] > 0.9 and push < 0.5
+        return self.start, 0.0 if fallen else 1 + min(push, 0.0), fallen, False, {}
+
+
+def at_the_cliff(*answers, **options):
+    """A search with pushes as answers; a number as text ends it and recommends that point."""
+    texts = [
+        f"Analysis: safe\nHypothesis: h\nStart from: #{a}\nProposal: stop"
+        if isinstance(a, str)
+        else f"Hypothesis: h\nStart from: new\nProposal: 0, {a}"
+        for a in answers
+    ]
+    warmup = [{"a0<-o0": 0.0, "a0<-bias": -0.5}]
+    return PolicySearch(
+        lambda: gym.wrappers.TimeLimit(Cliff(), 10),
+        ScriptedClient(texts),
+        "words",
+        **{"seed": 4, "starts": 4, "warmup": warmup, "points": 1, **options},
+    )
+
+
+def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
+    with at_the_cliff(0, "2", 1, "4") as search:
+        best = search.run(10)
+        rewards = [t.reward for t in search.optimizer.trials]
+        assert rewards[1] == rewards[3] == 10  # on the four starts all is well with both
+        assert 8 < rewards[2] < 10
+        again = search.optimizer.trials[2]
+        assert again.values == search.optimizer.trials[1].values
+        assert again.feedback.startswith(
+            "#2 again, on 20 fresh starts, as you would stop: on some it does much worse than on "
+            "any start before (least return 0, on the starts before 10). Mean return"
+        )
+        assert len(again.samples) == 20
+        assert search.stopped.endswith("recommends point 4: safe Hypothesis: h")
+        assert best is search.best is search.optimizer.trials[3]  # not the first of equals
+        asked = [r.messages[-1].content for r in search.optimizer.client.requests]
+        assert "You propose #2 of at most 10." in asked[0]
+        assert "You propose #4 of at most 6." in asked[2]  # the check took five evaluations
+        assert re.search(r"(?m)^#3 \| .* \| #2 again$", asked[2])
+        assert search.evaluate().mean == 10
+
+
+def test_what_a_trial_was_for_is_stored(tmp_path):
+    """A check counts as five evaluations after a resume, too; a user's own trial is no check."""
+    storage = tmp_path / "s.jsonl"
+    with at_the_cliff(0, "2", 1, storage=storage) as search:
+        search.run(8)
+        assert [t.kind for t in search.optimizer.trials] == ["search", "search", "check", "search"]
+        point = search.optimizer.trials[1].params
+        search.optimizer.tell(point, 10.0, samples=[10.0] * 8)
+        spent = search._spent()
+    assert spent == 1 + 1 + 5 + 1 + 2
+    with at_the_cliff(storage=storage) as resumed:
+        assert [t.kind for t in resumed.optimizer.trials][1:4] == ["search", "check", "search"]
+        assert resumed._spent() == spent
+        resumed.optimizer.save(tmp_path / "saved.jsonl")
+        with at_the_cliff(storage=tmp_path / "saved.jsonl") as again:
+            assert again.optimizer.trials[2].kind == "check"
+            assert again.best.number == 3
+
+
+def test_a_model_that_insists_is_not_asked_for_ever():
+    with at_the_cliff(0, "2", "2") as search:
+        assert search.run(10).number == 1
+        assert len(search.optimizer.trials) == 3
+
+
+def test_a_point_much_worse_than_the_best_is_not_taken_for_a_recommendation():
+    for named in ("1", "77"):
+        with at_the_cliff(1, named) as search:
+            assert search.run(10).number == 1
+
+
+def test_no_request_is_spent_on_a_check_beyond_their_number():
+    with at_the_cliff(0, "2", requests=2) as search:
+        search.run(10)
+        assert len(search.optimizer.client.requests) == 2
+        assert search.stopped
+
+
+def test_a_point_that_passed_on_fresh_starts_is_not_tried_there_again(monkeypatch):
+    with at_the_cliff(1, "2") as search:
+        search.run(10)
+        monkeypatch.setattr(search, "measure", lambda *_: pytest.fail("measured again"))
+        assert search.run(12).number == 1
+        assert search.stopped
+
+
+def prompts(search):
+    return [r.messages[-1].content for r in search.optimizer.client.requests]
+
+
+def test_a_check_in_which_an_episode_fails_counts_as_five_evaluations(monkeypatch):
+    step = Cliff.step
+
+    def breaks(self, action):
+        result = step(self, action)
+        return (result[0], float("nan"), *result[2:]) if result[2] else result
+
+    monkeypatch.setattr(Cliff, "step", breaks)
+    with at_the_cliff(0, "2", 0.1, 0.2, 0.3) as search:
+        search.run(9)
+        assert [t.state for t in search.optimizer.trials] == [
+            "complete", "complete", "failed", "complete", "complete",
+        ]  # fmt: skip
+        assert "You propose #4 of at most 5." in prompts(search)[2]
+
+
+def test_the_prompt_says_how_many_evaluations_are_left():
+    """Also where points are measured again, where the plan changes, and for a whole batch."""
+    with at_the_cliff(0.6, 0.6, 0.7, noisy=True) as search:
+        search.run(4)
+        assert "You propose #3 of at most 3." in prompts(search)[2]  # two rows, and one is left
+    with at_the_cliff(0.1, 0.2, 0.3) as search:
+        with pytest.raises(LLMOptError, match="the script of"):
+            search.run(20)
+        with pytest.raises(LLMOptError, match="the script of"):
+            search.run(6)  # shorter than was planned
+        assert "You propose #5 of at most 6." in prompts(search)[-1]
+    with at_the_cliff(0.1, 0.2, 0.3, total=20) as search:
+        search.run(4)
+        assert "of at most 20." in prompts(search)[-1]  # the user's own plan
+    with at_the_cliff(0.1, 0.2, 0.3, 0.4, batch_size=3) as search:
+        search.run(5)
+        assert len(prompts(search)) == 4
+        assert "You propose #5 of at most 5." in prompts(search)[-1]
+        assert search.optimizer.batch_size == 3
+
+
+def test_choosing_counts_the_fresh_starts_on_which_a_point_fell():
+    with at_the_cliff(0, "2", 1, "4") as search:
+        search.run(10)
+        # Nobody falls on one further start; of equals the first would be taken.
+        assert search.choose(starts=1).number == 3
+        assert search.best.number == 3
+
+
+def test_a_recommended_number_is_the_one_that_the_model_was_shown():
+    """With `noisy` a point that was measured twice is one row of the log."""
+    with at_the_cliff(0.6, 0.6, 0.7, "3", noisy=True) as search:
+        assert len(search.optimizer.trials) == 0
+        assert search.run(20).params["a0<-bias"] == 0.7
+        assert search.best.params["a0<-bias"] == 0.7
+
+
+def test_trials_with_more_samples_than_starts_may_be_told():
+    with at_the_cliff(1) as search:
+        point = {"a0<-o0": 0.0, "a0<-bias": 0.9}
+        for _ in range(2):
+            search.optimizer.tell(point, 10.0, samples=[10.0] * 9)
+        assert search.best.params == point
+        assert search.choose().params == point
+
+
+def load_policy_of(search, folder):
+    search.save(folder / "p.json")
+    policy = load_policy(folder / "p.json")
+    assert policy.policy.clip
+    return policy.parameters
