@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import jinja2
@@ -357,6 +358,7 @@ class TemplatePrompt:
             "finishes": situation.finishes,
             "points": self._most(situation),
             "compute": situation.compute,
+            "scipy": find_spec("scipy") is not None,
             "computed": [block.shown for block in situation.computed],
             "blocks": IN_A_ROW - len(situation.computed),
             "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
