@@ -52,7 +52,7 @@ class Computed:
     @property
     def shown(self) -> str:
         """The block and its output as a prompt shows them."""
-        said = quoted(self.output.strip()) or "> (nothing)"
+        said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
         return f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
 
     def line(self) -> dict[str, Any]:
