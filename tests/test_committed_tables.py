@@ -59,6 +59,7 @@ MADE = {
     "design": design.make_page,
     "hpo": hpo.make_table,
     "recheck": recheck.make_table,
+    "start_up": studies.make_start_table,
     "studies": studies.make_table,
 }
 SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
@@ -259,3 +260,13 @@ def test_a_pair_is_won_by_the_better_search_and_few_tasks_tell_nothing():
     lost = findings.pair(many, "a", "b", "B")
     assert (lost.verdict(lost.p), lost.effect, lost.interval) == ("lose", 0.0, (0.0, 0.0))
     assert findings.pair(many, "b", "a", "A").verdict(lost.p) == "win"
+
+
+def test_the_page_for_optunahub_has_the_figures_of_the_studies():
+    found = {row[0]: row[1:5] for row in rows(tables(committed("studies"))[0])}
+    page = ROOT / "adapters" / "optunahub" / "package" / "samplers" / "llm_sampler" / "README.md"
+    ours = rows(tables(page.read_text(encoding="utf-8"))[0])
+    labels = ["chat model, words and curves", "embedded model", "network, TPE beside it", "TPE"]
+    for (_, count, *shown), label in zip(ours, [*labels, "random search"], strict=True):
+        studied, _, *regrets = found[label]
+        assert [count, *shown] == [studied, *regrets]

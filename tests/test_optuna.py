@@ -1134,7 +1134,6 @@ class TestOptunaHub:
             "README.md",
             "__init__.py",
             "example.py",
-            "images",
             "requirements.txt",
         }
         front = self.FOLDER.joinpath("README.md").read_text().split("---\n")[1]

@@ -29,7 +29,7 @@ BAD = {
 
 
 def needs(task):
-    for name in STUDIES[task].needs:
+    for name in studies.TASKS[task].needs:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
 
@@ -48,12 +48,11 @@ def test_the_textbooks_setting_is_trained_and_a_seed_repeats_it(task):
 
 @pytest.mark.parametrize("task", PRACTICE)
 def test_a_task_for_choosing_options_is_in_no_table_and_a_seed_repeats_it(task):
-    if task in ("friedman", "hastie"):
-        pytest.importorskip("lightgbm")
+    needs(task)
     found = []
     for seed in (0, 0, 1):
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-        study.optimize(lambda t, s=seed: PRACTICE[task](t, s).valid, n_trials=2)
+        study.optimize(lambda t, s=seed: PRACTICE[task].train(t, s).valid, n_trials=2)
         found.append([t.value for t in study.trials])
     assert found[0] == found[1] != found[2]
     assert task not in STUDIES
@@ -109,6 +108,11 @@ def test_the_committed_lines_without_a_chat_model_are_those_of_the_suite():
     assert {(c.method, c.seed) for c in asked} == {
         ("words", 0), ("words", 1), ("names", 0), ("anonymous", 0)
     }  # fmt: skip
+
+
+def test_a_cell_may_say_how_many_trials_are_drawn_first():
+    lines = [studies.run_cell(Cell.make("clusters", "network", 0, 6, start=n)) for n in (1, 4)]
+    assert [line["proposals"]["warmup"] for line in lines] == [1, 4]
 
 
 def test_a_study_leaves_the_loggers_as_they_were():

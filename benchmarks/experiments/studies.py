@@ -13,7 +13,12 @@ ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered cho
     python -m llmopt.benchmarks.experiments.studies --methods words --model folder:DIR \
         --name "a frontier chat model, relayed" --record FILE --tasks bearing --trials 20 --seeds 1
 
-The second command is for single studies that are recorded. A line of ``studies.jsonl`` is one study
+    python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --methods network random tpe
+    python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --methods embedded --trials 20
+
+The second command is for single studies that are recorded. The others compare numbers of start-up
+trials, on tasks that are in no other table (`llmopt.benchmarks.tasks.practice`), into
+``start_up.jsonl`` and ``start_up.md``. A line of ``studies.jsonl`` is one study
 and is not run again; the table ``studies.md`` is made from this file alone (``--table-only``).
 Runtime: about an hour of two cores for the methods without a chat model.
 """
@@ -55,6 +60,7 @@ from llmopt.benchmarks.report.stats import (
     ranks,
 )
 from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.practice import PRACTICE
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
 from llmopt.client.facts import model_facts
 from llmopt.client.recording import RecordClient
@@ -62,9 +68,12 @@ from llmopt.errors import LLMOptError
 from llmopt.trackers.base import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
+START_UP = RESULTS.with_name("start_up.jsonl")
+TASKS = STUDIES | PRACTICE
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
 CHAT = ("words", "names", "anonymous")
 METHODS = (*CHAT, "embedded", "network", "network-tpe", "tpe", "gp", "cma", "random", "default")
+MODELS = (*CHAT, "embedded", "network", "network-tpe")
 LABELS = {
     "words": "chat model, words and curves",
     "names": "chat model, names",
@@ -104,7 +113,7 @@ def check(cells: Sequence[Cell], to_run: bool = True) -> None:
     if not to_run:
         return
     methods = {cell.method for cell in cells}
-    needs = ["sklearn", *(n for cell in cells for n in STUDIES[cell.task].needs)]
+    needs = ["sklearn", *(n for cell in cells for n in TASKS[cell.task].needs)]
     needs += ["torch", "scipy"] if "gp" in methods else []
     needs += ["cmaes"] if "cma" in methods else []
     require_packages("the experiment studies", list(dict.fromkeys(needs)))
@@ -166,6 +175,8 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     if cell.method == "cma":
         return samplers.CmaEsSampler(seed=seed)
     options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
+    if cell.options:
+        options["n_startup_trials"] = cell["start"]
     if cell.method == "words":
         options["description"] = task.description
     if cell.method == "network-tpe":
@@ -181,7 +192,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
         source: The model string, where it is not what the results call the model.
         record: File for the model's requests and answers.
     """
-    task = STUDIES[cell.task]
+    task = TASKS[cell.task]
     client: Any = {"network": "network", "network-tpe": "network"}.get(cell.method)
     if cell.method == "embedded":
         client = load_model("smollm2", 1)
@@ -447,21 +458,68 @@ def _duels(
     return ["", title, "", *Table.of(head, rows).markdown()]
 
 
+def make_start_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the Markdown page on the number of start-up trials."""
+
+    def named(line: Mapping[str, Any]) -> str:
+        start = f", {line['start']} at first" if "start" in line else ""
+        budget = f" ({line['evaluations']})" if line["evaluations"] != TRIALS else ""
+        return LABELS[line["method"]] + start + budget if start else line["method"]
+
+    found = regrets([{**line, "method": named(line)} for line in lines])
+    rows = []
+    for name, of in found.items():
+        means = [
+            f"{np.mean([*by_task(of[n]).values()]):.3f}" if n in of else "" for n in CHECKPOINTS
+        ]
+        label, _, start = name.partition(", ")
+        usual, lead = found.get(f"{label}, 5{start.lstrip('0123456789')}"), ""
+        if usual is not None and usual is not of:
+            n = max(of)
+            gaps = np.array([usual[n][key] - of[n][key] for key in usual[n]])
+            low, high = bootstrap_interval([gaps], mean)
+            lead = f"{gaps.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+        rows.append([LABELS.get(name, name), str(len(of[CHECKPOINTS[0]])), *means, lead])
+    text = [
+        "# Start-up trials",
+        "",
+        "Mean regret on test rows (see [studies.md](studies.md)) over five tuning tasks that are "
+        "in no other table, by the number of trials that are drawn before the model is asked; in "
+        "brackets the trials of a study, where they are not 40. The lead is that at the end.",
+        "",
+        "```",
+        "python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --table-only",
+        "```",
+        "",
+    ]
+    head = ["method", "studies", *(f"{n} trials" for n in CHECKPOINTS), "lead over 5 [95 %]"]
+    return "\n".join([*text, *Table.of(head, rows).markdown(), ""])
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     defaults = {"methods": ["words"], "model": "", "seeds": 5, "trials": TRIALS}
-    parser = search_parser(__doc__ or "", STUDIES, METHODS, RESULTS, **defaults)
+    parser = search_parser(__doc__ or "", TASKS, METHODS, RESULTS, **defaults)
+    parser.add_argument("--start", nargs="+", type=int, default=[], help="start-up trials")
     args = parser.parse_args(argv)
+    make = make_start_table if args.start else make_table
+    if args.tasks == [*TASKS]:
+        args.tasks = [*(PRACTICE if args.start else STUDIES)]
+    if args.start and args.results == RESULTS:
+        args.results = START_UP
     if not args.table_only:
         _run(args)
-    write_page(args.results, make_table)
+    write_page(args.results, make)
 
 
 def _run(args: argparse.Namespace) -> None:
     cells = [
-        Cell.make(task, m, seed, args.trials, (args.name or args.model) if m in CHAT else "")
+        Cell.make(
+            task, m, seed, args.trials, (args.name or args.model) if m in CHAT else "", **more
+        )
         for seed in range(args.first_seed, args.first_seed + args.seeds)
         for task in args.tasks
         for m in args.methods
+        for more in ([{"start": n} for n in args.start] if m in MODELS else ()) or [{}]
     ]
     check(cells)
     run_searches(args, cells, run_cell, summary=_summary)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from llmopt.benchmarks.tasks.studies import StudyTask
 from llmopt.benchmarks.tasks.trained import (
     Judged,
     Split,
@@ -165,5 +166,11 @@ def clusters(trial: Any, seed: int) -> Judged:
     return split.judge(lambda x, y: float(np.mean((features(x) @ weights).argmax(axis=1) != y)))
 
 
-PRACTICE = {f.__name__: f for f in (moons, friedman, hastie, sparse, clusters)}
-"""By name."""
+PRACTICE = {
+    "moons": StudyTask(moons, "", {}),
+    "friedman": StudyTask(friedman, "", {}, needs=("lightgbm",)),
+    "hastie": StudyTask(hastie, "", {}, needs=("lightgbm",)),
+    "sparse": StudyTask(sparse, "", {}),
+    "clusters": StudyTask(clusters, "", {}),
+}
+"""By name. A model that reads words has no words for them, and there is no textbook's setting."""
