@@ -16,10 +16,10 @@ from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium
-from llmopt.policies.goal import draw_start
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow
 from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.policies.task_words import draw_start
 from llmopt.policies.words import describe_environment
 
 ALIASES = tuple(task.alias for task in TASKS if not task.alias.endswith("-published"))

@@ -16,10 +16,10 @@ from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local import LocalClient
 from llmopt.history import History
-from llmopt.policies.goal import TaskWords, describe_task
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.starts import stream
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.task_words import TaskWords, describe_task
 from llmopt.prompt import Prompt, Situation, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS

@@ -36,7 +36,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.fresh import Final, choose
+from llmopt.policies.fresh_starts import Final, choose
 from llmopt.policies.starts import held_out_seeds, selection_seeds, start_seeds
 from llmopt.trackers.base import Bell
 

@@ -35,14 +35,14 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.evaluation import Evaluation, Evaluator
-from llmopt.policies.fresh import FreshStarts
-from llmopt.policies.goal import Words, describe_task
+from llmopt.policies.fresh_starts import FreshStarts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
 from llmopt.policies.saved import save_policy
 from llmopt.policies.starts import HELD_OUT_STARTS, MAX_STARTS, held_out_seeds, selection_seeds
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.task_words import Words, describe_task
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
 from llmopt.search.eventlog import read_events
 from llmopt.search.refine import FINISHES
