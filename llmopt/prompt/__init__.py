@@ -39,6 +39,9 @@ The variables:
   ``finishes`` whether small random changes then go on; ``points``: the most points in one
   answer; ``asked``: the labels of the parameters that are not set already;
   ``branched``: whether a point may lack some of them;
+- ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in
+  words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
+  whether a parameter is a choice; ``scipy``: whether it is installed;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 
