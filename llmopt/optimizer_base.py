@@ -46,18 +46,7 @@ Point = tuple[Any, ...]
 
 
 class OptimizerBase(StoredSearch, Generic[Params]):
-    """What `LLMOptimizer` knows and keeps; its asks and tells make the events.
-
-    Args:
-        space: The search space, constraints included.
-        directions: One direction for each objective.
-        seed: Seed of the random generator.
-        seed_given: Whether the user gave it.
-        model: Asks the model.
-        options: The options of the search.
-        warmup: The points of the warm-up, if they were given.
-        start: Points to begin with, each after its words.
-    """
+    """What `LLMOptimizer` knows and keeps; its asks and tells make the events."""
 
     space: Space
     _state: SearchState

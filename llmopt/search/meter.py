@@ -128,29 +128,21 @@ class _Calls:
 
 
 class Meter:
-    """Sends requests under limits, counts what they cost, and pays for none twice.
-
-    Attributes:
-        client: The model.
-        limits: The caps; assign new ones to raise them.
-        journal: Notes what is spent. Copies have none.
-        observe: Called when a `send` has ended that sent something; must not raise.
-        unsaved: What could not be stored yet; see `flush`.
-        lock: Held by an ask from its first to its last request.
-    """
+    """Sends requests under limits, counts what they cost, and pays for none twice."""
 
     def __init__(self, client: Client, limits: Limits | None = None) -> None:
         self.client = client
-        self.limits = limits or Limits()
-        self.journal = Journal()
+        self.limits = limits or Limits()  # assign new ones to raise them
+        self.journal = Journal()  # notes what is spent; copies have none
+        # Called when a `send` has ended that sent something; must not raise.
         self.observe: Callable[[Spent], object] | None = None
-        self.lock = Lock()
+        self.lock = Lock()  # held by an ask from its first to its last request
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
         self._paid: deque[tuple[str, Reply]] = deque()
         self.computed: list[Computed] = []
         self._kept: list[Computed] = []  # of an ask that was cut off
-        self.unsaved: deque[Spent] = deque()
+        self.unsaved: deque[Spent] = deque()  # what could not be stored yet; see `flush`
         self._draft: Draft | None = None
 
     # -- sending --------------------------------------------------------------------------
@@ -175,9 +167,7 @@ class Meter:
     def compute(self, code: str, run: Callable[[Sequence[Computed]], Computed]) -> Computed:
         """Return what a model's Python came to, in this ask or in one that was cut off.
 
-        Args:
-            code: The Python.
-            run: Runs it, after all blocks before it.
+        `run` runs it, after all blocks before it.
         """
         with self.lock:
             if self._kept and self._kept[0].code == code:
