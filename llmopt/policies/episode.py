@@ -25,29 +25,17 @@ TERMINATED, LIMIT, FAILED = "terminated", "step limit", "failed"
 
 
 class Step(NamedTuple):
-    """One step of an episode, all that the environment gave.
+    """One step of an episode, all that the environment gave."""
 
-    Attributes:
-        episode: Number of the episode, from 0.
-        observation: What the policy saw.
-        action: What it did.
-        reward: What this step gave; not finite where that ends the episode.
-        following: What was observed after it.
-        terminated: Whether the environment ended the episode.
-        truncated: Whether a limit ended it, the caller's own cap included.
-        info: The environment's further facts; empty where it gave no mapping.
-        env: The environment as it is after the step, to look at.
-    """
-
-    episode: int
-    observation: Any
-    action: Any
-    reward: float
-    following: Any
-    terminated: bool
-    truncated: bool
-    info: Mapping[str, Any]
-    env: gym.Env[Any, Any] | None = None
+    episode: int  # number of the episode, from 0
+    observation: Any  # what the policy saw
+    action: Any  # what it did
+    reward: float  # what this step gave; not finite where that ends the episode
+    following: Any  # what was observed after it
+    terminated: bool  # whether the environment ended the episode
+    truncated: bool  # whether a limit ended it, the caller's own cap included
+    info: Mapping[str, Any]  # the environment's further facts; empty where it gave no mapping
+    env: gym.Env[Any, Any] | None = None  # the environment as it is after the step, to look at
 
 
 Watcher = Callable[[Step], None]

@@ -18,19 +18,12 @@ from llmopt.text import first_line
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of the episodes of one policy.
+    """What came of the episodes of one policy."""
 
-    Attributes:
-        returns: Sum of rewards of each finished episode.
-        lengths: Environment steps of each.
-        failure: Why the policy has no score; empty for a sound evaluation.
-        seconds: Wall-clock seconds.
-    """
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    failure: str = ""
-    seconds: float = 0.0
+    returns: tuple[float, ...]  # sum of rewards of each finished episode
+    lengths: tuple[int, ...]  # environment steps of each
+    failure: str = ""  # why the policy has no score; empty for a sound evaluation
+    seconds: float = 0.0  # wall-clock seconds
 
     @property
     def mean(self) -> float | None:

@@ -201,17 +201,6 @@ class FreshStarts:
 
         From then on `best_policy`, `evaluate`, `save` and `gif` are of the chosen one, until the
         search goes on.
-
-        Args:
-            finalists: How many of the best policies are compared.
-            starts: Fresh starts for each; ``None`` for twice those of an evaluation. They are
-                neither selection starts nor those of `evaluate`.
-
-        Returns:
-            The trial with the best mean over all of its starts.
-
-        Raises:
-            NoTrialsError: No policy was evaluated with success yet.
         """
         finalists = whole_number("finalists", finalists, 1)
         starts = 2 * len(self.starts) if starts is None else starts

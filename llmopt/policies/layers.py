@@ -105,11 +105,7 @@ def _to_dict(wrapper: Any, space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def layer(data: Mapping[str, Any]) -> Layer:
-    """Return the layer that its data describe, with the wrapper's own arithmetic.
-
-    Raises:
-        KeyError, TypeError, ValueError: They describe none.
-    """
+    """Return the layer that its data describe, with the wrapper's own arithmetic."""
     name, space = str(data["wrapper"]), space_from_dict(data["space"])
     if name not in _OBSERVING | _ACTING:
         raise ValueError(f"a layer of wrapper {name!r}")

@@ -21,15 +21,10 @@ _MAX_NAME = 36  # characters
 
 @dataclass(frozen=True)
 class Quantity:
-    """One observed number, one number of an action, or one choice.
+    """One observed number, one number of an action, or one choice."""
 
-    Attributes:
-        name: Short and without spaces, for the names of parameters: ``"front_tip_angle"``.
-        meaning: What it is, in words; empty if not known.
-    """
-
-    name: str
-    meaning: str = ""
+    name: str  # short and without spaces, for the names of parameters: ``"front_tip_angle"``
+    meaning: str = ""  # what it is, in words; empty if not known
 
 
 def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:

@@ -48,20 +48,14 @@ _SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeSta
 
 @dataclass(frozen=True)
 class EnvironmentWords:
-    """What is known of an environment in words.
+    """What is known of an environment in words."""
 
-    Attributes:
-        title: Its id, or its class.
-        observations: One for each observed number; for a ``Discrete`` observation a single
-            one that says how the states are numbered.
-        actions: One for each number of an action, or for each choice.
-        text: All of it for a prompt, some lines.
-    """
-
-    title: str
+    title: str  # its id, or its class
+    # one for each observed number; for a ``Discrete`` observation a single one that says how
+    # the states are numbered
     observations: tuple[Quantity, ...]
-    actions: tuple[Quantity, ...]
-    text: str
+    actions: tuple[Quantity, ...]  # one for each number of an action, or for each choice
+    text: str  # all of it for a prompt, some lines
 
 
 def describe_environment(

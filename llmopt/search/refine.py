@@ -127,17 +127,12 @@ def _zero(dimension: object) -> float:
 
 @dataclass(frozen=True)
 class Finish:
-    """What small random changes of the best point brought, once the model had ended the search.
+    """What small random changes of the best point brought, once the model had ended the search."""
 
-    Attributes:
-        evaluations: Changes that were evaluated.
-        gain: By how much the best reward got better; 0 where it did not.
-        fresh: The same on fresh starts (`PolicySearch`), which decides whether it is kept;
-            ``None`` where it was not measured.
-    """
-
-    evaluations: int
-    gain: float
+    evaluations: int  # changes that were evaluated
+    gain: float  # by how much the best reward got better; 0 where it did not
+    # the same on fresh starts (`PolicySearch`), which decides whether it is kept; ``None``
+    # where it was not measured
     fresh: float | None = None
 
     def __str__(self) -> str:
