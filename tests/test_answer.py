@@ -309,6 +309,7 @@ def test_of_several_points_the_good_ones_count(answer, values, dropped):
     with pytest.raises(ParseError, match="no point #9") as caught:
         read("Start from: #9\nProposal: gain: 1\nStart from: #8\nProposal: gain: 2", most=3)
     assert caught.value.raw.startswith("Start from: #9")
+    assert "point 2 of the answer: there is no point #8" in caught.value.reason
 
 
 def test_a_point_may_start_from_one_of_the_same_answer():

@@ -209,8 +209,7 @@ class AnswerReader:
 
         Raises:
             ParseError: There is no point in it that can be used: it names a parameter or a point
-                that does not exist, or a value is refused. Of several points that cannot be
-                used the reason of the first is given.
+                that does not exist, or a value is refused.
         """
         said = strip_thinking(text)
         try:
@@ -228,7 +227,7 @@ class AnswerReader:
         """Return the points of an answer in its order; the bad ones among them are dropped."""
         good: dict[int, Reading] = {}  # by their numbers
         troubles: list[ParseError] = []
-        dropped: list[str] = []
+        dropped: list[str] = []  # the same with the place of each point
         for number, block in enumerate(blocks, self.first):
             try:
                 reading = self._check(self._read(block), good)
@@ -242,7 +241,7 @@ class AnswerReader:
             if reading.stop:
                 break
         if not good:
-            raise troubles[0]
+            raise troubles[0] if len(dropped) == 1 else ParseError("; ".join(dropped[:_SAID]), "")
         reading, *more = good.values()
         return replace(reading, more=tuple(more), dropped=tuple(dropped))
 
