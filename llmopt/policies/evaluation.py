@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +85,8 @@ class Evaluator:
         """Close the environment; the next evaluation makes a new one."""
         env, self._env = self._env, None
         if env is not None:
-            try:
+            with suppress(Exception):  # it is thrown away, and often because it is broken
                 env.close()
-            except Exception:
-                # It is thrown away in any case, and often because it is broken.
-                return
 
     def evaluate(
         self, params: Any, seeds: Sequence[int], watch: Watcher | None = None

@@ -66,7 +66,8 @@ class FreshStarts:
         named = trials[point - 1]
         if not named.rewards or named.state != "complete" or named.values in self._checks():
             return best
-        return named if as_good(named.rewards[0], best.rewards[0]) else best
+        as_good = named.rewards[0] >= best.rewards[0] - _MUCH * abs(best.rewards[0])
+        return named if as_good else best
 
     def _best_of_all(self) -> Point | None:
         """Return the best trial; of a point that failed on fresh starts, these count, too.
@@ -232,11 +233,6 @@ def mean_of(trial: Point) -> float:
 
 def _value(trial: Point) -> float:
     return trial.rewards[0] if trial.rewards else -math.inf
-
-
-def as_good(value: float, best: float) -> bool:
-    """Whether a mean return is so near to the best one that another reason may decide."""
-    return value >= best - _MUCH * abs(best)
 
 
 def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:

@@ -70,7 +70,7 @@ class PolicySearch(FreshStarts):
         description: The user's own words on the task; they come first.
         starts: Seeded starts of one evaluation, the same for every policy.
         bias: Whether there is a constant for each action; ``None`` for yes, except in a table.
-        box: Reach of a weight: its range is ±6 times the size of the action over the usual size of
+        box: Reach of a weight: its range is ±10 times the size of the action over the usual size of
             the observed number, both as far as bounds tell, and as random policies measure them in
             at most 3,000 steps before the search. Or a pair of factors; or a pair for each
             parameter, which is then its range. Random points lie in the inner part of the ranges,
