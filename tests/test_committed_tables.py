@@ -121,7 +121,7 @@ def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
 
 def test_the_readme_shows_rows_of_the_page_of_results():
     assert findings.page(findings.core(findings.questions()), README) == README
-    assert len(tables(README)[0].splitlines()) == 2 + 5
+    assert len(tables(README)[0].splitlines()) == 2 + 7
 
 
 # -- what is claimed ----------------------------------------------------------------------

@@ -54,7 +54,7 @@ def normalized(page):
 def tasks_tried():
     tried = {x["task"] for x in lines("words")}
     new = [t for t in tried if t in words.UNKNOWN] + [s for s in STUDIES if not STUDIES[s].known]
-    return len(tried), len(STUDIES), len(new)
+    return len(tried), len(STUDIES), len(new), len(tried) + len(STUDIES)
 
 
 def first_command():
@@ -261,10 +261,11 @@ def price_rows():
 
 
 SHOWN = [
-    ("README.md", "on {} policies and on {} tasks of hyper-parameters. {} of these tasks were made",
+    ("README.md", "on {} policies and on {} tasks of hyper-parameters. {} of these {} tasks were",
      tasks_tried),
-    ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random", first_command),
-    ("README.md", "of 100 policies the medians are {} (model), {} and {}", swimmer_of_the_suite),
+    ("README.md", "on fresh starts are {} (model), {} (CMA-ES) and {} (random", first_command),
+    ("README.md", "over five seeds the medians are then {} (model), {} and {}",
+     swimmer_of_the_suite),
     ("README.md", "ends at a return of {}",
      lambda: [loaded("first_command.json")["replayed"]["return"]]),
     ("docs/results.md", "Policies: {} tasks that no model can know, written or changed for this, "
@@ -331,8 +332,8 @@ def test_the_prices_on_the_page_are_those_of_its_date():
 
 STATED = {
     "README.md": [
-        "10 to 50 evaluations", "98 MB", "of 40 policies for each", "never larger than 0.07",
-        "had 100 evaluations", "135 million weights", "80,000 weights", "with 100 policies it is",
+        "10 to 50 evaluations", "98 MB", "after 40 policies for each", "never larger than 0.07",
+        "had 100 evaluations", "135 million weights", "80,000 weights", "After 100 policies CMA-ES",
     ],
     "docs/benchmarks.md": [
         "never larger than 0.07", "on each problem 0 is random", "1 the best median",
