@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import random
 import re
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from test_file_attacks import places, put
 from test_report import results
 
 from llmopt.benchmarks.code.page import write_report
@@ -36,23 +35,9 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where something can be put into a JSON value, of long lists at two places."""
-    if path:
-        yield path
-    items: Any = value.items() if isinstance(value, dict) else ()
-    items = enumerate(value[:2]) if isinstance(value, list) else items
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-def forged(line: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    line = copy.deepcopy(line)
-    inner: Any = line
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    return line
+def where(value: Any) -> list[tuple[Any, ...]]:
+    """Return where something can be put into a JSON value, of long lists at two places."""
+    return list(places(value, most=2))[1:]
 
 
 class Seen(HTMLParser):
@@ -88,10 +73,10 @@ LINES = results(("CartPole-v1",), seeds=2)
 def test_no_text_of_a_result_becomes_markup():
     known = Seen(page(results(seeds=2))).marks
     shown = 0
-    for path in places(LINES[0]):
+    for path in where(LINES[0]):
         for value in (MARKUP, HANDLER):
             try:
-                text = page([forged(LINES[0], path, value), *LINES[1:]])
+                text = page([put(LINES[0], path, value), *LINES[1:]])
             except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
                 continue  # a place for numbers: `llmopt report` says so, see below
             shown += "alert(1)" in text or "onload" in text
@@ -119,11 +104,11 @@ def test_no_name_in_a_result_becomes_a_tag_or_a_link_of_the_markdown(value):
 
 
 def test_damaged_results_are_errors_in_words(tmp_path, capsys):
-    pairs = [(path, value) for path in places(LINES[0]) for value in VALUES]
+    pairs = [(path, value) for path in where(LINES[0]) for value in VALUES]
     file, out = tmp_path / "sent.jsonl", tmp_path / "page.html"
     refused = 0
     for path, value in random.Random(0).sample(pairs, 60):
-        lines = [forged(LINES[0], path, value), *LINES[1:]]
+        lines = [put(LINES[0], path, value), *LINES[1:]]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         arguments = ["report", str(file), "--no-gif", "--out", str(out)]
         status = cli([*arguments, "--markdown", str(tmp_path / "table.md")])
@@ -184,15 +169,15 @@ FILES["source"] = "def controller(obs):\n    return 0\n"
 def test_a_sent_code_run_becomes_a_page_without_markup_of_its_own(tmp_path):
     known = Seen(write_report(sent(tmp_path / "sound", FILES)).read_text()).marks
     known |= {("tr", "class")}
-    pairs = [(path, value) for path in places(FILES) for value in VALUES]
+    pairs = [(path, value) for path in where(FILES) for value in VALUES]
     pairs = [p for p in pairs if p[0][0] != "source" or isinstance(p[1], str)]
-    sample = random.Random(0).sample(pairs, 120) + [(p, MARKUP) for p in places(FILES)]
+    sample = random.Random(0).sample(pairs, 120) + [(p, MARKUP) for p in where(FILES)]
     shown = 0
     for number, (path, value) in enumerate(sample):
         if path == ("source",) and value == ESCAPES:
             continue  # no text file
         try:
-            folder = sent(tmp_path / str(number), forged(FILES, path, value))
+            folder = sent(tmp_path / str(number), put(FILES, path, value))
         except (TypeError, AttributeError):
             continue  # not a folder that can be written
         try:
