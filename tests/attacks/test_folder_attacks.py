@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import sys
-import threading
 import types
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from stubs import needs_confinement
+from wire import Say, WireServer
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
@@ -39,24 +38,11 @@ def begin(patch, command, folder):
 @pytest.fixture
 def listener(monkeypatch):
     """An address that notes what comes in; with a key that must not go there."""
-    seen: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append(str(self.headers))
-            self.send_error(400)
-
-        do_GET = do_POST
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = WireServer()
+    server.play(Say({}, 400))
     monkeypatch.setenv("LLMOPT_API_KEY", "sk-not-for-strangers")
-    yield f"openai+http://127.0.0.1:{server.server_port}/v1:m", seen
-    server.shutdown()
-    server.server_close()
+    yield f"openai+{server.url}/v1:m", server.seen
+    server.close()
 
 
 def changed(folder, **settings):
