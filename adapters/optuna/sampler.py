@@ -124,7 +124,7 @@ class LLMSampler(BaseSampler):
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
-            ``numeric`` and the caps. Here ``on_error="fallback"`` is the default, since an
+            ``numeric``, ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an
             exception would end ``study.optimize``: Optuna catches none of a sampler's;
             ``"raise"`` fails the trial. A stop calls ``study.stop()`` and prunes the trial that
             was begun. It is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too,
