@@ -66,13 +66,9 @@ class _Number:
 
 @dataclass
 class _Leaf:
-    """A part of the parametrization that holds values, and where it is.
+    """A part of the parametrization that holds values, and where it is."""
 
-    Attributes:
-        path: Keys that lead to it from the root.
-    """
-
-    path: tuple[Any, ...]
+    path: tuple[Any, ...]  # keys that lead to it from the root
 
     def find(self, root: p.Parameter) -> Any:
         found: Any = root
@@ -82,10 +78,18 @@ class _Leaf:
 
 
 @dataclass
-class _Numbers(_Leaf):
+class _NumbersLeaf(_Leaf):
+    numbers: list[_Number]
+
+    @property
+    def names(self) -> list[str]:
+        return [n.name for n in self.numbers]
+
+
+@dataclass
+class _Numbers(_NumbersLeaf):
     """An `Array`, `Scalar` or `Log`."""
 
-    numbers: list[_Number]
     shape: tuple[int, ...]
     scalar: bool
 
@@ -146,10 +150,9 @@ class _Choices(_Leaf):
 
 
 @dataclass
-class _Standardized(_Leaf):
+class _Standardized(_NumbersLeaf):
     """A parameter of an unknown type: the coordinates that it gives to any optimizer."""
 
-    numbers: list[_Number]
     reference: Any
 
     def read(self, root: p.Parameter) -> list[Value]:
@@ -190,7 +193,8 @@ class ParameterSpace:
     @property
     def open_names(self) -> tuple[str, ...]:
         """Names of the numbers that have a working range."""
-        return tuple(n.name for n in self._numbers() if n.open_low or n.open_high)
+        numbers = (d for d in self._per_dimension() if isinstance(d, _Number))
+        return tuple(n.name for n in numbers if n.open_low or n.open_high)
 
     @property
     def initial(self) -> tuple[Value, ...]:
@@ -206,7 +210,7 @@ class ParameterSpace:
         child = parametrization.spawn_child()
         rest = list(values)
         for leaf in self._leaves:
-            size = len(leaf.names if isinstance(leaf, _Choices) else leaf.numbers)
+            size = len(leaf.names)
             leaf.write(child, rest[:size])
             del rest[:size]
         return child
@@ -233,17 +237,11 @@ class ParameterSpace:
         return self.space.mend(self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0)))
 
     def widen(self, best: Sequence[Sequence[Value]]) -> bool:
-        """Move the open ends of working ranges outwards where the best points ask for it.
+        """Move the open ends of working ranges outwards where the best few points ask for it.
 
         Every one of the points lies inside afterwards. Where two of them or more lie in
         the outer tenth of a range, that range grows to twice its size on that side: one
-        may lie there by chance. Ranges never shrink.
-
-        Args:
-            best: The best points so far, two or three.
-
-        Returns:
-            Whether `space` changed.
+        may lie there by chance. Ranges never shrink. Returned is whether `space` changed.
         """
         changed = False
         for i, number in enumerate(self._per_dimension()):
@@ -275,15 +273,9 @@ class ParameterSpace:
         limit = _LARGEST_INT if number.integer else _LARGEST
         if abs(value) > limit or (number.log and value <= 0) or not self._takes(number, value):
             # The parametrization ends here, or numbers do.
-            if upper:
-                number.open_high = False
-            else:
-                number.open_low = False
+            setattr(number, "open_high" if upper else "open_low", False)
             return False
-        if upper:
-            number.high = value
-        else:
-            number.low = value
+        setattr(number, "high" if upper else "low", value)
         return True
 
     def _takes(self, number: _Number, value: float) -> bool:
@@ -292,9 +284,6 @@ class ParameterSpace:
                 at = [value if n is number else n.center for n in leaf.numbers]
                 return leaf.holds(self._reference.spawn_child(), np.array(at))
         return True
-
-    def _numbers(self) -> list[_Number]:
-        return [d for d in self._per_dimension() if isinstance(d, _Number)]
 
     def _per_dimension(self) -> list[_Number | _Choices]:
         found: list[_Number | _Choices] = []
@@ -306,12 +295,8 @@ class ParameterSpace:
         return found
 
     def _make_space(self) -> None:
-        dimensions: dict[str, Dimension] = {}
-        for leaf in self._leaves:
-            if isinstance(leaf, _Choices):
-                dimensions.update((name, leaf.dimension()) for name in leaf.names)
-            else:
-                dimensions.update((n.name, n.dimension()) for n in leaf.numbers)
+        names = (name for leaf in self._leaves for name in leaf.names)
+        dimensions = {n: d.dimension() for n, d in zip(names, self._per_dimension(), strict=True)}
         self.space = Space(dimensions, constraints=self._constraints)
 
     # -- reading the parametrization ------------------------------------------------------

@@ -52,25 +52,15 @@ class _Offer:
 
 @dataclass(frozen=True)
 class Begun:
-    """A trial that needs parameters.
-
-    Attributes:
-        study: Its study.
-        trial: The trial.
-        trials: All trials of the study.
-        space: The study's parameters.
-        given: What is already set in the trial.
-        needed: A parameter that the trial needs, whatever the others.
-        left_out: Parameters that are not asked for.
-    """
+    """A trial that needs parameters, with its study and all of the study's trials."""
 
     study: Study
     trial: FrozenTrial
     trials: Sequence[FrozenTrial]
     space: StudySpace
-    given: Mapping[str, Any]
-    needed: str = ""
-    left_out: Collection[str] = ()
+    given: Mapping[str, Any]  # what is already set in the trial
+    needed: str = ""  # a parameter that the trial needs, whatever the others
+    left_out: Collection[str] = ()  # parameters that are not asked for
 
 
 def _not_tried(space: BranchedSpace) -> tuple[str, ...]:
@@ -141,10 +131,7 @@ class Asker:
     def propose(self, begun: Begun, entropy: tuple[int, ...], may_stop: bool) -> dict[str, Any]:
         """Propose the parameters of a trial, and let other workers see them.
 
-        Raises:
-            LLMOptError: The model failed and ``on_error="raise"``; or with any, where it
-                cannot be asked at all.
-            SearchStopped: The model ended the search.
+        It raises what `LLMSampler.sample_relative` does.
         """
         began = time.monotonic()
         study, trial, space, given = begun.study, begun.trial, begun.space, begun.given

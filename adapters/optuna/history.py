@@ -90,38 +90,23 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class _Row:
-    """A finished trial as a prompt sees it.
+    """A finished trial as a prompt sees it."""
 
-    Attributes:
-        frozen: What the storage returned; as long as it is the same object, so is the row.
-        trial: The trial, or ``None`` if it has no place in the space.
-        key: Its point's `Space.key`.
-        start: Number of the study's trial that the answer starts from.
-        shown_start: Position of that trial as `trial` says it.
-        told: Sorts by the order of telling.
-    """
-
-    frozen: FrozenTrial
-    trial: Trial | None
+    frozen: FrozenTrial  # as long as the storage returns the same object, the row is the same
+    trial: Trial | None  # `None` if it has no place in the space
     key: Hashable = None
-    start: int | None = None
-    shown_start: int | None = None
-    told: tuple[datetime, int] = (datetime.min, 0)
+    start: int | None = None  # number of the study's trial that the answer starts from
+    shown_start: int | None = None  # position of that trial as `trial` says it
+    told: tuple[datetime, int] = (datetime.min, 0)  # sorts by the order of telling
 
 
 @dataclass(frozen=True)
 class View:
-    """What one proposal is made from.
+    """What one proposal is made from."""
 
-    Attributes:
-        history: Finished trials in the order of telling, and the points of unfinished ones.
-        taken: Keys of the points that would make this trial the repeat of another.
-        numbers: Number in the study of each trial of `history`.
-    """
-
-    history: History
-    taken: frozenset[Hashable]
-    numbers: tuple[int, ...] = ()
+    history: History  # finished trials in the order of telling, and points of unfinished ones
+    taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
+    numbers: tuple[int, ...] = ()  # number in the study of each trial of `history`
 
     def start_of(self, explanation: str) -> int | None:
         """Return the study's number of the trial that an answer starts from, if it names one."""
@@ -269,11 +254,7 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
 
 
 def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:
-    """Return the trial to keep of a study with noisy values; see `LLMSampler.recommend`.
-
-    Raises:
-        ValueError: No trial is complete.
-    """
+    """Return the trial to keep of a study with noisy values; see `LLMSampler.recommend`."""
     done: list[tuple[FrozenTrial, Trial]] = []
     for frozen in trials:
         rewards, state, _ = _outcome(frozen, 1)

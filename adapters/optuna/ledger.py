@@ -61,19 +61,11 @@ class Ledger(Journal):
         return total
 
     def announce(self, spent: Spent) -> None:
-        """Count a request that is about to be sent: its worker may be killed before it ends.
-
-        Raises:
-            StorageError: The study's storage did not take it; nothing is to be sent.
-        """
+        """Count a request that is about to be sent: its worker may be killed before it ends."""
         self._store(self._with(spent, calls=spent.failed + 1))
 
     def record(self, spent: Spent) -> None:
-        """Store what one request cost.
-
-        Raises:
-            StorageError: The study's storage did not take it.
-        """
+        """Store what one request cost; as `announce` it raises a `StorageError` if it cannot."""
         usage = self._with(spent, calls=spent.failed)
         self._own[self._store(usage)] = usage
 

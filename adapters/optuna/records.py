@@ -141,11 +141,7 @@ def raised_in_objective() -> str:
 
 
 def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:
-    """Show in optuna-dashboard's note of a trial why the model proposed it, and what that cost.
-
-    Raises:
-        ImportError: The package `optuna-dashboard` is not installed.
-    """
+    """Show in optuna-dashboard's note of a trial why the model proposed it, and what that cost."""
     from optuna_dashboard import save_note
 
     now = current(study, trial)

@@ -29,12 +29,7 @@ Distributions = dict[str, BaseDistribution]
 
 
 def dimension(distribution: BaseDistribution) -> Dimension:
-    """Return the llmopt dimension of a distribution.
-
-    Raises:
-        SpaceError: A model cannot be asked for it: its range is too wide for a float,
-            two choices are the same, or its type is not known.
-    """
+    """Return the llmopt dimension of a distribution; it raises what `trouble_with` says."""
     if isinstance(distribution, FloatDistribution):
         return Float(
             distribution.low, distribution.high, log=distribution.log, step=distribution.step
@@ -61,11 +56,7 @@ def _hashable(choice: Any) -> Any:
 
 
 def read_space(space: Mapping[str, BaseDistribution | Dimension] | Space) -> Distributions:
-    """Return the distributions of parameters that a user names beforehand.
-
-    Raises:
-        SpaceError: Something else than a distribution or a dimension is among them.
-    """
+    """Return the distributions of parameters that a user names beforehand."""
     if isinstance(space, Space):
         space = dict(zip(space.names, space.dimensions, strict=True))
     if not isinstance(space, Mapping):
@@ -197,11 +188,7 @@ class StudySpace:
         constraints: Sequence[Constraint] = (),
         left_out: Iterable[str] = (),
     ) -> BranchedSpace:
-        """Return the space of the points that go on from what a trial already has; see `Begun`.
-
-        Raises:
-            SpaceError: No point was found that keeps the constraints, or one is over a choice.
-        """
+        """Return the space of the points that go on from what a trial already has; see `Begun`."""
         optional = {n: c for n, c in self.optional.items() if n != needed}
         # What is set to a value out of range is not asked for, either.
         fixed = dict.fromkeys((*left_out, *(given.keys() & self._dimensions.keys())), ABSENT)

@@ -14,7 +14,7 @@ ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered cho
         --name "a frontier chat model, relayed" --record FILE --tasks bearing --trials 20 --seeds 1
 
     python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --methods network random tpe
-    python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --methods embedded --trials 20
+    python -m llmopt.benchmarks.experiments.studies --start 1 5 10 --methods embedded --trials 20
 
 The second command is for single studies that are recorded. The others compare numbers of start-up
 trials, on tasks that are in no other table (`llmopt.benchmarks.tasks.practice`), into
