@@ -45,11 +45,15 @@ SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
 
 
 class BadLine:
-    """Answers with a new point each time, in the provider's words, and fails now and then."""
+    """Answers with a new point each time, in the provider's words, and fails now and then.
 
-    def __init__(self, provider: str, share: float = 0.1) -> None:
+    Of the calls of an outage, by their numbers, it answers none.
+    """
+
+    def __init__(self, provider: str, share: float = 0.1, outage: range = range(0)) -> None:
         _, _, self.body, self.error = PROVIDERS[provider]
         self.random, self.share, self.lock = random.Random(7), share, threading.Lock()
+        self.outage = outage
         self.counts: Counter[str] = Counter()
 
     def __call__(self, asked: Any) -> Any:
@@ -63,7 +67,7 @@ class BadLine:
                 }
             )
             kind = "answered"
-            if self.random.random() < self.share:
+            if self.counts["calls"] in self.outage or self.random.random() < self.share:
                 # A hang costs the client's whole timeout, so it is rare.
                 kind = self.random.choices(FAULTS, [4] * (len(FAULTS) - 1) + [1])[0]
             elif self.random.random() < 0.02:
