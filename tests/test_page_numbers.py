@@ -313,7 +313,9 @@ SHOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("page", "text", "made"), SHOWN, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("page", "text", "made"), SHOWN, ids=lambda x: x[:40] if isinstance(x, str) else x.__name__
+)
 def test_a_number_on_a_page_is_what_the_committed_results_give(page, text, made):
     assert text.format(*made()) in normalized(page)
 
@@ -345,7 +347,8 @@ STATED = {
         "1,000,000 characters",
     ],
     "docs/concepts.md": [
-        "| 5 |", "| 1 |", "10; where fewer than 100 points", "at least 5 (", "10, or half of all",
+        "5 with the prompt `words`, else 10", "| 1 |", "10; where fewer than 100 points",
+        "at least 5 (", "10, or half of all",
     ],
     "docs/constraints.md": ["8 GB", "up to 100 times"],
     "docs/index.md": ["98 MB", "10 to 50 evaluations"],

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
-from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
+from llmopt import ClientError, LLMOptError, ScriptedClient, SpaceError, StorageError
 from llmopt.errors import install_hint
 from llmopt.policies import (
     Evaluation,
@@ -486,3 +486,23 @@ def test_mujoco_writes_no_log_into_the_working_directory(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("prompt", "first"), [("words", 5), ("props", 10), ("opro", 10)])
+def test_a_model_that_sees_numbers_only_begins_with_more_random_policies(prompt, first):
+    with PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), prompt, starts=1) as search:
+        points = [search.optimizer.ask() for _ in range(first)]
+        assert search.optimizer.usage.proposals == {"warmup": first}
+        assert len(points) == first
+        with pytest.raises(ClientError, match="script"):
+            search.optimizer.ask()
+
+
+def test_a_search_goes_on_with_as_many_random_policies_as_it_began_with(tmp_path):
+    for given in ({"warmup": 3}, {}):
+        search = PolicySearch(
+            "MountainCarContinuous-v0", ScriptedClient([]), "props", starts=1,
+            storage=tmp_path / "search.jsonl", **given,
+        )  # fmt: skip
+        assert search.optimizer._n_warmup == 3
+        search.close()

@@ -28,6 +28,8 @@ from gymnasium import spaces
 from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
 from llmopt.broken_task import FailureWatch
 from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
+from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError, NoTrialsError, SearchStopped, StorageError
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
@@ -44,10 +46,14 @@ from llmopt.policies.starts import HELD_OUT_STARTS, MAX_STARTS, held_out_seeds, 
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.task_words import Words, describe_task
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
+from llmopt.prompt import prompt_for
+from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.refine import FINISHES
 from llmopt.search_options import SearchOptions
 from llmopt.text import cut
+
+_SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
 class PolicySearch(FreshStarts):
@@ -96,7 +102,8 @@ class PolicySearch(FreshStarts):
         max_feedback: Characters of one evaluation's feedback.
         detail: Whether the feedback says everything, without a limit.
         seed: Seed of the search and of its starts.
-        warmup: Points before the model is first asked; see `llmopt.LLMOptimizer`.
+        warmup: Points before the model is first asked; see `llmopt.LLMOptimizer`. ``"auto"`` for 5
+            with a prompt that reads words, and for 10 with one that shows numbers alone.
         max_steps: Steps an episode may take; ``None`` for the environment's own limit
             (`STEP_CAP` where it has none).
         storage: A file; the same search made again with it goes on there.
@@ -140,7 +147,7 @@ class PolicySearch(FreshStarts):
         max_feedback: int = MAX_FEEDBACK,
         detail: bool = False,
         seed: int = 0,
-        warmup: int | Sequence[Any] = 5,
+        warmup: int | Sequence[Any] | Literal["auto"] = "auto",
         max_steps: int | None = None,
         storage: str | os.PathLike[str] | None = None,
         finish: Literal["auto", "off"] | None = "auto",
@@ -207,6 +214,11 @@ class PolicySearch(FreshStarts):
             options["may_stop"] = True
         self.stopped = ""
         self._wanted = 0
+        if warmup == "auto":
+            client = get_client(one_model(client, options.pop("model", None)))
+            reads_words = getattr(prompt_for(prompt, model_facts(client)), "changes", False)
+            usual = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
+            warmup = (begun.get("options") or {}).get("warmup", usual)
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
