@@ -54,9 +54,8 @@ from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
     format_p,
-    holm,
+    fought,
     mean,
-    paired_test,
     ranks,
 )
 from llmopt.benchmarks.report.table import Table
@@ -294,6 +293,7 @@ def _short(value: float) -> float:
 # -- the table ----------------------------------------------------------------------------
 
 Key = tuple[str, int]
+Regrets = Mapping[str, Mapping[int, Mapping[Key, float]]]
 
 
 def judged_after(line: Mapping[str, Any], trials: int) -> float | None:
@@ -409,51 +409,35 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*text, ""])
 
 
-def _mean_rank(
-    found: Mapping[str, Mapping[int, Mapping[Key, float]]], wide: Sequence[str], m: str, n: int
-) -> str:
+def _mean_rank(found: Regrets, wide: Sequence[str], m: str, n: int) -> str:
     shared = set.intersection(*(set(found[w].get(n, {})) for w in wide))
     places = [ranks([-found[w][n][key] for w in wide])[wide.index(m)] for key in sorted(shared)]
     return f"{np.mean(places):.2f}" if places else ""
 
 
-def _duels(
-    found: Mapping[str, Mapping[int, Mapping[Key, float]]], main: str, methods: Sequence[str]
-) -> list[str]:
+def _duels(found: Regrets, main: str, methods: Sequence[str]) -> list[str]:
     """Return how a method stands against each other one, by the seeds of a task that both have."""
     rows = []
     for n in CHECKPOINTS:
-        tests = {}
-        for rival in methods:
-            if rival == main or n not in found[main] or n not in found[rival]:
-                continue
-            ours, theirs = found[main][n], found[rival][n]
-            leads = {key: theirs[key] - ours[key] for key in ours if key in theirs}
-            if leads:
-                tests[rival] = leads
-        adjusted = holm([paired_test(list(by_task(leads).values())) for leads in tests.values()])
-        for (rival, leads), p in zip(tests.items(), adjusted, strict=True):
-            gaps = list(by_task(leads).values())
-            low, high = bootstrap_interval([np.array(gaps)], mean)
-            ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
+        ours = found[main].get(n, {})
+        rivals = {m: found[m].get(n, {}) for m in methods if m != main}
+        leads = {m: {k: of[k] - ours[k] for k in ours if k in of} for m, of in rivals.items()}
+        gaps = {m: list(by_task(own).values()) for m, own in leads.items() if own}
+        for rival, duel in fought(gaps).items():
+            own = np.array(gaps[rival])
+            low, high = bootstrap_interval([own], mean)
             rows.append(
                 [
                     str(n),
                     LABELS[rival],
-                    f"{len(gaps)}, {len(leads)}",
-                    f"{ahead} : {behind}",
-                    f"{np.mean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]",
-                    format_p(p),
+                    f"{len(own)}, {len(leads[rival])}",
+                    f"{duel.wins} : {duel.losses}",
+                    f"{own.mean():+.3f} [{low:+.3f}, {high:+.3f}]",
+                    format_p(duel.adjusted),
                 ]
             )
-    head = [
-        "trials",
-        "rival",
-        "tasks, studies",
-        "tasks ahead : behind",
-        "mean lead in regret [95 %]",
-        "p (Holm)",
-    ]
+    head = ["trials", "rival", "tasks, studies", "tasks ahead : behind"]
+    head += ["mean lead in regret [95 %]", "p (Holm)"]
     title = f"## {LABELS[main][0].upper()}{LABELS[main][1:]}, against each"
     return ["", title, "", *Table.of(head, rows).markdown()]
 
