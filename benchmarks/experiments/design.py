@@ -12,6 +12,7 @@ seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
 - ``default-5``: nothing is set but the seed; ``default``: the same with version 4 of the prompt,
   which showed the notes of the best and the latest points only;
+- ``compute``: as ``default-5``, with ``compute=True``: the model may answer with Python to be run;
 - ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
   offer to stop. Of the policies of `BEFORE` such searches stand in ``words.jsonl``.
@@ -57,7 +58,12 @@ from llmopt.trackers import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
-LABELS = {"default-5": "prompt 5", "default": "prompt 4", "python": "prompt 4, with Python"}
+LABELS = {
+    "default-5": "prompt 5",
+    "compute": "prompt 5, compute",
+    "default": "prompt 4",
+    "python": "prompt 4, with Python",
+}
 ARMS = (*LABELS, "before")
 BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer")
 """Policies that were searched before, with ``words``."""
@@ -68,7 +74,11 @@ POLICIES: dict[str, words.WordsTask] = {
     "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500)),
 }
 TASKS = (*POLICIES, *SHAPES)
-_OFF: dict[str, Any] = {"points": 1, "finish": "off", "warmup": words.WARMUP}
+_SET: dict[str, dict[str, Any]] = {
+    "before": {"points": 1, "finish": "off", "warmup": words.WARMUP},
+    "compute": {"compute": True},
+}
+"""Options of the arms that are not those of everybody."""
 
 
 class Watch(Callback):
@@ -95,7 +105,7 @@ class Watch(Callback):
 def search_policy(cell: Cell, client: Client) -> Line:
     """Search a policy and return what was found."""
     task, watch = POLICIES[cell.task], Watch()
-    options = task.options | (_OFF if cell.method == "before" else {})
+    options = task.options | _SET.get(cell.method, {})
     with PolicySearch(task.env, client, seed=cell.seed, callbacks=[watch], **options) as search:
         search.run(cell.evaluations)
         best, held = search.best, search.evaluate(HELD_OUT)
@@ -111,7 +121,9 @@ def search_policy(cell: Cell, client: Client) -> Line:
 def search_function(cell: Cell, client: Client) -> Line:
     """Minimize a function and return what was found, without noise."""
     function, watch = Function(cell.task, cell.seed), Watch()
-    off = {**_OFF, "finish": None, "finalists": None, "may_stop": False}
+    options = dict(_SET.get(cell.method, {}))
+    if cell.method == "before":
+        options |= {"finish": None, "finalists": None, "may_stop": False}
     result = llmopt.minimize(
         function,
         function.space,
@@ -121,7 +133,7 @@ def search_function(cell: Cell, client: Client) -> Line:
         noisy=function.shape.noise > 0,
         callbacks=[watch],
         progress=False,
-        **(off if cell.method == "before" else {}),
+        **options,
     )
     return {
         **watch.line(lambda trial: function.true(trial.params), result.usage, result.stopped),
