@@ -58,14 +58,6 @@ __all__ = ["LLMSampler"]
 
 
 _DRAWS = 100  # of a parameter's value that keeps the constraints
-# The wording of Optuna's own samplers.
-_INDEPENDENT = (
-    "The parameter `{name}` in Trial#{number} is sampled independently using "
-    "`{independent}` instead of `{sampler}`, potentially degrading the optimization "
-    "performance. This fallback happened because {reason}. You can suppress this warning by "
-    "setting `warn_independent_sampling` to `False` in the constructor of `{sampler}` if this "
-    "independent sampling is intended behavior."
-)
 
 
 class _Ended(Exception):
@@ -368,15 +360,11 @@ class LLMSampler(BaseSampler):
             if not reason:
                 return value
             if self._warn_independent and any(param_name in t.params for t in learned(trials)):
-                independent = self._independent_sampler or RandomSampler()
+                drawer = type(self._independent_sampler or RandomSampler()).__name__
                 logger.warning(
-                    _INDEPENDENT.format(
-                        name=param_name,
-                        number=trial.number,
-                        independent=type(independent).__name__,
-                        sampler=type(self).__name__,
-                        reason=reason,
-                    )
+                    f"The parameter `{param_name}` in Trial#{trial.number} is sampled "
+                    f"independently using `{drawer}` instead of `{type(self).__name__}`: {reason}. "
+                    "`warn_independent_sampling=False` turns this warning off."
                 )
             note_drawn(study, current(study, trial), param_name)
         return self._draw(study, trial, param_name, param_distribution)
