@@ -194,7 +194,8 @@ def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_pro
 def test_every_point_keeps_one_line_of_what_was_seen():
     seen = ("Mean return 3 over 2 starts.\n2 of 2 ended early with x below 0.", "it rose\nmore")
     long = tuple(
-        trial(i, (i / 10, 0.5, 3), None if i == 3 else float(i), explanation="Hypothesis: h.",
+        trial(i, (i / 10, 0.5, 3), None if i == 3 else float(i),
+              explanation="Analysis: a.\nHypothesis: h.",
               feedback=("failed: too hot" if i == 3 else seen[i % 2]) + "\nmuch more" * 40)
         for i in range(20)
     )  # fmt: skip
@@ -207,6 +208,20 @@ def test_every_point_keeps_one_line_of_what_was_seen():
     assert note["#20"].startswith('hypothesis: "h."')
     wordy = (replace(long[0], feedback="word " * 99), *long[1:])
     assert len(notes(evidence(wordy, budget=3000))[0]) < 130
+
+
+def test_all_points_of_the_latest_answer_are_seen_in_full():
+    said = ("Analysis: a.\nHypothesis: h.", *["Hypothesis: another."] * 3)
+    trials = tuple(
+        trial(i, (i / 20, 0.5, 3), float(-i), explanation=said[i % 4], feedback="seen\n" * 60)
+        for i in range(16)
+    )
+    for count in range(4, 17, 4):
+        shown = notes(evidence(trials[:count], budget=1500))
+        assert [note.count("seen") for note in shown[-4:]] == [60] * 4
+    assert "seen\n> seen" not in shown[4]
+    few = notes(evidence(trials, budget=900))  # with no room for them
+    assert [note.count("seen") for note in few[-4:]] != [60] * 4
 
 
 def test_what_was_left_out_of_an_answer_is_told_with_the_reason():

@@ -124,7 +124,13 @@ class Evidence:
             used += self._entry(trials[i], True)[1]
             if used > self.budget:
                 kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
-        return kept
+        answers = {t.number for t in self._answers[-1]} if self._answers else set()
+        fresh = [t for t in trials if t.number in answers]
+        if sum(self._entry(t, True)[1] for t in fresh) > self.budget:
+            return kept
+        # What the latest answer brought is seen in full once at least.
+        older = [one for one in kept if one[0].number not in answers]
+        return sorted([*older, *((t, True) for t in fresh)], key=lambda one: one[0].number)
 
     def _shortened(
         self, trials: list[Trial], top: list[Trial]
