@@ -10,8 +10,9 @@ function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered 
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
-- ``default-5``: nothing is set but the seed; ``default``: the same with version 4 of the prompt,
-  which showed the notes of the best and the latest points only;
+- ``default-6``: nothing is set but the seed; ``default-5``: the same with version 5 of the prompt,
+  which showed in full only some points of the latest answer; ``default``: with version 4, which
+  kept no line of what was seen of older points;
 - ``compute``: as ``default-5``, with ``compute=True``: the model may answer with Python to be run;
 - ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
@@ -59,6 +60,7 @@ from llmopt.trackers import Callback
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
 LABELS = {
+    "default-6": "prompt 6",
     "default-5": "prompt 5",
     "compute": "prompt 5, compute",
     "default": "prompt 4",
