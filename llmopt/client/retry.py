@@ -32,8 +32,8 @@ def complete_with_retries(
     Every attempt sends the same request object. The wait before attempt ``k + 1`` is drawn
     uniformly from ``[d/2, d]`` with ``d = min(max_delay, base_delay * 2**(k - 1))``, so that
     workers that failed together do not come back together. A longer `retry_after` of the
-    error is honoured; one beyond `max_delay` ends the loop, since coming back earlier than
-    the server allows is sure to fail.
+    error is honoured. One beyond `max_delay`, or of a busy provider beyond what is left of
+    `patience`, ends the loop: coming back earlier than the server allows is sure to fail.
 
     A provider that is busy (HTTP 429, 503, 529) charges nothing and comes back in minutes, so
     the calls that it turns down are bounded by `patience`, not by their number. A call that may

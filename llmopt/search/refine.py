@@ -86,7 +86,9 @@ class RefineEmitter(Follower):
             return []
         if self.ends and self._size <= _NOTHING:
             raise SearchStopped("small changes of the best point no longer gain")
-        start = space.encode(self._best[1])
+        # A lucky value is no place to start from: `History.best` heeds the noise.
+        lasting = history.best if history.noisy else None
+        start = space.encode(self._best[1] if lasting is None else lasting.values)
         units = np.stack([space.encode(values) for *_, values in self._top] or [start])
         zero = np.array([_zero(d) for d in space.dimensions])
         steps = np.maximum(_OF_VALUE * np.abs(start - zero), _OF_SPREAD * units.std(axis=0))
