@@ -472,12 +472,15 @@ def regrets_by_knowledge():
         for known in ((True, False), (True,), (False,)):
             yield f"{mean(r for task, r in found.items() if STUDIES[task].known in known):.2f}"
     yield from map(str, ends_of_studies())
+    for line in lines("start_up_words"):
+        for count in (5, 15):
+            yield str(min(line["values"][:count]))
 
 
 FINDINGS = {
     "What words are worth": (["design.md"], list, ["reach 2,500", "It is 12.4 now", "at -7.09"]),
     "Design, then tune": (["design.md"], list, ["and 30 evaluations", "the mark of 2,500"]),
-    "Studies": (["studies.md"], regrets_by_knowledge, []),
+    "Studies": (["studies.md"], regrets_by_knowledge, ["study of 15 trials for each"]),
     "Functions: BBOB": (
         ["bbob.md"],
         list,
