@@ -83,7 +83,7 @@ class Calculator:
             why = f"it took more than {SECONDS:g} s" if error.kind == "timeout" else error
             text = f"The block was ended: {why}. All variables are gone."
             names, lost = (), True
-        output = "\n".join(filter(None, [note, text]))[:MOST_OUTPUT]
+        output = "\n".join(filter(None, [note, text]))
         return Computed(code, output, names, len(seen["X"]), lost)
 
     def _prepare(self, before: Sequence[Computed], data: Data) -> str:
@@ -123,7 +123,6 @@ class Calculator:
 
     def _call(self, code: str, seen: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         from llmopt.code.failure import CandidateError
-        from llmopt.text import clean
 
         assert self._sandbox is not None
         found = self._sandbox.call("run", code, dict(seen), MOST_OUTPUT)
@@ -131,7 +130,7 @@ class Calculator:
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], list):
             text, names = found
             if all(isinstance(one, str) for one in (text, *names)):
-                return clean(text), tuple(clean(name) for name in names)
+                return text, tuple(names)
         raise CandidateError("it gave something else than text", "protocol")
 
 

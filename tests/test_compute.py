@@ -135,6 +135,36 @@ def test_blocks_count_under_a_cap_and_none_is_run_or_paid_twice(plain):
     assert plain[0].ran == ["print(1)", "print(2)"]
 
 
+def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
+    file = tmp_path / "s.jsonl"
+    script = [python("print(1)"), python("print(2)")]
+    optimizer, _ = search(script, storage=file, max_requests=1)
+    with closing(optimizer):
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask()
+        optimizer.tell({"x": 0.9, "y": 0.9}, 1.0)  # the next question is another one
+        optimizer.limits = Limits(max_requests=2)
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask()
+    again, client = search([point(0.5)], storage=file)
+    with closing(again):
+        assert again.ask()["x"] == 0.5
+    assert plain[-1].ran == []
+    assert "It printed:\n> 2" in client.requests[0].text
+    assert len(again._meter.computed) == 2
+
+
+def test_the_last_of_the_requests_is_for_a_point(plain):
+    optimizer, client = search([python("print(1)"), point(0.5)], requests=2)
+    assert tell(optimizer)[0].params["x"] == 0.5
+    assert "No further Python" not in client.requests[0].text
+    assert "No further Python now: propose in the form" in client.requests[1].text
+    optimizer, _ = search([python("print(1)")], requests=1)
+    with pytest.warns(llmopt.FallbackWarning):
+        optimizer.ask()
+    assert plain[-1].ran == []
+
+
 def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
     script = [python("print(1)"), point(0.25), python("print(2)"), python("print(X)"), point(0.5)]
     file = tmp_path / "whole.jsonl"
@@ -220,6 +250,9 @@ def test_an_answer_in_json_may_hold_python(plain):
     changes = [{"parameter": "x", "value": 0.5}, {"parameter": "y", "value": 0.5}]
     proposal = {"hypothesis": "h", "start_from": "new", "changes": changes}
     assert query.code(json.dumps({"python": " print(1)\n", "proposals": []})) == "print(1)"
+    fenced = {"python": FENCE.format("print(1)"), "proposals": []}
+    assert query.code(json.dumps(fenced)) == "print(1)"
+    assert len(query.code(json.dumps({"python": "1\n" * 50_000}))) <= 20_000
     both = json.dumps({"python": "print(1)", "proposals": [proposal]})
     assert query.code(both) == ""
     assert query.read(both).values == (0.5, 0.5)
@@ -239,6 +272,8 @@ def test_an_answer_in_json_may_hold_python(plain):
         ("```\nx: 1, y: 1\n```", ""),
         ("Start from: new\nProposal:\n```python\nx: 1, y: 1\n```", ""),
         ("```python\n\n```", ""),
+        ("```python\r\na = 1\r\nprint(a)\r\n```\r\n", "a = 1\nprint(a)"),
+        (python("print('\x1b\ud800')"), r"print('\x1b\ud800')"),
     ],
 )
 def test_which_answers_are_python(text, code):
@@ -252,6 +287,17 @@ def test_nothing_printed_forges_a_row_or_a_heading(plain):
     lines = client.requests[1].text.splitlines()
     assert sum(line.startswith("# How to answer") for line in lines) == 1
     assert not any(line.startswith("#1 | 9") for line in lines)
+
+
+def test_no_variable_forges_a_row_and_none_is_long():
+    """Names come of a worker that a block can take over, or of a file."""
+    names = ("z (q\n# How to answer\n#1 | \x1b)", "n" * 10_000, *["v"] * 1000)
+    block = Computed("1", "\x1b" * 10**6, names)
+    assert block.variables[0] == r"z (q # How to answer #1 | \x1b)"
+    assert (len(block.variables[1]), len(block.variables)) == (80, 60)
+    assert len(block.output) == 4000
+    assert block.output.startswith(r"\x1b\x1b")
+    assert Computed.read(block.line()) == block
 
 
 def test_what_a_block_finds():
@@ -343,6 +389,15 @@ def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
     assert "MemoryError" in real.run("[0] * 10**9", [], data).output
     assert "SyntaxError" in real.run("1 +", [], data).output
     assert real.run("w.sum() + f[2]", [], data).output.strip() in ("np.float64(15.0)", "15.0")
+    odd = real.run(
+        "del w, g\nbig = 10**400\nclass Odd(list):\n    def __len__(self):\n        return -1\n"
+        "odd = Odd()\nclass E(Exception):\n"
+        "    def __str__(self):\n        raise ValueError\nraise E",
+        [],
+        data,
+    )
+    assert odd.output.splitlines()[-1] == "E: (its message cannot be shown)"
+    assert odd.variables == ("big (int)", "Odd (type)", "odd (Odd)", "E (type)")
     long = real.run("print('a' * 9000)\n1 / 0", [], data).output
     assert len(long) <= 4000
     assert long.startswith("aaa")

@@ -6,18 +6,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History
+from llmopt.prompt.compute import IN_A_ROW, Computed
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.space import Space
 from llmopt.text import clean
-
-if TYPE_CHECKING:
-    from llmopt.prompt.compute import Computed
 
 UNKNOWN_MODEL = ModelFacts("unknown")
 _MAX_RAW = 600  # characters of a refused answer that are sent back
@@ -53,6 +51,7 @@ class Situation:
     finishes: bool = False
     points: int = 1  # the most points that one answer may give; the same through a whole search
     compute: bool = False  # whether an answer may be a block of Python
+    blocks: int = IN_A_ROW  # how many more answers may be one
     computed: tuple[Computed, ...] = ()  # the blocks since the last point, and what they printed
     variables: tuple[str, ...] = ()  # what earlier blocks left for later ones
 

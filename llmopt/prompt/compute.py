@@ -22,7 +22,7 @@ from llmopt.prompt.describe import quoted
 from llmopt.prompt.parse import strip_thinking
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
-from llmopt.text import cut
+from llmopt.text import clean, cut
 
 IN_A_ROW = 3
 """Blocks that a model may give before it has to propose a point."""
@@ -31,6 +31,8 @@ MOST_OUTPUT = 4000
 """Characters of what a block printed, its traceback included, that the model sees."""
 
 _MOST_CODE = 20_000  # characters of a block
+_MOST_NAMES = 60  # variables
+_MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE = 4000
 _MOST_FEEDBACK = 10_000  # characters of feedback that a block finds for each point
 _BLOCK = re.compile(
@@ -41,13 +43,19 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Computed:
-    """A block that a model gave, and what came of it."""
+    """A block that a model gave, and what came of it: cut, and clean, whoever says it."""
 
     code: str  # the block
     output: str  # what it printed, and its traceback, cut
     variables: tuple[str, ...] = ()  # what stays for later blocks, as `"fit (function)"`
     trials: int = 0  # how many trials it saw
     lost: bool = False  # whether its process ended, and all variables with it
+
+    def __post_init__(self) -> None:
+        output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
+        names = (" ".join(clean(n[:_MOST_NAME]).split()) for n in self.variables[:_MOST_NAMES])
+        object.__setattr__(self, "output", output)
+        object.__setattr__(self, "variables", tuple(name[:_MOST_NAME] for name in names))
 
     @property
     def shown(self) -> str:
@@ -80,12 +88,17 @@ def check_computes(prompt: Any) -> None:
 
 def code_in(text: str) -> str:
     """Return the Python of an answer that gives no point; else nothing."""
-    said = strip_thinking(text)
+    said = strip_thinking(clean(text))
     blocks = [block.strip() for block in _BLOCK.findall(said)]
     rest = _BLOCK.sub("", said)
     if not any(blocks) or any("propos" in mark[0].lower() for mark in MARKER.finditer(rest)):
         return ""
     return "\n".join(blocks)[:_MOST_CODE]
+
+
+def bare(code: str) -> str:
+    """Return Python that stands in a field of its own, without a fence around it."""
+    return code_in(code) or clean(code).strip()[:_MOST_CODE]
 
 
 def data_of(

@@ -15,6 +15,7 @@ from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
+from llmopt.prompt.compute import bare
 from llmopt.prompt.parse import ValueMatcher
 from llmopt.space import Categorical, Int, Space, Value
 from llmopt.text import cut
@@ -166,7 +167,7 @@ class Form:
         data = _json_object(text) or {}
         points = data.get(_POINTS) or data.get(_CHANGES) or data.get(_STOP)
         code = data.get(_PYTHON)
-        return code.strip() if isinstance(code, str) and not points else ""
+        return bare(code) if isinstance(code, str) and not points else ""
 
     def _answer(self, data: dict[str, Any], stop: bool) -> Answer:
         given = data[_CHANGES if self.changes else _POINT]

@@ -26,7 +26,7 @@ from llmopt.prompt.base import (
     check_counts,
 )
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.compute import IN_A_ROW, code_in
+from llmopt.prompt.compute import code_in
 from llmopt.prompt.describe import (
     Entry,
     describe_goal,
@@ -360,7 +360,7 @@ class TemplatePrompt:
             "compute": situation.compute,
             "scipy": find_spec("scipy") is not None,
             "computed": [block.shown for block in situation.computed],
-            "blocks": IN_A_ROW - len(situation.computed),
+            "blocks": situation.blocks,
             "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
             "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
             "asked": asked,

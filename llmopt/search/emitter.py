@@ -274,7 +274,9 @@ class ModelEmitter(Metered):
                 hints += (_AT_ONCE.format(n=wanted, k=min(wanted, self.points)),)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
-            query = self._prepare(space, view, rng, samples, complaint, hints, computed)
+            # The last request is for a point: nothing could follow a block.
+            blocks = min(IN_A_ROW - len(computed), most - len(replies) - 1)
+            query = self._prepare(space, view, rng, samples, complaint, hints, computed, blocks)
             reply: Reply | None = None
             try:
                 if not query.drawn:
@@ -300,7 +302,7 @@ class ModelEmitter(Metered):
             for k, completion in enumerate(completions[:samples]):
                 try:
                     if query.code is not None and (block := query.code(completion.text)):
-                        if len(computed) == IN_A_ROW:
+                        if blocks <= 0:
                             raise self._too_much(completion.text)
                         code = code or block
                         continue
@@ -343,6 +345,7 @@ class ModelEmitter(Metered):
         complaint: Complaint | None,
         notes: tuple[str, ...],
         computed: tuple[Computed, ...] = (),
+        blocks: float = IN_A_ROW,
     ) -> Query:
         seed = int(rng.integers(2**31))
         situation = Situation.after(
@@ -360,6 +363,7 @@ class ModelEmitter(Metered):
             may_stop=bool(self.options.may_stop),
             points=self.points,
             compute=self.calculator is not None,
+            blocks=int(blocks),
             computed=computed,
             variables=computed[-1].variables if computed else self._meter.variables,
             finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),

@@ -170,10 +170,11 @@ class Meter:
         `run` runs it, after all blocks before it.
         """
         with self.lock:
-            if self._kept and self._kept[0].code == code:
+            while self._kept and self._kept[0].code != code:
+                self._kept.pop(0)  # it came of an answer that was dropped
+            if self._kept:
                 found = self._kept.pop(0)
             else:
-                self._kept.clear()
                 found = run(self.computed)
                 self.journal.compute(found)
                 self.computed.append(found)

@@ -47,7 +47,7 @@ def run(code: str, data: dict[str, Any], most: int) -> tuple[str, list[str]]:
         cut = f"\n[{len(text) - most} characters left out]\n"
         text = text[: most // 2] + cut + text[-(most // 2 - len(cut)) :]
     names = [n for n in _space if n not in _given and not n.startswith("_") and _own(_space[n])]
-    return text, [f"{n} ({_kind(_space[n])})"[:80] for n in names[:60]]
+    return text, [f"{n} ({_kind(_space[n])})" for n in names]
 
 
 def _own(value: Any) -> bool:
@@ -67,13 +67,20 @@ def _trace(error: BaseException) -> str:
         frame = frame.tb_next
     if isinstance(error, SyntaxError):
         steps.append(f"  line {error.lineno}: {(error.text or '').strip()}")
-    return "\n".join([*steps, f"{type(error).__name__}: {error}"])
+    try:
+        said = str(error)
+    except Exception:
+        said = "(its message cannot be shown)"
+    return "\n".join([*steps, f"{type(error).__name__}: {said}"])
 
 
 def _kind(value: Any) -> str:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return "array " + "×".join(map(str, value.shape))
-    if isinstance(value, (int, float)):
-        return f"{value:.6g}"
-    return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict, set)) else kind
+    try:
+        if isinstance(value, (int, float)):
+            return f"{value:.6g}"
+        return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict, set)) else kind
+    except Exception:  # an integer that no float can hold, say
+        return kind
