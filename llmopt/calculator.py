@@ -29,7 +29,9 @@ MEMORY = 512 << 20
 _LIFE = 3600.0  # seconds after which a worker is replaced
 _PLAIN = (
     "math", "random", "ast", "io", "contextlib", "itertools", "functools", "collections",
-    "multiprocessing", "types", "typing",
+    "multiprocessing", "types", "typing", "statistics", "dataclasses", "heapq", "bisect",
+    "fractions", "decimal", "datetime", "copy", "operator", "string", "textwrap", "pprint", "json",
+    "re", "time", "abc", "enum", "cmath", "warnings", "traceback", "sys",
 )  # fmt: skip
 _SCIPY = ("optimize", "linalg", "stats", "interpolate", "spatial", "special", "integrate", "signal")
 

@@ -406,6 +406,20 @@ def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
 
 
 @needs_confinement
+def test_usual_python_works(real):
+    code = (
+        "import dataclasses, heapq, json, re, statistics, time\n"
+        "@dataclasses.dataclass\nclass P:\n    x: float\n"
+        "string = 1\nprint(statistics.mean([1, 3]), P(2), __name__)"
+    )
+    done = real.run(code, [], data)
+    assert (done.output, set(done.variables)) == ("2 P(x=2) block\n", {"P (type)", "string (1)"})
+    pytest.importorskip("scipy")
+    code = "from scipy.stats import qmc\nprint(qmc.Sobol(2, scramble=False).random(2).tolist())"
+    assert real.run(code, [], data).output == "[[0.0, 0.0], [0.5, 0.5]]\n"
+
+
+@needs_confinement
 def test_what_ends_the_worker_takes_the_variables_and_no_more(real, monkeypatch):
     kept = real.run("a = 1", [], data)
     dead = real.run("import os\nos._exit(3)", [kept], data)

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import io
 import random
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 
 np.random.seed(0)  # so that a search that is played again sees the same
 random.seed(0)
-_space: dict[str, Any] = {k: v for k, v in globals().items() if isinstance(v, ModuleType)}
-_space["__name__"] = "block"
-_given = set(_space)
+_block = sys.modules["block"] = ModuleType("block")  # a data class looks its module up
+_space: dict[str, Any] = vars(_block)
+_space.update({k: v for k, v in globals().items() if isinstance(v, ModuleType) and k[0] != "_"})
+_given: set[str] = set()  # the data, which no block made
 _sources: dict[str, list[str]] = {}
 
 

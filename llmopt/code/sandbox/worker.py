@@ -131,11 +131,14 @@ class Worker:
         for name in options["imports"]:
             module = importlib.import_module(name)
             self._modules[name] = module
-        # What Python and NumPy load only when it is first needed, such as for \N{} in a text.
+        # What Python, NumPy and SciPy load when it is first needed, such as for \N{} in a text.
         importlib.import_module("unicodedata")
         for part in _NUMPY if "numpy" in self._modules else ():
             with contextlib.suppress(ImportError):  # not every NumPy has every part
                 importlib.import_module(f"numpy.{part}")
+        if "scipy.stats" in self._modules:
+            with contextlib.suppress(Exception):
+                self._modules["scipy.stats"].qmc.Sobol(1)
         sys.stdin = None
         for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
             setattr(sys, stream, self._printed)
