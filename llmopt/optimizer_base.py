@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt._version import __version__
 from llmopt.arguments import MOST_SEED, whole_number
-from llmopt.calculator import let_compute
 from llmopt.client.base import client_name
+from llmopt.compute import let_compute
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best

@@ -18,7 +18,9 @@ from llmopt import (
     ReplayClient,
     ScriptedClient,
     Space,
-    calculator,
+)
+from llmopt import (
+    compute as calculator,
 )
 from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
@@ -28,7 +30,7 @@ from llmopt.errors import StorageError, TemplateError
 from llmopt.folder_settings import to_give_again
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
-from llmopt.prompt.compute import Computed, code_in, data_of
+from llmopt.prompt.python_block import Computed, code_in, data_of
 from llmopt.search.limits import Limits
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}

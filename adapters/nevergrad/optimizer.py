@@ -37,10 +37,10 @@ from llmopt.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.calculator import let_compute
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.client.ready import check_ready
+from llmopt.compute import let_compute
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.optuna_trials import number_of

@@ -12,8 +12,8 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History
-from llmopt.prompt.compute import IN_A_ROW, Computed
 from llmopt.prompt.parse import OutOfRange, Reading
+from llmopt.prompt.python_block import IN_A_ROW, Computed
 from llmopt.space import Space
 from llmopt.text import clean
 

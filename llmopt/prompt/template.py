@@ -26,7 +26,6 @@ from llmopt.prompt.base import (
     check_counts,
 )
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.compute import code_in
 from llmopt.prompt.describe import (
     Entry,
     describe_goal,
@@ -38,6 +37,7 @@ from llmopt.prompt.describe import (
     quoted,
 )
 from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.python_block import code_in
 from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.structured import MOST_PARAMETERS, Form

@@ -35,9 +35,9 @@ from llmopt.errors import (
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of, with_dropped
-from llmopt.prompt.compute import IN_A_ROW, Computed, check_computes, data_of
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
+from llmopt.prompt.python_block import IN_A_ROW, Computed, check_computes, data_of
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.numeric import fitted
@@ -107,7 +107,7 @@ class ModelEmitter(Metered):
     Attributes:
         options: How the model is asked.
         points: Most points of one answer; see `AskOptions`.
-        calculator: Runs the Python that the model gives; see `llmopt.calculator.let_compute`.
+        calculator: Runs the Python that the model gives; see `llmopt.compute.let_compute`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
     """
@@ -251,9 +251,7 @@ class ModelEmitter(Metered):
         most_requests: int | None,
     ) -> list[Proposal]:
         if self.options.compute and self.calculator is None:
-            raise ValueError(
-                "compute=True: give the emitter to llmopt.calculator.let_compute first"
-            )
+            raise ValueError("compute=True: give the emitter to llmopt.compute.let_compute first")
         facts = model_facts(self.client)
         found: list[Proposal] = []
         replies: list[Reply] = []

@@ -19,7 +19,7 @@ from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.base import Reply
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
-from llmopt.prompt.compute import Computed
+from llmopt.prompt.python_block import Computed
 from llmopt.space import Space, Value
 from llmopt.text import describe_curve, short
 

@@ -34,7 +34,7 @@ from llmopt.search.limits import Account, Limits
 from llmopt.search.locks import Lock, uninterrupted
 
 if TYPE_CHECKING:
-    from llmopt.prompt.compute import Computed
+    from llmopt.prompt.python_block import Computed
     from llmopt.search.eventlog import EventLog
 
 logger = logging.getLogger(__name__)

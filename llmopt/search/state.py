@@ -14,7 +14,7 @@ import numpy as np
 
 from llmopt.client.base import Reply
 from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.prompt.compute import Computed
+from llmopt.prompt.python_block import Computed
 from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
 from llmopt.space import Space
 

@@ -16,7 +16,7 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Reply, amount
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.prompt.compute import Computed
+from llmopt.prompt.python_block import Computed
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.events import Snapshot
 from llmopt.search.locks import uninterrupted

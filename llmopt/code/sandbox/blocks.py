@@ -1,6 +1,6 @@
 """Runs blocks of Python one after another in one namespace.
 
-`llmopt.calculator` loads this text into a worker: it is not imported. The modules that it imports
+`llmopt.compute` loads this text into a worker: it is not imported. The modules that it imports
 are those that the worker has imported before its confinement.
 """
 

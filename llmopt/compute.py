@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmopt.prompt import Prompt
-from llmopt.prompt.compute import MOST_OUTPUT, Computed, check_computes
+from llmopt.prompt.python_block import MOST_OUTPUT, Computed, check_computes
 from llmopt.search.emitter import ModelEmitter
 
 if TYPE_CHECKING:

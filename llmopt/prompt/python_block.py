@@ -1,7 +1,7 @@
 """A block of Python in place of a point: how an answer gives one, what it finds and leaves.
 
 With ``compute=True`` a model may answer with Python, which is run beside the search
-(`llmopt.calculator`). The next prompt shows what it printed.
+(`llmopt.compute`). The next prompt shows what it printed.
 """
 
 from __future__ import annotations
