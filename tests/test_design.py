@@ -112,9 +112,9 @@ def test_the_table_compares_with_the_searches_of_before():
 
 
 def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
-    line, _ = run(monkeypatch, tmp_path, "ripples", "default-6", [POINTS, "Proposal: stop"])
+    line, _ = run(monkeypatch, tmp_path, "ripples", "prompt-six", [POINTS, "Proposal: stop"])
     monkeypatch.undo()
-    recording, out = tmp_path / "ripples-default-6-4.jsonl", tmp_path / "out.jsonl"
+    recording, out = tmp_path / "ripples-prompt-six-4.jsonl", tmp_path / "out.jsonl"
     kept = recording.read_bytes()
     arguments = [*"design --tasks ripples --seeds 4 --evaluations 12 --out".split(), str(out)]
     arguments += ["--model", f"replay:{recording}", "--record", str(tmp_path)]

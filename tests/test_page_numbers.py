@@ -378,7 +378,7 @@ STATED = {
     "docs/prompts.md": [
         "less than 13 billion", "the 20 best pairs", "the 20 best points", "2,600 characters",
         "first 330", "480 characters", "More than 16 parameters", "cut to about 60 %",
-        "up to 20 numeric", "60 s and 512 MB", "after three in a row",
+        "up to 20 numeric", "60 s and 512 MB", "After three in a row",
     ],
     "docs/results.md": ["95 % interval", "(400 evaluations"],
     "docs/sandbox.md": [

@@ -10,10 +10,10 @@ function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered 
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
-- ``default-6``: nothing is set but the seed; ``default-5``: the same with version 5 of the prompt,
-  which showed in full only some points of the latest answer; ``default``: with version 4, which
-  kept no line of what was seen of older points;
-- ``compute``: as ``default-5``, with ``compute=True``: the model may answer with Python to be run;
+- ``prompt-six``: nothing is set but the seed, version 6 of the prompt; ``prompt-five``: version 5,
+  which showed in full only some points of the latest answer; ``default``: version 4, which kept no
+  line of what was seen of older points;
+- ``compute``: as ``prompt-five``, with ``compute=True``: an answer may be Python that is run;
 - ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
   offer to stop. Of the policies of `BEFORE` such searches stand in ``words.jsonl``.
@@ -60,8 +60,8 @@ from llmopt.trackers import Callback
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
 LABELS = {
-    "default-6": "prompt 6",
-    "default-5": "prompt 5",
+    "prompt-six": "prompt 6",
+    "prompt-five": "prompt 5",
     "compute": "prompt 5, compute",
     "default": "prompt 4",
     "python": "prompt 4, with Python",
