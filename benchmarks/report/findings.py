@@ -262,7 +262,7 @@ def table(asked: Sequence[Question]) -> Table:
 CORE = (
     (0, "CMA-ES, 100", "a chat model that reads words, 30 evaluations of a policy"),
     (5, "TPE", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
-    (5, "GP", "the same"),
+    (5, "GP", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
     (3, "CMA-ES", "the embedded model, 100 evaluations of a function of numbers"),
     (4, "CMA-ES", "the small network, 400 evaluations of a function of numbers"),
     (2, "CMA-ES", "the embedded model, 100 evaluations of a policy"),
