@@ -77,6 +77,7 @@ class Evidence:
     budget: int | None = None  # tokens of the log; `None` for no limit
     count: Callable[[str], int] = estimate_tokens  # counts the tokens of a text
     _made: dict[tuple[int, bool], tuple[str, int]] = field(default_factory=dict, compare=False)
+    _rows: dict[int, str] = field(default_factory=dict, compare=False)
 
     # -- the log --------------------------------------------------------------------------
 
@@ -185,6 +186,11 @@ class Evidence:
     # -- one experiment -------------------------------------------------------------------
 
     def _row(self, trial: Trial) -> str:
+        if trial.number not in self._rows:  # an entry with its notes, and one without, share it
+            self._rows[trial.number] = self._made_row(trial)
+        return self._rows[trial.number]
+
+    def _made_row(self, trial: Trial) -> str:
         head = [f"#{trial.number + 1}", *self.score(trial, self._bests[trial.number])]
         if len(self.labels) <= _COLUMNS:
             head += [self.value(trial, i) for i in range(len(self.labels))]
