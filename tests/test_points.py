@@ -82,6 +82,25 @@ def test_asks_for_several_take_from_the_answer_before_a_request_is_made():
     assert "evaluated at the same time" not in client.requests[2].text
 
 
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"total": 2}, 1),
+        ({"total": 3}, 4),
+        ({}, 4),
+        ({"total": 2, "points": 3}, 3),
+        ({"total": 2, "max_requests": 1}, 4),
+        ({"total": 2, "max_requests": 2}, 1),
+    ],
+)
+def test_one_point_an_answer_where_evaluations_are_fewer_than_parameters(options, most):
+    space = {name: Float(0.0, 1.0) for name in "abc"}
+    client = ScriptedClient(["Proposal:\na: 0.1, b: 0.2, c: 0.3"])
+    LLMOptimizer(space, client, prompt="words", warmup=0, description="A mill.", **options).ask()
+    several = f"One answer may give 1 to {most} points"
+    assert (several in client.requests[0].text) == (most > 1)
+
+
 def test_what_cannot_be_used_is_counted_and_the_rest_is_kept():
     optimizer, _ = make(["0.1 0.1 bad 0.3"])
     tell(optimizer, 2)

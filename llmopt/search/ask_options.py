@@ -74,7 +74,9 @@ class AskOptions:
         points: Most points of one answer. The model decides how many it gives (a design needs
             one, a scan of a parameter three); each is one proposal, with a hypothesis of its own,
             and the next asks take them without a request. ``"auto"`` for 4 of a chat model with
-            the prompt ``"words"``, which alone asks for several, and else 1.
+            the prompt ``"words"``, which alone asks for several, and else 1; 1, too, where
+            `total` is less than the number of parameters (no points of one answer learn from
+            each other) and `max_requests` allows it.
         numeric: Whether a prompt of words shows what numbers say: by a fit to the trials how much
             each parameter matters and where f is best, with its error; each partner's next point.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place

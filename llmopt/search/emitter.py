@@ -153,6 +153,17 @@ class ModelEmitter(Metered):
             )
         return self.options.points
 
+    def _scarce(self, space: Space) -> bool:
+        """Return whether evaluations are too few for several points of one answer.
+
+        None of these learns from the others. With fewer evaluations than parameters each has to
+        teach, unless the caller counts requests closer still.
+        """
+        if self.options.points != "auto" or self.total is None or self.total >= len(space):
+            return False
+        requests = self.options.max_requests
+        return requests is None or requests >= self.total
+
     def start_up(self, least: int = NUMBERS_FIRST // 2) -> int:
         """Return how many points are drawn before the model is asked, where nobody says.
 
@@ -266,15 +277,18 @@ class ModelEmitter(Metered):
             wanted = n - len(found)
             left = () if self.options.noisy else untried(space, seen)
             hints = (*notes, _list_of(space, left)) if left else notes
-            samples = math.ceil(wanted / self.points)
+            several = 1 if wanted == 1 and self._scarce(space) else self.points
+            samples = math.ceil(wanted / several)
             samples = min(samples, facts.max_samples or samples)
-            if wanted > 1 and self.points > 1:
-                hints += (_AT_ONCE.format(n=wanted, k=min(wanted, self.points)),)
+            if wanted > 1 and several > 1:
+                hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
             # The last request is for a point: nothing could follow a block.
             blocks = min(IN_A_ROW - len(computed), most - len(replies) - 1)
-            query = self._prepare(space, view, rng, samples, complaint, hints, computed, blocks)
+            query = self._prepare(
+                space, view, rng, samples, several, complaint, hints, computed, blocks
+            )
             reply: Reply | None = None
             try:
                 if not query.drawn:
@@ -340,6 +354,7 @@ class ModelEmitter(Metered):
         history: History,
         rng: np.random.Generator,
         samples: int,
+        points: int,
         complaint: Complaint | None,
         notes: tuple[str, ...],
         computed: tuple[Computed, ...] = (),
@@ -359,7 +374,7 @@ class ModelEmitter(Metered):
             out_of_range=self.options.out_of_range,
             noisy=self.options.noisy,
             may_stop=bool(self.options.may_stop),
-            points=self.points,
+            points=points,
             compute=self.calculator is not None,
             blocks=int(blocks),
             computed=computed,
