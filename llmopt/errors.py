@@ -11,7 +11,12 @@ from collections.abc import Iterable
 
 from llmopt.text import clean
 
+HOPELESS = 5
+"""Evaluations that fail, and none that does not, after which no more are made."""
+
 _LISTED = 10  # names that a message lists, where one of them is near
+# Of an account without credit, a key or a model that may not be asked, a wrong address.
+_PERMANENT_STATUS = frozenset({301, 302, 303, 307, 308, 401, 402, 403, 404})
 
 
 class LLMOptError(Exception):
@@ -143,8 +148,40 @@ class RefusedKeyError(ClientError):
     """The provider does not take the API key; the message names the environment variable."""
 
 
+def is_permanent(error: Exception) -> bool:
+    """Whether no later request can mend an error: a search that goes on at random would hide it."""
+    known = (MissingKeyError, RefusedKeyError, ModelNotFoundError, ImportError)
+    return isinstance(error, known) or (
+        isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
+    )
+
+
 class NoTrialsError(LLMOptError, ValueError):
     """There is no best trial, since no trial is complete yet."""
+
+
+class BrokenTaskError(RewardError):
+    """A task of which every evaluation fails."""
+
+
+class FailureWatch:
+    """Ends a search of which nothing but failures is known: more would cost and show nothing."""
+
+    def __init__(self, what: str, sound: bool = False) -> None:
+        self._what, self._sound = what, sound
+        self._failed = 0
+
+    def see(self, failure: str, remedy: str = "Mend the environment or its wrappers") -> None:
+        """Take in an evaluation; raise `BrokenTaskError` if it is the last of `HOPELESS` failures.
+
+        `failure` is empty where it did not fail; `remedy` says what to do about such a one.
+        """
+        self._sound, self._failed = self._sound or not failure, self._failed + 1
+        if not self._sound and self._failed >= HOPELESS:
+            raise BrokenTaskError(
+                f"{self._what}: none of {self._failed} evaluations had a result, so no more are "
+                f"made. The last one: {clean(failure).rstrip('.')}. {remedy}"
+            )
 
 
 class FallbackWarning(UserWarning):

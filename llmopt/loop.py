@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsFloat, TypeVar, Unpack, overload
 
 from llmopt.arguments import check_names, one_of, whole_number
-from llmopt.broken_task import FailureWatch
 from llmopt.client.base import Client
-from llmopt.client.ready import is_permanent
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
+    FailureWatch,
     FallbackWarning,
     RewardError,
     SearchStopped,
+    is_permanent,
 )
 from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
+from llmopt.optimizer_options import SearchArguments, SearchOptions
 from llmopt.search.refine import FINISHES, Finish
-from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html

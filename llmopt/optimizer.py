@@ -38,6 +38,7 @@ from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.import_trials import Importer, ImportReport, notes_on, read_source
 from llmopt.optimizer_base import OptimizerBase
+from llmopt.optimizer_options import SearchArguments, SearchOptions
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
@@ -54,7 +55,6 @@ from llmopt.search.events import (
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
 from llmopt.search.stored_search import as_written
-from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 

@@ -17,23 +17,23 @@ from llmopt.compute import let_compute
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.optimizer_options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
 from llmopt.resume import FORMAT, check_same, replay, start_of
+from llmopt.search.async_asks import Joiner
 from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
-from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import StoredSearch, as_written
-from llmopt.search_options import SearchOptions
 from llmopt.space import Space
-from llmopt.trackers.base import Bell, Search
+from llmopt.trackers.callback import Bell, Search
 from llmopt.views import TrialList, dataframe, plot, search_html
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import Any
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
 from llmopt.history import Trial
+from llmopt.optimizer_options import SearchOptions
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event
 from llmopt.search.events import Asked, Queued, Snapshot, read_event
 from llmopt.search.meter import Meter
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import Ledger, as_written
-from llmopt.search_options import SearchOptions
 from llmopt.space import Space
 from llmopt.text import short
 

@@ -21,11 +21,10 @@ import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt import Float, LLMOptimizer, get_client
-from llmopt.client.base import Client, Message, Request
+from llmopt.client.base import Client, Message, Request, check_ready
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
-from llmopt.client.ready import check_ready
-from llmopt.client.recording import RecordClient
+from llmopt.client.record_replay import RecordClient
 from llmopt.client.remote import RemoteClient
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import (

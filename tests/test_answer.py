@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ParseError, ScriptedClient, SearchStopped
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.answer import AnswerReader, notes_of, start_of, with_start

@@ -30,7 +30,7 @@ from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
-from llmopt.policies.starts import held_out_seeds, selection_seeds
+from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
 from llmopt.trackers import Log
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

@@ -20,10 +20,10 @@ from llmopt.client import (
     Request,
     ScriptedClient,
     get_client,
-    recording,
+    record_replay,
 )
 from llmopt.client.base import Style
-from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, StorageError
 
 
@@ -322,9 +322,9 @@ class TestRecordAndReplay:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
     def test_a_full_disk_loses_no_reply(self, tmp_path, monkeypatch):
         path = tmp_path / "run.jsonl"
-        opened = recording.open_to_append
+        opened = record_replay.open_to_append
         full = partial(open, "/dev/full", "r+b", buffering=0)
-        monkeypatch.setattr(recording, "open_to_append", lambda _: full())
+        monkeypatch.setattr(record_replay, "open_to_append", lambda _: full())
         client = ScriptedClient(["a", "b"])
         recorder = RecordClient(client, path)
         with pytest.warns(RuntimeWarning, match="No space left"):
@@ -332,7 +332,7 @@ class TestRecordAndReplay:
         with pytest.raises(StorageError, match=r"No space left.*another file"):
             recorder.complete(ask("2"))
         assert len(client.requests) == 1  # nothing more was paid for
-        monkeypatch.setattr(recording, "open_to_append", opened)
+        monkeypatch.setattr(record_replay, "open_to_append", opened)
         recorder.complete(ask("2"))
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]

@@ -22,11 +22,11 @@ from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
-from llmopt.code.starts import Starts
+from llmopt.code.secret_seeds import Starts
 from llmopt.errors import LLMOptError, StorageError, install_hint
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"

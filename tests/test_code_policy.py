@@ -10,7 +10,6 @@ from stubs import needs_confinement
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code.tasks import CodeTask, classic, find_task
 from llmopt.benchmarks.code.write_policy import told_of
-from llmopt.broken_task import BrokenTaskError
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
@@ -27,8 +26,8 @@ from llmopt.code.policy import (
     run_episode,
 )
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.code.starts import Starts
-from llmopt.errors import StorageError
+from llmopt.code.secret_seeds import Starts
+from llmopt.errors import BrokenTaskError, StorageError
 
 CAR = "MountainCarContinuous-v0"
 PUMP = "def controller(obs):\n    return [11.5 * obs[1]]\n"

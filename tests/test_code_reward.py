@@ -8,7 +8,6 @@ import pytest
 from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
-from llmopt.broken_task import BrokenTaskError
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
@@ -28,7 +27,7 @@ from llmopt.code.reward.reward import (
     visible,
 )
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.errors import BudgetExceededError, LLMOptError, install_hint
+from llmopt.errors import BrokenTaskError, BudgetExceededError, LLMOptError, install_hint
 
 CAR = "MountainCarContinuous-v0"
 SPARSE = "def reward(obs, action, next_obs, info):\n    return 0.0\n"

@@ -30,8 +30,8 @@ from llmopt.benchmarks.experiments.columns_data import FAMILIES, Window, make_co
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
-from llmopt.client.facts import ModelFacts
 from llmopt.client.local import LocalClient
+from llmopt.client.model_facts import ModelFacts
 from llmopt.client.network import LEVELS, Network, NetworkClient, draw_choices, features, read_line
 from llmopt.commands.check import check
 from llmopt.history import History, Trial

@@ -23,7 +23,7 @@ from llmopt import (
     compute as calculator,
 )
 from llmopt.cli import main
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.code.failure import SandboxUnavailableError
 from llmopt.code.sandbox import confine
 from llmopt.errors import StorageError, TemplateError

@@ -21,8 +21,8 @@ from platformdirs.windows import Windows
 from stubs import in_threads
 
 from llmopt.client import LocalClient, embedded, get_client
-from llmopt.client.facts import model_facts
 from llmopt.client.gguf import read_header
+from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError
 
 MODEL = b"GGUF" + bytes(range(256)) * 40

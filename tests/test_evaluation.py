@@ -8,9 +8,9 @@ from gymnasium import spaces
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, ParameterError
 from llmopt.policies.episode import episode, mean_return
+from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, stream
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.starts import held_out_seeds, selection_seeds, stream
 
 
 def evaluate(task, params, seeds):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of

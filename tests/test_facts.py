@@ -3,7 +3,7 @@
 import pytest
 
 from llmopt import LLMOptimizer, get_client
-from llmopt.client.facts import model_facts, size_in_name
+from llmopt.client.model_facts import model_facts, size_in_name
 
 
 @pytest.mark.parametrize(

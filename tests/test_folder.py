@@ -21,8 +21,8 @@ import pytest
 from llmopt import Float, LLMOptimizer, minimize
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
-from llmopt.client.facts import model_facts
 from llmopt.client.folder import ANSWER_BYTES, FolderClient, hand_in, next_request
+from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from llmopt import LLMOptimizer
 from llmopt.errors import LLMOptError
-from llmopt.service.desk import Desk
+from llmopt.service.mcp_tools import Desk
 
 SPACE = {
     "x": {"type": "number", "minimum": -5, "maximum": 5},

@@ -14,7 +14,7 @@ import llmopt
 from llmopt import Categorical, ClientError, Float, Int, LLMOptimizer, get_client
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import embedded_client
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.commands.estimate import FREE, price_of
 from llmopt.commands.models import survey
 from llmopt.errors import install_hint

@@ -11,7 +11,7 @@ from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.history import History, Trial
 from llmopt.policies import PolicySearch
 from llmopt.search.refine import RefineEmitter
-from llmopt.service import files as service
+from llmopt.service import search_file as service
 from llmopt.trackers import Callback
 
 SPACE = {"x": Float(0.0, 1.0)}

@@ -8,12 +8,11 @@ from provider_contract import ASK, KEY, ProviderContract, need_key, no_proxies, 
 from wire import Drip, Hang, Say, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
-from llmopt.client.base import Message, Request
+from llmopt.client.base import Message, Request, check_ready
 from llmopt.client.endpoint import NOTHING, SERVERS, Documented, Server
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import Price, set_price
-from llmopt.client.ready import check_ready
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
 
 __all__ = ["no_proxies", "server"]

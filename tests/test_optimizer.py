@@ -24,10 +24,9 @@ from llmopt import (
     RewardError,
     ScriptedClient,
 )
-from llmopt.client.base import Message, Request
+from llmopt.client.base import Message, Request, check_ready
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import OpenAIClient
-from llmopt.client.ready import check_ready
 from llmopt.errors import MissingKeyError
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}

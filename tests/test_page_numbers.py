@@ -22,9 +22,9 @@ from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.prices import get_price, price_list
 from llmopt.client.remote import RemoteClient
+from llmopt.optimizer_options import SearchOptions
 from llmopt.prompt import get_prompt
 from llmopt.search.ask_options import AskOptions
-from llmopt.search_options import SearchOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

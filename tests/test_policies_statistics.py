@@ -213,7 +213,7 @@ def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monke
     def touching(env):
         return frozenset({"foot"} if angle[next(steps)] < -0.01 else ())
 
-    monkeypatch.setattr("llmopt.policies.recording.touching", touching)
+    monkeypatch.setattr("llmopt.policies.episode_recording.touching", touching)
     text = statistics_text([rows], ends="limit", contacts=True)
     line = next(t for t in text.splitlines() if t.startswith("On the ground"))
     found = re.fullmatch(r"On the ground, .*: foot (\d+)% \(middle at ([-+]\d+)°\)\.", line)

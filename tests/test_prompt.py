@@ -17,8 +17,8 @@ from tiny_gguf import write_tiny_gguf
 
 from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.client.base import Message, Request
-from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.local import LocalClient
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import (

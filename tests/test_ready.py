@@ -16,8 +16,8 @@ from wire import Say, openai_body, openai_error
 import llmopt
 from llmopt import Float, LLMOptimizer, get_client
 from llmopt.cli import main
+from llmopt.client.base import check_ready
 from llmopt.client.endpoint import SERVERS, Documented, Server
-from llmopt.client.ready import check_ready
 from llmopt.errors import (
     ClientError,
     LLMOptError,

@@ -18,7 +18,7 @@ import pytest
 from provider_contract import no_proxies
 
 from llmopt.cli import main
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 
 __all__ = ["no_proxies"]

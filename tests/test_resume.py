@@ -19,7 +19,7 @@ from test_optimizer import SPACE, answers, make, numbered, outcome, search
 
 from llmopt import BudgetExceededError, ClientError, LLMOptimizer, ScriptedClient, StorageError
 from llmopt.client.base import Request
-from llmopt.service import files as service
+from llmopt.service import search_file as service
 
 
 class TestResume:

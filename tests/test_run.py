@@ -37,8 +37,8 @@ from llmopt.errors import (
     StorageError,
     install_hint,
 )
+from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.picture import CAPTION
-from llmopt.policies.starts import held_out_seeds, selection_seeds, start_seeds
 from llmopt.search.eventlog import EventLog
 
 LINE = "llmopt-test/Line-v0"

@@ -20,7 +20,7 @@ from llmopt.benchmarks.run import session as session_module
 from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ClientError, LLMOptError, StorageError
 from llmopt.text import estimate_tokens
 

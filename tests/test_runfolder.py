@@ -19,7 +19,7 @@ from llmopt.benchmarks.run.published import (
 )
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.fresh_starts import choose
+from llmopt.policies.finalists import choose
 from llmopt.policies.linear import LinearPolicy
 
 CONFIG = {"run": {"task": "cartpole"}}

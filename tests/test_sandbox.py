@@ -23,11 +23,11 @@ from llmopt.code.failure import (
     SandboxUnavailableError,
     UnsandboxedWarning,
 )
-from llmopt.code.sandbox import channel, confine, sandbox, wire, worker
+from llmopt.code.sandbox import confine, encoding, sandbox, worker, worker_process
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 
 EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
-BROKEN = wire.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
+BROKEN = encoding.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
 WITHOUT_A_CALL = """
 import ctypes, platform, struct, sys
 from llmopt.code.sandbox import confine, sandbox
@@ -273,7 +273,7 @@ class TestDeath:
                 box.load("import os\nos._exit(3)")
 
     def test_a_worker_that_stops_reading_or_answers_in_drops(self):
-        header = wire.HEADER.pack(9, 3, 0)
+        header = encoding.HEADER.pack(9, 3, 0)
         with Sandbox(limits=WorkerLimits(call_seconds=1.5)) as box:
             box.load(
                 "import os\ndef deaf():\n    while True:\n        pass\n"
@@ -284,7 +284,7 @@ class TestDeath:
                 box.call("slow", 1.0)
             assert caught.value.kind == "timeout"
             # An answer in advance, then nobody at the pipe: what does not fit into it waits.
-            forged = wire.HEADER.pack(1, 3, 0) + b"N"
+            forged = encoding.HEADER.pack(1, 3, 0) + b"N"
             box.load(
                 f"import os\ndef f():\n    os.write(1, {forged!r})\n    while True:\n        pass\n"
             )
@@ -314,14 +314,14 @@ class TestDeath:
         ("forged", "expected"),
         [
             # An answer with a foreign number, one beyond the limit, a surplus one, and garbage.
-            (wire.HEADER.pack(9, 77, 0) + wire.encode(1e9), "as answer 77"),
-            (wire.HEADER.pack(1 << 30, 3, 0), "announced 1073741824 bytes"),
-            (2 * (wire.HEADER.pack(9, 3, 0) + wire.encode(1e9)), "bytes follow its answer"),
-            (wire.HEADER.pack(4, 3, 0) + b"cos\n", "cannot be read"),
-            (wire.HEADER.pack(1, 3, 9) + b"N", "unknown kind 9"),
-            (wire.HEADER.pack(1, 3, 2) + b"N", "error report is no dict"),
+            (encoding.HEADER.pack(9, 77, 0) + encoding.encode(1e9), "as answer 77"),
+            (encoding.HEADER.pack(1 << 30, 3, 0), "announced 1073741824 bytes"),
+            (2 * (encoding.HEADER.pack(9, 3, 0) + encoding.encode(1e9)), "bytes follow its answer"),
+            (encoding.HEADER.pack(4, 3, 0) + b"cos\n", "cannot be read"),
+            (encoding.HEADER.pack(1, 3, 9) + b"N", "unknown kind 9"),
+            (encoding.HEADER.pack(1, 3, 2) + b"N", "error report is no dict"),
             # That the sandbox is missing: only a worker that is being set up can say so.
-            (wire.HEADER.pack(len(BROKEN), 3, 3) + BROKEN, "unknown kind 3"),
+            (encoding.HEADER.pack(len(BROKEN), 3, 3) + BROKEN, "unknown kind 3"),
         ],
     )
     def test_a_forged_message_is_refused(self, forged, expected):
@@ -342,8 +342,8 @@ class TestDeath:
             "type": arrays, "message": arrays, "printed": np.zeros(2),
             "trace": [(1, arrays, arrays)] * 10,
         }  # fmt: skip
-        forged = wire.encode(report)
-        header = wire.HEADER.pack(len(forged), 3, 2)
+        forged = encoding.encode(report)
+        header = encoding.HEADER.pack(len(forged), 3, 2)
         with Sandbox() as box:
             box.load(
                 "import os\ndef f(data):\n    data = data.tobytes()\n    while data:\n"
@@ -358,7 +358,7 @@ class TestDeath:
     @pytest.mark.defect(32)
     def test_a_well_forged_message_is_an_answer_and_no_more(self):
         """It can say what it could have returned; the next call finds it out of step."""
-        forged = wire.HEADER.pack(9, 3, 0) + wire.encode(1e9)
+        forged = encoding.HEADER.pack(9, 3, 0) + encoding.encode(1e9)
         with Sandbox(limits=WorkerLimits(call_seconds=600)) as box:
             # The true answer comes once the next request is there.
             box.load(
@@ -411,7 +411,7 @@ class TestOrphans:
 
     def test_a_parent_that_ended_before_the_kernel_was_told(self):
         """As after a kill in the moment of starting: the worker sees another parent."""
-        command = [sys.executable, channel.WORKER, "[]", str(os.getpid() + 1)]
+        command = [sys.executable, worker_process.WORKER, "[]", str(os.getpid() + 1)]
         done = subprocess.run(command, input=b"", capture_output=True, check=False)
         assert (done.returncode, done.stdout) == (0, b"")
 
@@ -463,14 +463,14 @@ class TestForksAndThreads:
 
     @pytest.mark.parametrize("kind", [worker.ANALYSE, worker.LOAD, worker.CALL, worker.COLUMNS])
     def test_a_worker_runs_nothing_before_it_has_confined_itself(self, kind):
-        line = channel.Channel(1 << 20)
+        line = worker_process.Channel(1 << 20)
         code, answer = line.exchange(kind, ("x = 1", {}), 60)
         line.close()
         assert code == worker.FAILED
         assert "before the worker has confined itself" in answer["message"]
 
     def test_a_channel_that_was_closed(self):
-        line = channel.Channel(1 << 20)
+        line = worker_process.Channel(1 << 20)
         line.close()
         with pytest.raises(CandidateError, match="load it again"):
             line.exchange(worker.ANALYSE, "", 60)
@@ -630,10 +630,10 @@ class TestFailClosed:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         problems = confine.Support(0, False, ("no seccomp here",))
         broken = tmp_path / "worker.py"
-        folder = os.path.dirname(channel.WORKER)
-        for name in ("wire", "analysis"):
+        folder = os.path.dirname(worker_process.WORKER)
+        for name in ("encoding", "analysis"):
             (tmp_path / f"{name}.py").write_text(open(f"{folder}/{name}.py").read())
-        broken.write_text(open(channel.WORKER).read())
+        broken.write_text(open(worker_process.WORKER).read())
         (tmp_path / "confine.py").write_text(
             open(f"{folder}/confine.py")
             .read()
@@ -643,7 +643,7 @@ class TestFailClosed:
             )
         )
         monkeypatch.setattr(sandbox, "support", lambda: problems)
-        monkeypatch.setattr(channel, "WORKER", str(broken))
+        monkeypatch.setattr(worker_process, "WORKER", str(broken))
         with Sandbox(allow_unsandboxed=True) as box:
             with pytest.warns(UnsandboxedWarning, match="no seccomp here"):
                 box.load(
@@ -784,14 +784,14 @@ class TestWire:
 
     @pytest.mark.parametrize("value", VALUES)
     def test_round_trip(self, value):
-        back = wire.decode(wire.encode(value))
+        back = encoding.decode(encoding.encode(value))
         assert back == value
         assert type(back) is type(value)
 
     @pytest.mark.parametrize("dtype", ["f8", ">f8", "f4", "i8", "u1", "?", "f2", "i2"])
     def test_arrays(self, dtype):
         array = np.arange(6).reshape(2, 3).astype(dtype)
-        back = wire.decode(wire.encode(array))
+        back = encoding.decode(encoding.encode(array))
         assert np.array_equal(back, array)
         assert back.shape == (2, 3)
         back[0, 0] = 1
@@ -800,35 +800,35 @@ class TestWire:
         class Odd(dict):
             pass
 
-        assert type(wire.decode(wire.encode(Odd(a=np.bool_(True))))) is dict
+        assert type(encoding.decode(encoding.encode(Odd(a=np.bool_(True))))) is dict
 
     @pytest.mark.parametrize("name", ["longdouble", "float16", "float32", "uint8", "longlong"])
     def test_every_kind_of_number(self, name):
         kind = getattr(np, name)
-        back = wire.decode(wire.encode([kind(3), np.full(2, 3, dtype=kind)]))
+        back = encoding.decode(encoding.encode([kind(3), np.full(2, 3, dtype=kind)]))
         assert back[0] == 3
         assert type(back[0]) in (int, float)
         assert back[1].tolist() == [3, 3]
 
     def test_every_broken_message_is_refused(self):
-        """No text, cut or changed, makes anything but a value or a WireError."""
+        """No text, cut or changed, makes anything but a value or a EncodingError."""
         rng = np.random.default_rng(0)
-        good = wire.encode({"a": [1.0, np.ones((2, 2))], "b": ("x", None)})
+        good = encoding.encode({"a": [1.0, np.ones((2, 2))], "b": ("x", None)})
         for end in range(len(good)):
-            with pytest.raises(wire.WireError):
-                wire.decode(good[:end])
+            with pytest.raises(encoding.EncodingError):
+                encoding.decode(good[:end])
         for _ in range(3000):
             data = bytearray(good)
             for _ in range(rng.integers(1, 4)):
                 data[rng.integers(len(data))] = rng.integers(256)
             try:
-                wire.decode(bytes(data))
-            except wire.WireError:
+                encoding.decode(bytes(data))
+            except encoding.EncodingError:
                 pass
         for data in (
             b"l\xff\xff\xff\xff", b"s\xff\xff\xff\xff", b"a\x00\x08" + b"\xff" * 32,
             b"l\x01\0\0\0" * 99,
             b"m\x01\0\0\0i" + b"\0" * 8 + b"N", b"a\x05\x01\x01\0\0\0\x07", b"", b"c", b"NN",
         ):  # fmt: skip
-            with pytest.raises(wire.WireError):
-                wire.decode(data)
+            with pytest.raises(encoding.EncodingError):
+                encoding.decode(data)

@@ -11,14 +11,14 @@ import pytest
 from llmopt import Categorical, Float, Int, Space
 from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.call import closed
-from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.gemini import GeminiClient
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.openai import OpenAIClient
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt
-from llmopt.prompt.base import Complaint, Situation
+from llmopt.prompt.situation import Complaint, Situation
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 
 SPACE = Space({"x": Float(-5.0, 5.0), "k": Int(1, 9), "kind": Categorical(("adam", "sgd"))})

@@ -23,7 +23,7 @@ from llmopt import (
     SearchStopped,
 )
 from llmopt.trackers import Callback, Log, MLflow, Telemetry, TensorBoard, WeightsAndBiases
-from llmopt.trackers.base import RunTracker
+from llmopt.trackers.callback import RunTracker
 
 SPACE = {"x": Float(-5.0, 5.0), "kind": Categorical(("a", "b"))}
 POINTS = (1.0, 2.0, 3.0)

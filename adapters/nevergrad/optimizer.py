@@ -37,9 +37,8 @@ from llmopt.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.client.ready import check_ready
 from llmopt.compute import let_compute
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
@@ -441,7 +440,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"auto"`` for the one that suits the model.
         warmup: Points before the model is first asked: the parametrization's initial point,
             then random ones. Points told without being asked count. For ``"auto"`` see
-            `llmopt.search_options.SearchOptions`.
+            `llmopt.optimizer_options.SearchOptions`.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
         partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.

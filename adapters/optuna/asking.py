@@ -22,8 +22,7 @@ from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_d
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
 from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
-from llmopt.client.ready import is_permanent
-from llmopt.errors import BudgetExceededError, SearchStopped
+from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.scheduler import Scheduler, make_scheduler

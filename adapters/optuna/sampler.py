@@ -39,9 +39,8 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
 from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number, whole_or_auto
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.client.ready import check_ready
 from llmopt.compute import let_compute
 from llmopt.errors import SearchStopped
 from llmopt.history import Usage
@@ -257,7 +256,7 @@ class LLMSampler(BaseSampler):
 
         Raises:
             ClientError: The key, the model or the server is missing; see
-                `llmopt.client.ready.check_ready`.
+                `llmopt.client.base.check_ready`.
             ImportError: The provider's package is not installed.
         """
         try:

@@ -31,9 +31,9 @@ from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
-from llmopt.policies.starts import HELD_OUT_STARTS
+from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
-from llmopt.trackers.base import Bell, Callback, Search
+from llmopt.trackers.callback import Bell, Callback, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 

@@ -27,8 +27,8 @@ from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.table import TASKS, get_task
-from llmopt.client.facts import model_facts
-from llmopt.client.ready import check_ready
+from llmopt.client.base import check_ready
+from llmopt.client.model_facts import model_facts
 from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
 from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.text import clean

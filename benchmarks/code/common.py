@@ -16,16 +16,15 @@ from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.benchmarks.engine.asking import Announced
-from llmopt.client.base import Client, Request, client_name
-from llmopt.client.facts import model_facts
+from llmopt.client.base import Client, Request, check_ready, client_name
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, split_options
-from llmopt.client.ready import check_ready
-from llmopt.client.recording import RecordClient
+from llmopt.client.record_replay import RecordClient
 from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
-from llmopt.code.starts import Starts
+from llmopt.code.secret_seeds import Starts
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import check_new_recording, write_bytes_atomically, write_json_atomically
 from llmopt.folder_settings import resume_command

@@ -20,7 +20,7 @@ from typing import Any
 
 from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.starts import Starts
+from llmopt.code.secret_seeds import Starts
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import (
     read_json_object,

@@ -16,8 +16,8 @@ from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local import LocalClient
 from llmopt.history import History
+from llmopt.policies.episode_seeds import stream
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.starts import stream
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.task_words import TaskWords, describe_task
 from llmopt.prompt import Prompt, Situation, get_prompt

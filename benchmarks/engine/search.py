@@ -13,7 +13,7 @@ from llmopt.benchmarks.methods.protocol import Method
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.evaluation import Evaluation
-from llmopt.trackers.base import Bell
+from llmopt.trackers.callback import Bell
 
 FINALISTS = 5
 """The best few policies of a search, of which the best on fresh starts is chosen."""

@@ -54,7 +54,7 @@ from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.libraries import StudyMethod
 from llmopt.benchmarks.report.stats import format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
-from llmopt.client.recording import RecordClient
+from llmopt.client.record_replay import RecordClient
 
 RESULTS = Path(__file__).parents[1] / "results" / "hpo.jsonl"
 STARTUP, TRIALS, CHECKPOINTS = 5, 50, (5, 10, 20, 50)

@@ -23,7 +23,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from llmopt.client.recording import ReplayClient
+from llmopt.client.record_replay import ReplayClient
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.text import estimate_tokens
 

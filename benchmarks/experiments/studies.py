@@ -61,10 +61,10 @@ from llmopt.benchmarks.report.stats import (
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.practice import PRACTICE
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
-from llmopt.client.facts import model_facts
-from llmopt.client.recording import RecordClient
+from llmopt.client.model_facts import model_facts
+from llmopt.client.record_replay import RecordClient
 from llmopt.errors import LLMOptError
-from llmopt.trackers.base import Callback
+from llmopt.trackers.callback import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 START_UP = RESULTS.with_name("start_up.jsonl")

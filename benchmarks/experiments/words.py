@@ -70,7 +70,7 @@ from llmopt.benchmarks.experiments.systems import (
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
-from llmopt.client.recording import RecordClient, ReplayClient
+from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch

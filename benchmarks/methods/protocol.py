@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from llmopt.policies.starts import stream
+from llmopt.policies.episode_seeds import stream
 
 
 class Method(Protocol):

@@ -17,8 +17,8 @@ from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_text, write_text_atomically
+from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.starts import held_out_seeds
 from llmopt.text import clean
 
 

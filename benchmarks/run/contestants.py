@@ -14,9 +14,9 @@ from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
 from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
 from llmopt.client.base import Client, client_name
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
-from llmopt.client.recording import RecordClient
+from llmopt.client.record_replay import RecordClient
 from llmopt.compute import check_compute
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import check_new_recording

@@ -23,11 +23,11 @@ from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import Estimate, estimate
 from llmopt.errors import PromptTooLongError, SpaceError
-from llmopt.policies.starts import selection_seeds
+from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.prompt import ColumnsPrompt, get_prompt
 
 _MORE = 0.15  # of the words on a random policy, that there are on a designed one

@@ -55,10 +55,10 @@ from llmopt.files import (
     write_text_atomically,
 )
 from llmopt.history import Usage
+from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.starts import selection_seeds
 from llmopt.policies.words import solved_from
-from llmopt.trackers.base import Bell, Callback, Search
+from llmopt.trackers.callback import Bell, Callback, Search
 
 _ZERO = "zero"  # the policy whose parameters are all zero, in heldout.jsonl
 _STILL_STARTS = 20

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
-from llmopt.client.connection import load, merged, whole_body
 from llmopt.client.endpoint import Endpoint, hosted
 from llmopt.client.faults import MalformedBody
-from llmopt.client.keys import Secret
-from llmopt.client.prefix import in_blocks
+from llmopt.client.prefix_cache import in_blocks
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.transport import load, merged, whole_body
 
 _URL = "https://api.anthropic.com"
 _FINISH: dict[str, FinishReason] = {

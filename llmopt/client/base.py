@@ -255,7 +255,7 @@ class Client(Protocol):
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
     - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or
       ``ImportError`` if a key, a model or a package is missing, at no cost; see
-      `llmopt.client.ready.check_ready`, which is called before the first evaluation;
+      `llmopt.client.base.check_ready`, which is called before the first evaluation;
     - ``local`` (bool): whether the model runs on one's own machine, so that a call that is cut off
       costs nothing (no if missing);
     - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
@@ -310,3 +310,22 @@ class Wrapper:
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))
+
+
+def check_ready(client: Client) -> None:
+    """Find out whether a client's key, model, server, file and package are there, at no cost.
+
+    A hosted model and a server are asked once per client object, for a list of models or for this
+    one; a provider without such a list, and a client without this method, are taken as ready.
+
+    Raises:
+        MissingKeyError: There is no API key.
+        RefusedKeyError: The provider does not take the API key.
+        ModelNotFoundError: There is no such model.
+        ClientError: The server cannot be reached, or the address or the recording cannot be used.
+        PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
+        ImportError: The client's package is not installed.
+    """
+    own = getattr(client, "check_ready", None)
+    if callable(own):
+        own()

@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from llmopt.client.api_keys import Secret, hide
 from llmopt.client.base import Completion, FinishReason, Request, amount, believed, whole
 from llmopt.client.faults import MalformedBody
-from llmopt.client.keys import Secret, hide
 from llmopt.client.prices import Price
 from llmopt.text import clean, estimate_tokens
 

@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 from llmopt.client.anthropic import AnthropicClient
-from llmopt.client.connection import load
+from llmopt.client.api_keys import Secret
 from llmopt.client.endpoint import SERVERS, Endpoint
 from llmopt.client.gemini import GeminiClient
-from llmopt.client.keys import Secret
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.remote import RemoteClient
+from llmopt.client.transport import load
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _REGION = " or ".join(_REGIONS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from urllib.parse import urlsplit
 
-from llmopt.client.connection import check_url, is_local
+from llmopt.client.transport import check_url, is_local
 
 CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 """Holds the key for an address that is not among `SERVERS`, if it needs one."""

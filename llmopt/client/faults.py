@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from llmopt.client.connection import TooLarge
-from llmopt.client.keys import Secret, redact
+from llmopt.client.api_keys import Secret, redact
+from llmopt.client.transport import TooLarge
 from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
 from llmopt.text import cut
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
-from llmopt.client.connection import http_options, load, merged
 from llmopt.client.endpoint import Endpoint, hosted
 from llmopt.client.faults import Fault, MalformedBody, headers_of, parse_duration, words
-from llmopt.client.keys import Secret
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.transport import http_options, load, merged
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmopt.client.api_keys import Secret
 from llmopt.client.base import Request
 from llmopt.client.call import Call
-from llmopt.client.connection import MOST_BYTES, TooLarge, is_local, load
 from llmopt.client.endpoint import NOTHING, Endpoint
 from llmopt.client.faults import Fault, headers_of
 from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
-from llmopt.client.keys import Secret
 from llmopt.client.prices import Price, get_price
 from llmopt.client.remote import RemoteClient
+from llmopt.client.transport import MOST_BYTES, TooLarge, is_local, load
 
 
 class GeminiLegacyClient(RemoteClient):

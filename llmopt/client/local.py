@@ -23,7 +23,6 @@ import numpy as np
 from llmopt.arguments import one_of
 from llmopt.client.base import Completion, Reply, Request, Style
 from llmopt.client.call import take_call
-from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.llama import (
     EXITING,
@@ -33,6 +32,7 @@ from llmopt.client.llama import (
     start_server,
     wait_for_loads,
 )
+from llmopt.client.model_facts import ModelFacts, chat_prompt
 from llmopt.client.network import draw_choices
 from llmopt.client.threads import Lock
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError

@@ -15,7 +15,7 @@ from string import ascii_lowercase, ascii_uppercase
 import numpy as np
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ClientError
 
 NETWORK = Path(__file__).with_name("network.npz")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
 from urllib.parse import quote
 
+from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.call import Call, closed, finish
-from llmopt.client.connection import check_url, is_local, load, merged, whole_body
 from llmopt.client.endpoint import (
     CUSTOM_KEY_VARIABLE,
     LISTS,
@@ -23,12 +24,12 @@ from llmopt.client.endpoint import (
     openai_endpoint,
 )
 from llmopt.client.faults import MalformedBody
-from llmopt.client.keys import Secret, redact
-from llmopt.client.prefix import WORTH_CACHING, in_blocks
+from llmopt.client.prefix_cache import WORTH_CACHING, in_blocks
 from llmopt.client.prices import FREE, Price, get_price
-from llmopt.client.ready import not_listed
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.transport import check_url, is_local, load, merged, whole_body
 from llmopt.errors import ModelNotFoundError, did_you_mean
+from llmopt.text import clean
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _FIELDS = {
 }
 _MOST_MARKS = 80
 _LEAST_CONTEXT = 256
+_SHOWN_NAMES = 4
+_SHOWN_CHARACTERS = 80
 
 
 class OpenAIClient(RemoteClient):
@@ -142,7 +145,7 @@ class OpenAIClient(RemoteClient):
             if not _has_none(error):
                 raise
             fetch = f"`ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
-            return not_listed(self.name, self.model, listed, fetch)
+            return _not_listed(self.name, self.model, listed, fetch)
         return ""
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
@@ -280,6 +283,18 @@ def _names(body: Any) -> set[str]:
     found = entries if isinstance(entries, list) else []
     names = (e.get("id") for e in found if isinstance(e, Mapping))
     return {name for name in names if isinstance(name, str)}
+
+
+def _not_listed(name: str, model: str, listed: Collection[str], remedy: str) -> str:
+    """Return the words for a model that is not in its server's list; `remedy` says what helps."""
+    near = difflib.get_close_matches(model, listed, n=_SHOWN_NAMES, cutoff=0.4)
+    shown = near + [n for n in sorted(listed) if n not in near][: _SHOWN_NAMES - len(near)]
+    names = ", ".join(repr(clean(n[:_SHOWN_CHARACTERS])) for n in shown)
+    more = f" and {len(listed) - len(shown)} more" if len(listed) > len(shown) else ""
+    meant = f"did you mean {clean(near[0][:_SHOWN_CHARACTERS])!r}? " if near else ""
+    return (
+        f"{name} does not exist there: {meant}It has {names}{more}{'. ' if remedy else ''}{remedy}"
+    )
 
 
 def _of_model(body: Any, model: str) -> Any:

@@ -11,9 +11,17 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.arguments import number, one_of, whole_number
+from llmopt.client.api_keys import Secret, find_key, redact
 from llmopt.client.base import Reply, Request, Style
 from llmopt.client.call import Call, note_paid, sound, take_call
-from llmopt.client.connection import (
+from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint
+from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
+from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
+from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
+from llmopt.client.prefix_cache import WORTH_CACHING
+from llmopt.client.prices import Price, get_price
+from llmopt.client.threads import DeadlineExceeded, Lock, at_once, within
+from llmopt.client.transport import (
     CONNECT_SECONDS,
     RateLimiter,
     check_url,
@@ -21,14 +29,6 @@ from llmopt.client.connection import (
     load,
     unlogged,
 )
-from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint
-from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
-from llmopt.client.keys import Secret, find_key, redact
-from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
-from llmopt.client.prefix import WORTH_CACHING
-from llmopt.client.prices import Price, get_price
-from llmopt.client.threads import DeadlineExceeded, Lock, at_once, within
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,

@@ -8,10 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.broken_task import FailureWatch
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import NoCandidateError
+from llmopt.errors import FailureWatch
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from llmopt.policies.episode import (
     mean_return,
     random_steps,
 )
+from llmopt.policies.episode_recording import is_sum, number_of
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.recording import is_sum, number_of
 from llmopt.policies.statistics import EpisodeStatistics
 
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
@@ -358,7 +358,7 @@ def evaluate_policy(
         candidate: The policy.
         env: The environment that counts.
         seeds: Seed of each episode's start. Use other ones to report than to select, and none
-            that code could guess (`llmopt.code.starts.Starts`).
+            that code could guess (`llmopt.code.secret_seeds.Starts`).
         cap: Largest number of steps.
         success: See `run_episode`.
         name: Which of several functions; the first by default.

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.code.answer import CodeAnswer, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.events import CodeState, Refused

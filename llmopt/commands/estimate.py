@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client, Request, client_name
-from llmopt.client.facts import model_facts
-from llmopt.client.prefix import in_blocks
+from llmopt.client.model_facts import model_facts
+from llmopt.client.prefix_cache import in_blocks
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
-from llmopt.prompt.base import Situation
+from llmopt.prompt.situation import Situation
 from llmopt.space import Space
 from llmopt.text import estimate_tokens
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from llmopt.client.keys import redact
+from llmopt.client.api_keys import redact
 from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import PRICES_VARIABLE, price_list

@@ -6,12 +6,12 @@ shows the rest.
 
 from llmopt.policies.environment import EnvMaker
 from llmopt.policies.episode import Step
+from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.naming import Quantity
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.search import PolicySearch
-from llmopt.policies.starts import held_out_seeds, selection_seeds
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import EnvironmentWords, describe_environment
 

@@ -26,23 +26,34 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
-from llmopt.broken_task import FailureWatch
 from llmopt.client.base import Client
-from llmopt.client.facts import model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
-from llmopt.errors import BudgetExceededError, NoTrialsError, SearchStopped, StorageError
+from llmopt.errors import (
+    BudgetExceededError,
+    FailureWatch,
+    NoTrialsError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
+from llmopt.optimizer_options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
 from llmopt.policies.episode import step_cap
+from llmopt.policies.episode_seeds import (
+    HELD_OUT_STARTS,
+    MAX_STARTS,
+    held_out_seeds,
+    selection_seeds,
+)
 from llmopt.policies.evaluation import Evaluation, Evaluator
-from llmopt.policies.fresh_starts import FreshStarts
+from llmopt.policies.finalists import FreshStarts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
 from llmopt.policies.saved import save_policy
-from llmopt.policies.starts import HELD_OUT_STARTS, MAX_STARTS, held_out_seeds, selection_seeds
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.task_words import Words, describe_task
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
@@ -50,7 +61,6 @@ from llmopt.prompt import prompt_for
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.refine import FINISHES
-from llmopt.search_options import SearchOptions
 from llmopt.text import cut
 
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first

@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.episode import TERMINATED, Step
+from llmopt.policies.episode_recording import Recording, Track, names_of
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
-from llmopt.policies.recording import Recording, Track, names_of
 from llmopt.policies.wrapping import bounds_of
 from llmopt.prompt.describe import FEEDBACK_CHARS
 

@@ -52,14 +52,14 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
-from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.files import read_text
-from llmopt.prompt.base import Complaint, Prompt, Query, Situation
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.selection import Selection
+from llmopt.prompt.situation import Complaint, Prompt, Query, Situation
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.text import cut, estimate_tokens
 

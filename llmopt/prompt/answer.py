@@ -22,9 +22,9 @@ from llmopt.prompt.parse import (
     Reader,
     Reading,
     expected_values,
+    into_range,
     missing_values,
     no_values,
-    settle,
     strip_thinking,
 )
 from llmopt.space import Float, Space, Value
@@ -424,7 +424,7 @@ class AnswerReader:
                     reason += ", and this search takes no stop: propose the point that tells most"
                 raise ParseError(f"{reason}; {self._expected}", "")
         flat = [given.get(i, ABSENT) for i in range(len(labels))]
-        values, clipped = settle(flat, self.space, labels, self.out_of_range, "")
+        values, clipped = into_range(flat, self.space, labels, self.out_of_range, "")
         return Reading(values, answer.explanation, clipped, start=start)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from llmopt.client.base import Message
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import PromptTooLongError
-from llmopt.prompt.base import Complaint
+from llmopt.prompt.situation import Complaint
 from llmopt.text import estimate_tokens
 
 _MESSAGE_TOKENS = 8  # the marks that a chat template puts around one message

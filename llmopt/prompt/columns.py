@@ -22,9 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from llmopt.client.base import Message, Request
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.history import Trial
-from llmopt.prompt.base import Query, Situation, changed_options, check_counts
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.columns_frame import (
     Frame,
@@ -45,6 +44,7 @@ from llmopt.prompt.columns_letters import (
     write_row,
 )
 from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.prompt.situation import Query, Situation, changed_options, check_counts
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical

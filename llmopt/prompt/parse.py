@@ -358,7 +358,7 @@ class Reader:
         return None
 
 
-def settle(
+def into_range(
     values: list[Value], space: Space, names: tuple[str, ...], out_of_range: str, raw: str
 ) -> tuple[tuple[Value, ...], bool]:
     """Bring the values into the space, or say why they are not in it."""

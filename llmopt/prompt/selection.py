@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmopt.history import History, Trial
-from llmopt.prompt.base import check_counts
+from llmopt.prompt.situation import check_counts
 
 Keep = Literal["all", "last", "best", "best+last"]
 _KINDS = ("all", "last", "best", "best+last")

@@ -17,14 +17,6 @@ from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
 from llmopt.prompt.answer import AnswerReader, zero_point
-from llmopt.prompt.base import (
-    Complaint,
-    Query,
-    Situation,
-    changed_options,
-    chat_messages,
-    check_counts,
-)
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.describe import (
     Entry,
@@ -37,9 +29,17 @@ from llmopt.prompt.describe import (
     quoted,
 )
 from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.prompt.python_block import code_in
-from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
+from llmopt.prompt.situation import (
+    Complaint,
+    Query,
+    Situation,
+    changed_options,
+    chat_messages,
+    check_counts,
+)
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.space import Categorical, Space
 from llmopt.text import clean, cut

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.random import Generator
 
 from llmopt.client.base import Client, Completion, Reply, client_name
-from llmopt.client.facts import model_facts
-from llmopt.client.ready import is_permanent
+from llmopt.client.model_facts import model_facts
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -31,6 +30,7 @@ from llmopt.errors import (
     ParseError,
     SearchStopped,
     TemplateError,
+    is_permanent,
 )
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for

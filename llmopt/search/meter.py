@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.call import paying
-from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage

@@ -19,7 +19,7 @@ from numpy.random import Generator
 from llmopt.errors import SearchStopped
 from llmopt.history import Direction, History, Proposal, Source, Trial
 from llmopt.search.emitter import Taken, keys_of
-from llmopt.search.follow import FAILED, Follower, rank_of
+from llmopt.search.history_follower import FAILED, Follower, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 

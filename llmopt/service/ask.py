@@ -8,7 +8,7 @@ import json
 import sys
 
 from llmopt.commands.shared import add_option_argument
-from llmopt.service.files import of_proposal, open_file
+from llmopt.service.search_file import of_proposal, open_file
 
 _WAIT = 600.0
 

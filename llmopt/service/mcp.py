@@ -9,7 +9,7 @@ from typing import Any
 
 from llmopt._version import __version__
 from llmopt.errors import LLMOptError, install_hint
-from llmopt.service.desk import AGENT, Desk
+from llmopt.service.mcp_tools import AGENT, Desk
 
 _INSTRUCTIONS = f"""\
 Black-box optimization by ask and tell. create_search() describes what is searched; then repeat:

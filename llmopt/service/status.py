@@ -7,7 +7,7 @@ import contextlib
 import json
 
 from llmopt.service.ask import add_file_arguments
-from llmopt.service.files import of_trial, open_file, status
+from llmopt.service.search_file import of_trial, open_file, status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from llmopt.errors import LLMOptError
 from llmopt.files import read_json
 from llmopt.service.ask import add_file_arguments
-from llmopt.service.files import of_trial, open_file, tell
+from llmopt.service.search_file import of_trial, open_file, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

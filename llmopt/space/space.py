@@ -31,7 +31,7 @@ from llmopt.space.dimensions import (
     dimension_from_dict,
     dimension_to_dict,
 )
-from llmopt.space.form import (
+from llmopt.space.layout import (
     Layout,
     check_names,
     is_gymnasium,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.trackers.base import Callback, Search
+from llmopt.trackers.callback import Callback, Search
 from llmopt.trackers.log import Log
 from llmopt.trackers.mlflow import MLflow
 from llmopt.trackers.telemetry import Telemetry

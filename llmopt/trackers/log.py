@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from llmopt.text import clean, cut
-from llmopt.trackers.base import Callback, Search
+from llmopt.trackers.callback import Callback, Search
 
 if TYPE_CHECKING:
     from llmopt.history import Proposal, Trial, Usage

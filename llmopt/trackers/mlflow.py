@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, needs
+from llmopt.trackers.callback import RunTracker, Search, Told, needs
 
 _AT_ONCE = 100  # parameters that MLflow takes in one call
 _MOST_PARAM = 6000  # characters of a parameter that every store takes

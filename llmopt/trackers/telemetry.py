@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from llmopt.trackers.base import Callback, Search, needs
+from llmopt.trackers.callback import Callback, Search, needs
 
 if TYPE_CHECKING:
     from llmopt.search.meter import Spent

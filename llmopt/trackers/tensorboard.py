@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, needs
+from llmopt.trackers.callback import RunTracker, Search, Told, needs
 
 
 class TensorBoard(RunTracker):

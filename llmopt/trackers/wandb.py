@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, needs
+from llmopt.trackers.callback import RunTracker, Search, Told, needs
 
 
 class WeightsAndBiases(RunTracker):

@@ -32,9 +32,9 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError
 from llmopt.code.policy import evaluate_policy
-from llmopt.code.sandbox import confine, wire
+from llmopt.code.sandbox import confine, encoding
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
-from llmopt.code.starts import Starts
+from llmopt.code.secret_seeds import Starts
 
 IMPORTS = (
     "math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing", "mmap",
@@ -213,7 +213,7 @@ class _Forger:
 
     def exchange(self, kind: int, value: object, seconds: float) -> tuple[int, object]:
         code = self._rng.choice((0, 1, 2, 3, self._rng.randrange(256)))
-        return code, wire.decode(wire.encode(_value(self._rng)))
+        return code, encoding.decode(encoding.encode(_value(self._rng)))
 
 
 def answers(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
@@ -240,11 +240,13 @@ def answers(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 def messages(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
     """Write made-up bytes to the pipe, from a worker of its own each time."""
     for _ in range(8 * rounds):
-        payload = bytearray(wire.encode(_value(rng)))
+        payload = bytearray(encoding.encode(_value(rng)))
         for _ in range(rng.choice((0, 0, 1, 3))):
             payload[rng.randrange(len(payload))] = rng.randrange(256)
         length = rng.choice((len(payload),) * 4 + (0, 1, 1 << 31))
-        header = wire.HEADER.pack(length, rng.choice((2, 2, 2, 1, 77)), rng.choice((0, 1, 2, 3, 9)))
+        header = encoding.HEADER.pack(
+            length, rng.choice((2, 2, 2, 1, 77)), rng.choice((0, 1, 2, 3, 9))
+        )
         message = (header + bytes(payload)) * rng.choice((1, 1, 1, 2))
         with Sandbox(limits=WorkerLimits(call_seconds=2)) as box:
             try:

@@ -28,7 +28,7 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.folder import next_request
 from llmopt.client.gguf import read_header
 from llmopt.client.prices import get_price
-from llmopt.client.recording import RecordClient, ReplayClient
+from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.events import Asked, CodeState, Told, check_start, replay
 from llmopt.errors import LLMOptError

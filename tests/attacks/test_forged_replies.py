@@ -14,7 +14,7 @@ from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.client.folder import FolderClient
-from llmopt.client.recording import RecordClient, ReplayClient
+from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.errors import ClientError, StorageError
 
 SPACE = {"x": Float(-5, 5)}

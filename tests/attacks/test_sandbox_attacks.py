@@ -7,7 +7,7 @@ from stubs import needs_confinement
 from llmopt import ScriptedClient
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.sandbox import wire
+from llmopt.code.sandbox import encoding
 
 pytestmark = needs_confinement
 
@@ -22,8 +22,8 @@ def test_attacks(name):
 
 def test_a_forged_failure_does_not_end_a_stored_search(tmp_path):
     """The paid reply is in the file: what it does would be done again at every resumption."""
-    report = wire.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
-    forgery = wire.HEADER.pack(len(report), 3, 3) + report
+    report = encoding.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
+    forgery = encoding.HEADER.pack(len(report), 3, 3) + report
     replies = [
         "```python\nos = __builtins__.__import__('os')\n"
         f"os.write(1, {forgery!r})\nwhile True: pass\ndef f(x):\n    return 1.0\n```",

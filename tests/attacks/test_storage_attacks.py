@@ -132,7 +132,7 @@ def commanded(folder: Path, model: Model, steps: int, args: list[str]) -> tuple[
     """Run a command of the code search to its end, in the folder or in what is left of it."""
     from llmopt.benchmarks.code import common
     from llmopt.cli import main
-    from llmopt.code.starts import Starts
+    from llmopt.code.secret_seeds import Starts
 
     args = [*args, "--steps", str(steps), "--episodes", "1", "--held-out", "1", "--model", "m"]
     old, common.get_client = common.get_client, lambda name: model

@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.policy import CodeEpisode, PolicyScore
-from llmopt.code.sandbox.channel import import_path
+from llmopt.code.sandbox.worker_process import import_path
 from llmopt.errors import LLMOptError
 from llmopt.policies.episode import STEP_CAP, TERMINATED, Episode, episode
 from llmopt.policies.linear import LinearPolicy

@@ -23,8 +23,8 @@ from llmopt.code.failure import (
     UnsandboxedWarning,
 )
 from llmopt.code.sandbox import worker
-from llmopt.code.sandbox.channel import Channel
 from llmopt.code.sandbox.confine import support
+from llmopt.code.sandbox.worker_process import Channel
 from llmopt.text import clean
 
 _PRINTED = 4000

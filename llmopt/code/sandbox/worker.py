@@ -62,8 +62,8 @@ class _Printed(io.TextIOBase):
 class Worker:
     """Serves one parent over file descriptors 0 and 1."""
 
-    def __init__(self, wire: Any, confine: Any) -> None:
-        self._wire, self._confine = wire, confine
+    def __init__(self, encoding: Any, confine: Any) -> None:
+        self._encoding, self._confine = encoding, confine
         self._confined = False  # as far as it can be, where that was waived
         self._buffer = b""
         self._message_bytes = 1 << 20
@@ -97,25 +97,25 @@ class Worker:
             if len(reply) > self._message_bytes:
                 too_long = ValueError(f"the result takes {len(reply)} bytes")
                 reply, code = self._failure(too_long), FAILED
-            data = self._wire.HEADER.pack(len(reply), number, code) + reply
+            data = self._encoding.HEADER.pack(len(reply), number, code) + reply
             while data:
                 data = data[os.write(1, data) :]
 
     def _encode(self, value: Any) -> Any:
         try:
-            return self._wire.encode(value)
-        except self._wire.WireError as error:
+            return self._encoding.encode(value)
+        except self._encoding.EncodingError as error:
             raise TypeError(f"the function returned {error}") from None
 
     def _receive(self) -> tuple[int, int, Any]:
-        header = self._wire.HEADER
+        header = self._encoding.HEADER
         while len(self._buffer) < header.size:
             self._fill()
         length, number, kind = header.unpack_from(self._buffer)
         end = header.size + length
         while len(self._buffer) < end:
             self._fill()
-        payload = self._wire.decode(self._buffer[header.size : end])
+        payload = self._encoding.decode(self._buffer[header.size : end])
         self._buffer = self._buffer[end:]
         return number, kind, payload
 
@@ -190,7 +190,7 @@ class Worker:
         if isinstance(error, SyntaxError) and error.filename == _FILE:
             trace.append((error.lineno or 0, "<module>", (error.text or "").strip()[:200]))
         printed, self._printed.text = self._printed.text, ""
-        data: bytes = self._wire.encode(
+        data: bytes = self._encoding.encode(
             {
                 "type": type(error).__name__[:100],
                 "message": message,
@@ -207,7 +207,7 @@ def main() -> None:
     confine.die_with(int(sys.argv[2]))
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in json.loads(sys.argv[1]) if os.path.abspath(p) != here]
-    Worker(_sibling("wire"), confine).serve()
+    Worker(_sibling("encoding"), confine).serve()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from llmopt.errors import ClientError, LLMOptError, did_you_mean, install_hint
 from llmopt.files import make_folder, write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
-from llmopt.service.files import (
+from llmopt.service.search_file import (
     MOST_DESCRIPTION,
     of_proposal,
     of_trial,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.code.failure import CandidateError, SandboxError
-from llmopt.code.sandbox import wire, worker
+from llmopt.code.sandbox import encoding, worker
 
 _POLL_SECONDS = 1e6  # poll takes no more than 2**31 ms
 WORKER = str(Path(worker.__file__).resolve())
@@ -70,7 +70,7 @@ class Channel:
         too: half a message is no state to go on from. A request that is too large raises
         `SandboxError`.
         """
-        payload = wire.encode(value)
+        payload = encoding.encode(value)
         if len(payload) > self._limit:
             raise SandboxError(
                 f"a request of {len(payload)} bytes; WorkerLimits.message_bytes is {self._limit}"
@@ -81,7 +81,9 @@ class Channel:
             self._number = (self._number + 1) & 0xFFFFFFFF
             deadline = time.monotonic() + seconds
             try:
-                self._send(wire.HEADER.pack(len(payload), self._number, kind) + payload, deadline)
+                self._send(
+                    encoding.HEADER.pack(len(payload), self._number, kind) + payload, deadline
+                )
                 return self._receive(deadline)
             except BaseException:
                 self.close()
@@ -99,7 +101,7 @@ class Channel:
                 raise self._dead() from None
 
     def _receive(self, deadline: float) -> tuple[int, Any]:
-        fd, size = self._fd("stdout"), wire.HEADER.size
+        fd, size = self._fd("stdout"), encoding.HEADER.size
         data, wanted = bytearray(), size
         while len(data) < wanted:
             self._wait(fd, deadline)
@@ -111,7 +113,7 @@ class Channel:
                 raise self._dead()
             data += part
             if wanted == size and len(data) >= size:
-                length, number, _ = wire.HEADER.unpack_from(data)
+                length, number, _ = encoding.HEADER.unpack_from(data)
                 if length > self._limit or number != self._number:
                     raise _wrong(
                         f"it announced {length} bytes as answer {number}; expected at most "
@@ -121,8 +123,8 @@ class Channel:
         if len(data) > wanted:
             raise _wrong(f"{len(data) - wanted} bytes follow its answer")
         try:
-            return data[size - 1], wire.decode(bytes(data[size:]))
-        except wire.WireError as error:
+            return data[size - 1], encoding.decode(bytes(data[size:]))
+        except encoding.EncodingError as error:
             raise _wrong(f"its answer cannot be read: {error}") from None
 
     def _wait(self, fd: int, deadline: float) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from llmopt.arguments import whole_number
 from llmopt.history import Kind, Trial
 from llmopt.optimizer import LLMOptimizer
+from llmopt.policies.episode_seeds import MAX_STARTS, start_seeds
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.parameters import PolicySpace
-from llmopt.policies.starts import MAX_STARTS, start_seeds
 from llmopt.search.refine import Finish
 
 CHECKED = 5

@@ -13,7 +13,7 @@ from llmopt.client.base import Client
 from llmopt.search.ask_options import AskArguments, AskOptions, option
 from llmopt.search.scheduler import Partners, checked_partners
 from llmopt.text import short
-from llmopt.trackers.base import Callback, check_callbacks
+from llmopt.trackers.callback import Callback, check_callbacks
 
 
 class SearchArguments(AskArguments, total=False):

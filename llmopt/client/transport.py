@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmopt.client.keys import redact
+from llmopt.client.api_keys import redact
 from llmopt.client.threads import Lock
 from llmopt.errors import install_hint
 

@@ -31,12 +31,12 @@ _INT = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
 
 
-class WireError(ValueError):
+class EncodingError(ValueError):
     """A value cannot be sent, or bytes are not a value."""
 
 
 def encode(value: Any) -> bytes:
-    """Return the bytes of a value; `WireError` for a type that is not sent."""
+    """Return the bytes of a value; `EncodingError` for a type that is not sent."""
     parts: list[bytes] = []
     _write(value, parts.append, 0)
     return b"".join(parts)
@@ -56,12 +56,14 @@ def _write(value: Any, put: Any, depth: int) -> None:
         try:
             put(b"i" + _INT.pack(value))
         except struct.error:
-            raise WireError(f"an integer of {value.bit_length()} bits; 64 is the most") from None
+            raise EncodingError(
+                f"an integer of {value.bit_length()} bits; 64 is the most"
+            ) from None
     elif kind is str:
         text = value.encode("utf-8", "backslashreplace")
         put(b"s" + _COUNT.pack(len(text)) + text)
     elif depth >= MAX_DEPTH:
-        raise WireError(f"values nested more than {MAX_DEPTH} deep")
+        raise EncodingError(f"values nested more than {MAX_DEPTH} deep")
     elif kind is list or kind is tuple:
         put((b"l" if kind is list else b"t") + _COUNT.pack(len(value)))
         for item in value:
@@ -70,7 +72,7 @@ def _write(value: Any, put: Any, depth: int) -> None:
         put(b"m" + _COUNT.pack(len(value)))
         for key, item in value.items():
             if type(key) is not str:
-                raise WireError(f"a dict key of type {type(key).__name__}; expected str")
+                raise EncodingError(f"a dict key of type {type(key).__name__}; expected str")
             _write(key, put, depth + 1)
             _write(item, put, depth + 1)
     elif isinstance(value, np.generic):
@@ -80,7 +82,7 @@ def _write(value: Any, put: Any, depth: int) -> None:
     elif isinstance(value, (bool, int, float, str, list, tuple, dict, np.ndarray)):
         _write(_plain(value), put, depth)  # a subclass, such as a named tuple
     else:
-        raise WireError(
+        raise EncodingError(
             f"a value of type {kind.__name__}; expected None, bool, int, float, str, a numeric "
             "array, or a list, tuple or dict of these"
         )
@@ -98,29 +100,29 @@ def _write_array(value: np.ndarray[Any, Any], put: Any) -> None:
     code = _DTYPE_CODES.get(value.dtype)
     if code is None:
         if value.dtype.kind not in "fiub":
-            raise WireError(f"an array of dtype {value.dtype}; expected numbers or bools")
+            raise EncodingError(f"an array of dtype {value.dtype}; expected numbers or bools")
         little = value.dtype.newbyteorder("<")
         value = value.astype(little if little in _DTYPE_CODES else "<f8")
         code = _DTYPE_CODES[value.dtype]
     if value.ndim > MAX_DIMENSIONS:
-        raise WireError(f"an array of {value.ndim} dimensions; {MAX_DIMENSIONS} is the most")
+        raise EncodingError(f"an array of {value.ndim} dimensions; {MAX_DIMENSIONS} is the most")
     put(b"a" + bytes((code, value.ndim)) + struct.pack(f"<{value.ndim}I", *value.shape))
     put(value.tobytes())
 
 
 def decode(data: bytes) -> Any:
-    """Return the value of bytes that may have been made to do harm; else raise `WireError`.
+    """Return the value of bytes that may have been made to do harm; else raise `EncodingError`.
 
     Memory stays in proportion to ``len(data)``. Arrays are copies and can be written to.
     """
     try:
         value, end = _read(data, 0, 0)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, WireError):
+        if isinstance(error, EncodingError):
             raise
-        raise WireError(f"broken value: {error}") from None
+        raise EncodingError(f"broken value: {error}") from None
     if end != len(data):
-        raise WireError(f"{len(data) - end} bytes after the value")
+        raise EncodingError(f"{len(data) - end} bytes after the value")
     return value
 
 
@@ -138,21 +140,21 @@ def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if tag == 0x69:  # i
         return _INT.unpack_from(data, at)[0], at + 8
     if tag not in b"sltm":
-        raise WireError(f"unknown tag {tag}")
+        raise EncodingError(f"unknown tag {tag}")
     (count,) = _COUNT.unpack_from(data, at)
     at += 4
     if count > len(data) - at:  # every item takes a byte at least
-        raise WireError(f"{count} items announced, {len(data) - at} bytes left")
+        raise EncodingError(f"{count} items announced, {len(data) - at} bytes left")
     if tag == 0x73:  # s
         return data[at : at + count].decode(), at + count
     if depth >= MAX_DEPTH:
-        raise WireError(f"values nested more than {MAX_DEPTH} deep")
+        raise EncodingError(f"values nested more than {MAX_DEPTH} deep")
     if tag == 0x6D:  # m
         mapping: dict[str, Any] = {}
         for _ in range(count):
             key, at = _read(data, at, depth + 1)
             if type(key) is not str:
-                raise WireError("a dict key that is not a text")
+                raise EncodingError("a dict key that is not a text")
             mapping[key], at = _read(data, at, depth + 1)
         return mapping, at
     items = []
@@ -166,7 +168,7 @@ def _read_array(data: bytes, at: int) -> tuple[np.ndarray[Any, Any], int]:
     code, ndim = data[at], data[at + 1]
     at += 2
     if code >= len(_DTYPES) or ndim > MAX_DIMENSIONS:
-        raise WireError(f"an array of dtype code {code} and {ndim} dimensions")
+        raise EncodingError(f"an array of dtype code {code} and {ndim} dimensions")
     shape = struct.unpack_from(f"<{ndim}I", data, at)
     at += 4 * ndim
     dtype = _DTYPES[code]
@@ -174,8 +176,8 @@ def _read_array(data: bytes, at: int) -> tuple[np.ndarray[Any, Any], int]:
     for length in shape:
         size *= length
     if size > len(data) - at:
-        raise WireError(f"an array of {size} bytes announced, {len(data) - at} left")
+        raise EncodingError(f"an array of {size} bytes announced, {len(data) - at} left")
     raw = data[at : at + size]
     if code == 5 and raw.strip(b"\x00\x01"):
-        raise WireError("a bool array that holds other bytes than 0 and 1")
+        raise EncodingError("a bool array that holds other bytes than 0 and 1")
     return np.frombuffer(raw, dtype).reshape(shape).copy(), at + size

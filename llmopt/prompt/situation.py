@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
-from llmopt.client.facts import ModelFacts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed
