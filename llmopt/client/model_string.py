@@ -51,7 +51,7 @@ _OTHERS = (
     ("local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
     ("folder", "FolderClient", "folder:",
      "DIR: whoever answers the files in a folder: a person, an agent, a batch system"),
-    ("recording", "ReplayClient", "replay:",
+    ("record_replay", "ReplayClient", "replay:",
      "FILE: the answers of a recording, as long as the requests are the same"),
     ("openai", "at_url", "openai+",
      "http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as well, key in "
