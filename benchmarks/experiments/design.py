@@ -10,9 +10,10 @@ function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered 
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
-- ``prompt-six``: nothing is set but the seed, version 6 of the prompt; ``prompt-five``: version 5,
-  which showed in full only some points of the latest answer; ``default``: version 4, which kept no
-  line of what was seen of older points;
+- ``prompt-seven``: nothing is set but the seed, version 7 of the prompt, and one point an answer
+  where evaluations are fewer than parameters; ``prompt-six``: version 6, and always up to four
+  points; ``prompt-five``: version 5, which showed in full only some points of the latest answer;
+  ``default``: version 4, which kept no line of what was seen of older points;
 - ``compute``: as ``prompt-five``, with ``compute=True``: an answer may be Python that is run;
 - ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
@@ -60,6 +61,7 @@ from llmopt.trackers import Callback
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
 LABELS = {
+    "prompt-seven": "prompt 7",
     "prompt-six": "prompt 6",
     "prompt-five": "prompt 5",
     "compute": "prompt 5, compute",
