@@ -42,10 +42,10 @@ POINTS = "\n".join(
 
 
 def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
-    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS], 4)
-    assert line["asked"] == [0] + [1] * 3
-    assert line["sources"] == ["warmup"] + ["llm"] * 3
-    assert (line["requests"], len(texts)) == (1, 1)
+    line, texts = run(monkeypatch, tmp_path, "ripples", "prompt-seven", [POINTS] * 2, 6)
+    assert line["asked"][:4] == [0] + [1] * 3
+    assert line["sources"][:4] == ["warmup"] + ["llm"] * 3
+    assert line["requests"] == len(texts)
     assert "folder:x" not in texts[0]
     assert "ripple" not in texts[0].lower()
     assert line["best"] == min(line["curve"])
@@ -112,9 +112,9 @@ def test_the_table_compares_with_the_searches_of_before():
 
 
 def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
-    line, _ = run(monkeypatch, tmp_path, "ripples", "prompt-six", [POINTS, "Proposal: stop"])
+    line, _ = run(monkeypatch, tmp_path, "ripples", "prompt-seven", [POINTS, "Proposal: stop"])
     monkeypatch.undo()
-    recording, out = tmp_path / "ripples-prompt-six-4.jsonl", tmp_path / "out.jsonl"
+    recording, out = tmp_path / "ripples-prompt-seven-4.jsonl", tmp_path / "out.jsonl"
     kept = recording.read_bytes()
     arguments = [*"design --tasks ripples --seeds 4 --evaluations 12 --out".split(), str(out)]
     arguments += ["--model", f"replay:{recording}", "--record", str(tmp_path)]
@@ -126,4 +126,4 @@ def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
     assert recording.read_bytes() == kept
     monkeypatch.setattr("sys.argv", ["design", "--out", str(out), "--table"])
     design.main()
-    assert "| ripples | prompt 6 |" in out.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| ripples | prompt 7 |" in out.with_suffix(".md").read_text(encoding="utf-8")
