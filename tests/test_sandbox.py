@@ -1,6 +1,5 @@
 """What untrusted code can and cannot do. Every attack runs for real, against a live target."""
 
-import ctypes
 import os
 import platform
 import resource
@@ -374,30 +373,6 @@ class TestDeath:
 @needs_confinement
 class TestOrphans:
     """A worker whose parent is gone must not go on, whatever its code does about it."""
-
-    @pytest.fixture
-    def reaper(self):
-        """Orphans become children of this process, so that it sees what they died of."""
-        libc = ctypes.CDLL(None)
-        assert libc.prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
-        yield
-        libc.prctl(36, 0, 0, 0, 0)
-
-    def test_the_judge_of_a_policy_dies_too(self, reaper):
-        program = (
-            "from llmopt.code.reward.judge import judge\n"
-            "judge('MountainCar-v0', [0.0] * 9, range(5000))\n"
-        )
-        with subprocess.Popen([sys.executable, "-c", program]) as parent:
-            children = []
-            while not children:
-                assert parent.poll() is None
-                with open(f"/proc/{parent.pid}/task/{parent.pid}/children") as file:
-                    children = file.read().split()
-            time.sleep(1)  # Python starts
-            parent.kill()
-        # 0: it saw that its parent was gone. Left alone it would fail to print its result.
-        assert os.waitpid(int(children[0]), 0)[1] in (0, signal.SIGKILL)
 
     def test_it_outlives_the_thread_that_started_it(self):
         box = Sandbox()

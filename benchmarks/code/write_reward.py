@@ -25,7 +25,7 @@ from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import CodeTrial, standard_error
 from llmopt.code.policy import PolicyScore
-from llmopt.code.reward.judge import actor, judge, mean_of
+from llmopt.code.reward.judge import judge, mean_of
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
@@ -36,6 +36,7 @@ from llmopt.code.reward.reward import (
 )
 from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.policies.linear import LinearPolicy
 from llmopt.text import short
 
 
@@ -149,7 +150,8 @@ def _search(run: CodeRun, trusted: bool) -> None:
         if config["trainer"] == "linear":
             at = max(range(len(judged)), key=lambda k: judged[k].rank)
             with gym.make(task.env_id) as env:
-                draw(run, task, actor(env, policies[at]), fresh[0])
+                act = LinearPolicy.for_env(env, clip=True).bind(policies[at])
+                draw(run, task, act, fresh[0])
         return _told_of(judged)
 
     conduct(run, task, optimizer, search, report)

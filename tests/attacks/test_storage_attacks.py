@@ -159,15 +159,9 @@ def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
 
 
 def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
-    from llmopt.benchmarks.code import write_reward as command
-    from llmopt.code.reward import judge, reward
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (reward, command):  # a process of its own for each takes seconds
-            patch.setattr(module, "judge", judge.run)
-        # Of one candidate: how one follows another is as in `write_policy`.
-        options = ["--training", "2", "--trainings", "1", "--no-gif"]
-        return commanded(folder, model, 1, ["reward", "cartpole", *options])
+    # Of one candidate: how one follows another is as in `write_policy`.
+    options = ["--training", "2", "--trainings", "1", "--no-gif"]
+    return commanded(folder, model, 1, ["reward", "cartpole", *options])
 
 
 @contextlib.contextmanager

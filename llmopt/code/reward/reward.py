@@ -2,8 +2,8 @@
 
 As Eureka (arXiv 2310.12931) and VIRAL do: the model writes a reward, a policy is trained
 under it, and the course of each component over training goes back in words. The score never
-comes from the reward itself: it is the environment's own measure, taken in a process that
-the candidate was never near (`llmopt.code.reward.judge`).
+comes from the reward itself: it is the environment's own measure, taken in a fresh
+environment (`llmopt.code.reward.judge`).
 
 While training, the environment and the policy are here. The reward is asked once an
 episode, for all of its steps in one message. It does not see the environment's own reward.
@@ -29,7 +29,7 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, EnvironmentFailure
 from llmopt.code.loop import Outcome, search
 from llmopt.code.policy import CodeEpisode, PolicyScore
-from llmopt.code.reward.judge import actor, judge, mean_of, plain_action
+from llmopt.code.reward.judge import judge, mean_of, plain_action
 from llmopt.policies.episode import Step, episode, random_steps
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
@@ -130,7 +130,7 @@ def train_linear(
         CandidateError: The reward failed.
         LLMOptError: The package `cma` is missing.
     """
-    policy = LinearPolicy.for_env(env)
+    policy = LinearPolicy.for_env(env, clip=True)
     search = CMA(*box, policy.n_parameters, seed)
     try:
         rescale = _rescaling(policy, env, seed)
@@ -142,7 +142,7 @@ def train_linear(
 
     def total_of(params: np.ndarray, start: int) -> float:
         total, parts, true_return, length = _episode(
-            candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap, names
+            candidate, env, policy.bind(rescale(params)), start_seed(seed) + start, cap, names
         )
         log.append((parts, true_return, length))
         return total
