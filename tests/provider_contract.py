@@ -590,7 +590,7 @@ class ProviderContract:
         server.play(Say(packed, headers={"Content-Encoding": "gzip"}))
         assert "packed" in str(self.failure(connected))
         assert server.seen[0].headers["accept-encoding"] == "identity"
-        for module in ("connection", "gemini_legacy"):
+        for module in ("transport", "gemini_legacy"):
             monkeypatch.setattr(f"llmopt.client.{module}.MOST_BYTES", 2**20, raising=False)
         server.play(Say(self.body("x" * 2**21)))
         assert "longer than 1 MiB" in str(self.failure(connected))
