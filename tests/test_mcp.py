@@ -24,6 +24,13 @@ SEARCH = {"space": SPACE, "direction": "minimize", "seed": 0}
 ANSWER = "Analysis: none.\nHypothesis: the middle.\nStart from: new\nProposal:\nx: {}, k: {}"
 
 
+def create(desk, name, search):
+    known = "space direction model description constraints start".split()
+    options = {k: v for k, v in search.items() if k not in known}
+    own = {k: v for k, v in search.items() if k in known}
+    return desk.create_search(name, **own, options=options)
+
+
 @pytest.fixture
 def desk(tmp_path):
     return Desk(tmp_path / "searches", wait=5.0)
@@ -31,9 +38,9 @@ def desk(tmp_path):
 
 class TestAgentIsTheModel:
     def begun(self, desk, **keys):
-        desk.create("mine", {**SEARCH, "model": "agent", "warmup": 1, **keys})
+        create(desk, "mine", {**SEARCH, "model": "agent", "warmup": 1, **keys})
         point = desk.ask("mine")["points"][0]
-        desk.tell("mine", {"params": point["params"], "reward": 3.0, "feedback": "too slow"})
+        desk.tell("mine", point["params"], 3.0, feedback="too slow")
         return desk
 
     def test_it_gets_the_prompt_and_its_answer_is_checked(self, desk, caplog):
@@ -68,32 +75,32 @@ class TestAgentIsTheModel:
     def test_a_repeated_point_is_asked_again(self, desk):
         self.begun(desk)
         point = desk.answer("mine", ANSWER.format(1, 2))["points"][0]
-        desk.tell("mine", {"params": point["params"], "reward": 1.0})
+        desk.tell("mine", point["params"], 1.0)
         assert "already tried" in str(desk.answer("mine", ANSWER.format(1, 2))["request"])
 
     def test_one_at_a_time(self, desk):
         self.begun(desk)
         with pytest.raises(LLMOptError, match="one at a time"):
             desk.ask("mine", 2)
-        desk.create("theirs", SEARCH)
+        create(desk, "theirs", SEARCH)
         with pytest.raises(LLMOptError, match="a model of its own"):
             desk.answer("theirs", "x: 1, k: 2")
 
 
 class TestDesk:
     def test_storage_is_the_same_file_as_everywhere(self, desk, tmp_path):
-        desk.create("mine", SEARCH)
+        create(desk, "mine", SEARCH)
         point = desk.ask("mine")["points"][0]["params"]
-        desk.tell("mine", {"params": point, "reward": 1.0})
+        desk.tell("mine", point, 1.0)
         loaded = LLMOptimizer.load(tmp_path / "searches" / "mine.jsonl")
         assert loaded.best.params == point
 
     def test_create_goes_on_with_the_same_and_refuses_another(self, desk):
-        desk.create("mine", SEARCH)
-        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
-        assert desk.create("mine", SEARCH)["trials"] == 1
+        create(desk, "mine", SEARCH)
+        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
+        assert create(desk, "mine", SEARCH)["trials"] == 1
         with pytest.raises(LLMOptError, match="another search"):
-            desk.create("mine", {**SEARCH, "seed": 1})
+            create(desk, "mine", {**SEARCH, "seed": 1})
         assert [s["name"] for s in desk.list_searches()] == ["mine"]
 
     @pytest.mark.parametrize(
@@ -102,9 +109,9 @@ class TestDesk:
     def test_a_name_is_no_path(self, desk, name, tmp_path):
         before = sorted(tmp_path.rglob("*"))
         for call in (
-            lambda: desk.create(name, SEARCH),
+            lambda: create(desk, name, SEARCH),
             lambda: desk.ask(name),
-            lambda: desk.tell(name, {"params": {}, "reward": 1}),
+            lambda: desk.tell(name, {}, 1),
             lambda: desk.status(name),
             lambda: desk.plot(name),
         ):
@@ -133,16 +140,17 @@ class TestDesk:
         secret.write_text("mine")
         (tmp_path / "searches" / f".a.json.{os.getpid()}.part").symlink_to(secret)
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda _: desk.create("a", SEARCH), range(16)))
+            found = list(pool.map(lambda _: create(desk, "a", SEARCH), range(16)))
         assert {f["trials"] for f in found} == {0}
-        assert json.loads((tmp_path / "searches" / "a.json").read_text()) == SEARCH
+        kept = json.loads((tmp_path / "searches" / "a.json").read_text())
+        assert kept == {**SEARCH, "description": ""}
         assert secret.read_text() == "mine"
 
     @pytest.mark.defect(27)
     def test_trials_are_counted_as_in_the_prompt(self, desk):
-        desk.create("mine", {**SEARCH, "model": "agent", "warmup": 1})
+        create(desk, "mine", {**SEARCH, "model": "agent", "warmup": 1})
         point = desk.ask("mine")["points"][0]["params"]
-        told = desk.tell("mine", {"params": point, "reward": 3.0})
+        told = desk.tell("mine", point, 3.0)
         assert told["trial"]["number"] == told["best"]["number"] == 1
         assert desk.status("mine")["best"]["number"] == desk.trials("mine")[0]["number"] == 1
         assert "#1 |" in str(desk.ask("mine")["request"])
@@ -176,15 +184,12 @@ class TestDesk:
         ],
     )
     def test_hostile_descriptions(self, desk, tmp_path, change, said):
-        if said is None:
-            desk.create("mine", {**SEARCH, **change})
-            return
         with pytest.raises(LLMOptError, match=said):
-            desk.create("mine", {**SEARCH, **change})
+            create(desk, "mine", {**SEARCH, **change})
         assert list((tmp_path / "searches").iterdir()) == []
 
     def test_a_file_that_was_changed_cannot_name_another_model(self, desk, tmp_path):
-        desk.create("mine", SEARCH)
+        create(desk, "mine", SEARCH)
         path = tmp_path / "searches" / "mine.json"
         path.write_text(json.dumps({**SEARCH, "model": "folder:/tmp/x"}))
         with pytest.raises(LLMOptError, match="may not be asked here"):
@@ -192,22 +197,22 @@ class TestDesk:
 
     @pytest.mark.parametrize("n", [0, -1, 101, 10**12, True, 1.5, "3"])
     def test_counts_are_limited(self, desk, n):
-        desk.create("mine", SEARCH)
+        create(desk, "mine", SEARCH)
         with pytest.raises(LLMOptError, match="n="):
             desk.ask("mine", n)
 
     def test_caps_of_the_server_hold_whatever_the_agent_says(self, tmp_path):
         desk = Desk(tmp_path, caps={"max_requests": 0, "max_cost": None})
         search = {**SEARCH, "model": "agent", "warmup": 1, "max_requests": 99}
-        desk.create("mine", search)
-        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
+        create(desk, "mine", search)
+        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
         with pytest.raises(LLMOptError, match="max_requests=0"):
             desk.answer("mine", ANSWER.format(1, 2))
 
     def test_a_plot(self, desk):
         pytest.importorskip("matplotlib")
-        desk.create("mine", SEARCH)
-        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
+        create(desk, "mine", SEARCH)
+        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
         assert desk.plot("mine").startswith(b"\x89PNG")
 
 

@@ -71,86 +71,16 @@ def make_server(desk: Desk) -> Any:
         return told
 
     for method in (
+        desk.create_search,
         desk.list_searches,
         desk.ask,
         desk.answer,
+        desk.tell,
         desk.enqueue,
         desk.status,
         desk.trials,
     ):
         tool(method)
-
-    @tool
-    def create_search(
-        name: str,
-        space: dict[str, Any],
-        direction: str = "maximize",
-        model: str | None = None,
-        description: str = "",
-        constraints: list[str] | None = None,
-        start: list[dict[str, Any]] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Begin a search, or go on with one that was begun with the same arguments.
-
-        Args:
-            name: Letters, digits, - and _.
-            space: A JSON schema for each parameter: {"lr": {"type": "number", "minimum": 1e-5,
-                "maximum": 0.1, "log": true}, "layers": {"type": "integer", "minimum": 1,
-                "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}.
-            direction: "maximize" or "minimize".
-            model: Who proposes points: a model that the server allows, or "agent" for yourself.
-            description: The task in words, for the model.
-            constraints: Linear inequalities such as "2 * a + b <= 40".
-            start: Known points: [{"params": {...}, "words": "the current setting"}].
-            options: Further ones: seed, warmup (random points first), partner ("cma", "network",
-                "refine"), prompt, noisy, may_stop, points, numeric, total, out_of_range,
-                batch_size, max_cost.
-        """
-        given = {
-            "space": space,
-            "direction": direction,
-            "model": model,
-            "description": description,
-            "constraints": constraints,
-            "start": start,
-        }
-        clash = set(given) & set(options or {})
-        if clash:
-            raise LLMOptError(f"options: {', '.join(sorted(clash))} is an argument of its own")
-        kept = {k: v for k, v in given.items() if v is not None}
-        return desk.create(name, {**kept, **(options or {})})
-
-    @tool
-    def tell(
-        name: str,
-        params: dict[str, Any],
-        reward: float | list[float] | None = None,
-        failed: str | None = None,
-        feedback: str | None = None,
-        stderr: float | None = None,
-        constraint_violation: float | None = None,
-    ) -> dict[str, Any]:
-        """Record what a point scored, or why it failed. Points that were never asked may be told.
-
-        Args:
-            name: The search.
-            params: The point.
-            reward: Its score; one number for each objective.
-            failed: Why it could not be evaluated, in place of a reward.
-            feedback: What was seen, in words, for the model.
-            stderr: Standard error of the reward.
-            constraint_violation: By how much measured limits were broken.
-        """
-        told = {
-            "params": params,
-            "reward": reward,
-            "failed": failed,
-            "feedback": feedback,
-            "stderr": stderr,
-            "constraint_violation": constraint_violation,
-        }
-        return desk.tell(name, told)
 
     @tool
     def plot(name: str) -> Any:

@@ -139,25 +139,54 @@ class Desk:
 
     # -- what an agent may do; `mcp` shows it these words ----------------------------------
 
-    def create(self, name: Any, description: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a search, or go on with one of the same description."""
+    def create_search(
+        self,
+        name: str,
+        space: dict[str, Any],
+        direction: str = "maximize",
+        model: str | None = None,
+        description: str = "",
+        constraints: list[str] | None = None,
+        start: list[dict[str, Any]] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Begin a search, or go on with one that was begun with the same arguments.
+
+        Args:
+            name: Letters, digits, - and _.
+            space: A JSON schema for each parameter: {"lr": {"type": "number", "minimum": 1e-5,
+                "maximum": 0.1, "log": true}, "layers": {"type": "integer", "minimum": 1,
+                "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}.
+            direction: "maximize" or "minimize".
+            model: Who proposes points: a model that the server allows, or "agent" for yourself.
+            description: The task in words, for the model.
+            constraints: Linear inequalities such as "2 * a + b <= 40".
+            start: Known points: [{"params": {...}, "words": "the current setting"}].
+            options: Further ones: seed, warmup (random points first), partner ("cma", "network",
+                "refine"), prompt, noisy, may_stop, points, numeric, total, out_of_range,
+                batch_size, max_cost.
+        """
         described, storage = self._paths(name)
-        text = json.dumps(description, indent=2)
+        given = {"space": space, "direction": direction, "model": model}
+        given |= {"description": description, "constraints": constraints, "start": start}
+        clash = set(given) & set(options or {})
+        if clash:
+            raise LLMOptError(f"options: {', '.join(sorted(clash))} is an argument of its own")
+        kept = {k: v for k, v in given.items() if v is not None} | (options or {})
+        text = json.dumps(kept, indent=2)
         if len(text) >= MOST_DESCRIPTION:
             raise LLMOptError(f"the description has more than {MOST_DESCRIPTION} characters")
-        if os.path.lexists(described):
-            if read_mapping(described, links=False) != json.loads(text):
-                raise LLMOptError(f"there is another search {name!r}: take another name")
-            return self.status(name)
-        if len(self._names()) >= _MOST_SEARCHES:
-            raise LLMOptError(f"there are {_MOST_SEARCHES} searches in this folder: no more")
-        if storage.exists() and not os.path.lexists(described):  # else it was begun meanwhile
-            raise LLMOptError(f"there is a file {name}.jsonl of something else: take another name")
-        self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
-        try:
-            write_bytes_atomically(described, text.encode() + b"\n", anew=True)
-        except FileExistsError:  # another server was quicker
-            return self.create(name, description)
+        if not os.path.lexists(described):
+            if len(self._names()) >= _MOST_SEARCHES:
+                raise LLMOptError(f"there are {_MOST_SEARCHES} searches in this folder: no more")
+            if storage.exists() and not os.path.lexists(described):  # else it was begun meanwhile
+                said = f"there is a file {name}.jsonl of something else: take another name"
+                raise LLMOptError(said)
+            self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
+            with contextlib.suppress(FileExistsError):  # another server was quicker
+                write_bytes_atomically(described, text.encode() + b"\n", anew=True)
+        if read_mapping(described, links=False) != json.loads(text):
+            raise LLMOptError(f"there is another search {name!r}: take another name")
         return self.status(name)
 
     def list_searches(self) -> list[dict[str, Any]]:
@@ -209,14 +238,34 @@ class Desk:
         points = [of_proposal(optimizer, p) for p in optimizer.pending[before:]]
         return {"points": points, "next": "evaluate them, and tell() what each scored"}
 
-    def tell(self, name: Any, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Record what a point scored, or that it failed."""
-        told = {k: v for k, v in told.items() if v is not None}
+    def tell(
+        self,
+        name: str,
+        params: dict[str, Any],
+        reward: float | list[float] | None = None,
+        failed: str | None = None,
+        feedback: str | None = None,
+        stderr: float | None = None,
+        constraint_violation: float | None = None,
+    ) -> dict[str, Any]:
+        """Record what a point scored, or why it failed. Points that were never asked may be told.
+
+        Args:
+            name: The search.
+            params: The point.
+            reward: Its score; one number for each objective.
+            failed: Why it could not be evaluated, in place of a reward.
+            feedback: What was seen, in words, for the model.
+            stderr: Standard error of the reward.
+            constraint_violation: By how much measured limits were broken.
+        """
+        told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
+        told |= {"stderr": stderr, "constraint_violation": constraint_violation}
         for key in ("feedback", "failed"):
-            if len(str(told.get(key, ""))) > _MOST_TEXT:
+            if len(str(told[key])) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
-            (trial,) = tell(optimizer, [told])
+            (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v is not None}])
             best = optimizer.history.best
             return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
 
