@@ -9,7 +9,7 @@ import pytest
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.engine.cell import Cell, read_lines
-from llmopt.benchmarks.experiments import design, words
+from llmopt.benchmarks.experiments import command, design
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 
 
@@ -31,7 +31,7 @@ def test_a_function_is_the_same_for_the_same_seed_and_least_at_its_optimum(name)
 def run(monkeypatch, tmp_path, task, arm, answers, evaluations=12):
     client = ScriptedClient(answers)
     client.default_prompt = "words"
-    monkeypatch.setattr(words, "load", lambda model: client)
+    monkeypatch.setattr(command, "load", lambda model: client)
     line = design.run_cell(Cell(task, arm, 4, evaluations, "folder:x"), "folder:x", tmp_path)
     return line, [request.text for request in client.requests]
 
@@ -116,14 +116,11 @@ def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
     monkeypatch.undo()
     recording, out = tmp_path / "ripples-prompt-seven-4.jsonl", tmp_path / "out.jsonl"
     kept = recording.read_bytes()
-    arguments = [*"design --tasks ripples --seeds 4 --evaluations 12 --out".split(), str(out)]
-    arguments += ["--model", f"replay:{recording}", "--record", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", arguments)
-    design.main()
+    arguments = [*"--tasks ripples --seeds 4 --evaluations 12 --methods prompt-seven --out".split()]
+    arguments += [str(out), "--model", f"replay:{recording}", "--record", str(tmp_path)]
+    design.EXPERIMENT.main("", arguments)
     (again,) = read_lines(out)
     same = ("curve", "asked", "sources", "best", "requests", "prompt_tokens")
     assert [again[name] for name in same] == [line[name] for name in same]
     assert recording.read_bytes() == kept
-    monkeypatch.setattr("sys.argv", ["design", "--out", str(out), "--table"])
-    design.main()
     assert "| ripples | prompt 7 |" in out.with_suffix(".md").read_text(encoding="utf-8")

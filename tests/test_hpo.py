@@ -7,19 +7,12 @@ import json
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from llmopt import Completion, Reply, ScriptedClient
-from llmopt.benchmarks.experiments import hpo
-from llmopt.benchmarks.experiments.hpo import (
-    OWN,
-    TASKS,
-    hidden_of,
-    hide,
-    make_cell,
-    run_cell,
-    shown,
-)
+from llmopt import Completion, LLMOptError, Reply, ScriptedClient
+from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.experiments import command, hpo
+from llmopt.benchmarks.experiments.hpo import OWN, TASKS, make_cell, run_cell, suggest
+from llmopt.benchmarks.experiments.studies import Hidden
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -45,25 +38,29 @@ def test_something_is_at_stake_and_values_repeat(name):
 
 def test_hidden_parameters_say_nothing_and_come_back():
     for task in TASKS.values():
+        names, study = {}, optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        trial = study.ask()
         for name, distribution in task.space.items():
-            hidden = hidden_of(distribution)
-            value = task.default[name]
-            assert shown(distribution, hide(distribution, value)) == pytest.approx(value) or (
-                isinstance(distribution, IntDistribution)
-            )
-            assert hidden._contains(hidden.to_internal_repr(hide(distribution, value)))
-    letters = hidden_of(CategoricalDistribution(("relu", "tanh")))
-    assert letters.choices == ("A", "B")
+            value = suggest(Hidden(trial, names), name, distribution)
+            assert distribution._contains(distribution.to_internal_repr(value))
+        assert list(names) == list(task.space)
+        for shown in trial.distributions.values():
+            letters = getattr(shown, "choices", ("A",))
+            assert letters[0] == "A" if letters else (shown.low, shown.high) == (0.0, 1.0)
+    fixed = optuna.trial.FixedTrial({"p1": 0.5, "p2": "B"})
+    hidden = Hidden(fixed, {})
+    assert hidden.suggest_float("rate", 1e-4, 1.0, log=True) == pytest.approx(1e-2)
+    assert hidden.suggest_categorical("kind", ["relu", "tanh"]) == "tanh"
 
 
 def test_all_methods_have_the_same_first_points():
     pytest.importorskip("sklearn")
     found = [
-        run_cell(make_cell("own-ridge", m, "random", 3, 6))["values"]
+        run_cell(make_cell("own-ridge", m, 3, 6, start="random"))["values"]
         for m in ("random", "tpe", "network")
     ]
     assert found[0][:5] == found[1][:5] == found[2][:5]
-    started = run_cell(make_cell("own-ridge", "random", "default", 3, 6))["values"]
+    started = run_cell(make_cell("own-ridge", "random", 3, 6, start="default"))["values"]
     assert started[0] == float(f"{OWN['own-ridge'].evaluate(OWN['own-ridge'].default):.6g}")
     assert started[1:] == found[0][:5]
 
@@ -85,8 +82,9 @@ def test_a_model_is_told_what_its_arm_says(told, monkeypatch, tmp_path):
     if told == "anonymous":
         answer = "p1: 0.5, p2: 0.5, p3: 0.5, p4: 0.5, p5: 0.5, p6: B"
     client = answering(f"Start from: new\nProposal:\n{answer}", requests)
-    monkeypatch.setattr(hpo, "load_model", lambda name, threads: client)
-    line = run_cell(make_cell("own-sgd", "model", "default", 0, 6, told, "scripted"))
+    monkeypatch.setattr(command, "load", lambda name: client)
+    start = "random" if told == "anonymous" else "default"
+    line = run_cell(make_cell("own-sgd", "model", 0, 6, "scripted", start=start, told=told))
     assert line["proposals"]["llm"] == 1
     text = requests[0].text
     assert ("momentum" in text) == ("heavy tails" in text) == (told != "anonymous")
@@ -96,18 +94,12 @@ def test_a_model_is_told_what_its_arm_says(told, monkeypatch, tmp_path):
 
 def test_a_shuffled_search_is_told_values_of_other_trials(monkeypatch):
     pytest.importorskip("sklearn")
-    told = []
-    tell = optuna.Study.tell
-    monkeypatch.setattr(
-        optuna.Study,
-        "tell",
-        lambda self, trial, value: told.append(value) or tell(self, trial, value),
-    )
+    made, create = [], optuna.create_study
+    monkeypatch.setattr(optuna, "create_study", lambda **o: made.append(create(**o)) or made[-1])
     values = {}
     for arm in ("", "shuffled"):
-        told.clear()
-        line = run_cell(make_cell("own-sgd", "random", "random", 0, 12, arm))
-        values[arm] = [float(f"{v:.6g}") for v in told], line["values"]
+        line = run_cell(Cell.make("own-sgd", "random", 0, 12, start="random", told=arm))
+        values[arm] = [float(f"{t.value:.6g}") for t in made[-1].trials], line["values"]
     assert values[""][0] == values[""][1]
     shuffled, true = values["shuffled"]
     assert all(v in true[: k + 1] for k, v in enumerate(shuffled))
@@ -132,9 +124,9 @@ def test_the_table_ranks_what_all_have_searched():
     assert "| 0.000 |" in rows["TPE"]
 
 
-def test_one_recording_is_one_search():
-    with pytest.raises(SystemExit, match="--record takes one search"):
-        hpo.main(["--methods", "model", "--record", "x.jsonl", "--tasks", "own-sgd"])
+def test_an_anonymous_search_begins_at_no_named_setting():
+    with pytest.raises(LLMOptError, match="give --start random"):
+        hpo.EXPERIMENT.main("", ["--methods", "model", "--told", "anonymous", "--tasks", "own-sgd"])
 
 
 def test_a_table_is_read_at_the_nearest_values():

@@ -10,7 +10,7 @@ from llmopt.benchmarks.experiments.recheck import agrees, draw
 
 
 def line(method, seconds=1.0, model="", **more):
-    cell = make_cell("own-sgd", method, "random", 0, 6, "", model)
+    cell = make_cell("own-sgd", method, 0, 6, model, start="random")
     return cell.line(seconds=seconds, **more)
 
 
@@ -31,7 +31,9 @@ def test_traces_agree_value_by_value():
 
 
 def test_a_stale_line_is_named(tmp_path, capsys):
-    kept, stale = (run_cell(make_cell("own-sgd", m, "random", 0, 6)) for m in ("random", "tpe"))
+    kept, stale = (
+        run_cell(make_cell("own-sgd", m, 0, 6, start="random")) for m in ("random", "tpe")
+    )
     stale["values"][5] += 1
     text = "".join(json.dumps(r) + "\n" for r in (kept, stale))
     (tmp_path / "hpo.jsonl").write_text(text, encoding="utf-8")

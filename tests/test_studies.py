@@ -14,8 +14,7 @@ from llmopt.benchmarks.engine.cell import Cell
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
-from llmopt.benchmarks.experiments import studies  # noqa: E402
-from llmopt.benchmarks.tasks.practice import PRACTICE  # noqa: E402
+from llmopt.benchmarks.experiments import command, studies  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
 from llmopt.cli import main  # noqa: E402
 from llmopt.search.eventlog import read_events  # noqa: E402
@@ -29,7 +28,7 @@ BAD = {
 
 
 def needs(task):
-    for name in studies.TASKS[task].needs:
+    for name in STUDIES[task].needs:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
 
@@ -44,18 +43,6 @@ def test_the_textbooks_setting_is_trained_and_a_seed_repeats_it(task):
     assert found[0] == found[1] != found[2]
     assert all(math.isfinite(x) for j in found for x in (j.valid, j.test))
     assert found[0].valid != found[0].test
-
-
-@pytest.mark.parametrize("task", PRACTICE)
-def test_a_task_for_choosing_options_is_in_no_table_and_a_seed_repeats_it(task):
-    needs(task)
-    found = []
-    for seed in (0, 0, 1):
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-        study.optimize(lambda t, s=seed: PRACTICE[task].train(t, s).valid, n_trials=2)
-        found.append([t.value for t in study.trials])
-    assert found[0] == found[1] != found[2]
-    assert task not in STUDIES
 
 
 @pytest.mark.parametrize("task", BAD)
@@ -74,7 +61,7 @@ def test_there_are_enough_tasks_of_each_kind():
 @pytest.mark.parametrize("method", ["random", "tpe", "network", "anonymous", "default"])
 def test_a_study_chooses_by_validation_and_is_judged_by_test(method, monkeypatch):
     answers = llmopt_client()
-    monkeypatch.setattr(studies, "load_model", lambda *_: answers)
+    monkeypatch.setattr(command, "load", lambda model: answers)
     line = studies.run_cell(Cell.make("brewery", method, 3, 6, "m" * (method == "anonymous")))
     count = 1 if method == "default" else 6
     assert len(line["values"]) == len(line["tests"]) == count
@@ -108,11 +95,6 @@ def test_the_committed_lines_without_a_chat_model_are_those_of_the_suite():
     assert {(c.method, c.seed) for c in asked} == {
         ("words", 0), ("words", 1), ("names", 0), ("anonymous", 0)
     }  # fmt: skip
-
-
-def test_a_cell_may_say_how_many_trials_are_drawn_first():
-    lines = [studies.run_cell(Cell.make("clusters", "network", 0, 6, start=n)) for n in (1, 4)]
-    assert [line["proposals"]["warmup"] for line in lines] == [1, 4]
 
 
 def test_a_study_leaves_the_loggers_as_they_were():

@@ -9,7 +9,7 @@ import pytest
 
 from llmopt import LLMOptError, ReplayClient, ScriptedClient
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import recordings, words
+from llmopt.benchmarks.experiments import command, recordings, words
 from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
 from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
 from llmopt.cli import main
@@ -21,7 +21,7 @@ RECORDINGS = Path(words.__file__).parents[1] / "recordings"
 def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
     lines = read_lines(words.RESULTS)
     told = next(x for x in lines if (x["task"], x["method"], x["seed"]) == (task, "words", 0))
-    client = words.load(f"replay:{RECORDINGS / f'{task}-words-0.jsonl'}")
+    client = command.load(f"replay:{RECORDINGS / f'{task}-words-0.jsonl'}")
     with pytest.warns(Warning, match="differs|recorded"):  # the prompt has changed since
         found = words.run_model(task, "words", client, 0, told["evaluations"])
     np.testing.assert_allclose(found["curve"], told["curve"], rtol=1e-6)

@@ -19,10 +19,11 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
     task_of,
 )
-from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES, Kind
-from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES
+from llmopt.benchmarks.engine.cell import Cell, read_lines
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
-from llmopt.benchmarks.engine.pool import load_model
+from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.experiments.command import Experiment
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
@@ -30,6 +31,7 @@ from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
+from llmopt.errors import LLMOptError
 from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of
@@ -87,10 +89,11 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     take_options(vars(args))
     cells = _cells(args)
-    kind = _kind(args.suite)
-    kind.check(cells, not args.dry_run)
+    experiment = _experiment(args.suite)
+    read = read_lines if experiment else read_results
+    _check(cells, not args.dry_run, experiment)
     out = args.out or _default_out(args.suite)
-    done = set(map(Cell.of, kind.read(out))) if Path(out).exists() else set()
+    done = set(map(Cell.of, read(out))) if Path(out).exists() else set()
     missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
         for cell in missing:
@@ -102,25 +105,36 @@ def main(args: argparse.Namespace) -> int:
         callbacks = callbacks_of(getattr(args, "track", ()))
         if (kept := getattr(args, "config", None)) is not None:
             write_bytes_atomically(Path(f"{out}.toml"), read_bytes(kept))
-        failures = kind.run(cells, out, jobs=args.jobs, callbacks=callbacks)
+        if experiment is None:
+            failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
+        elif callbacks:
+            raise LLMOptError(f"--track does not follow the suite {args.suite}: leave it out")
+        else:
+            failures = run_pool(
+                cells, experiment.run, out, jobs=args.jobs, summary=experiment.summary
+            )
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
-    print(f"{out}{kind.after.format(out=out)}", file=sys.stderr)
+    after = "" if experiment else f"\nllmopt report {out}  makes the page of it"
+    print(f"{out}{after}", file=sys.stderr)
     wanted = set(cells)
-    print(kind.table([line for line in kind.read(out) if Cell.of(line) in wanted]))
+    table = experiment.page if experiment else _table
+    print(table([line for line in read(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0
 
 
-def _kind(suite: str | None) -> Kind:
-    if suite in EXPERIMENTS:
-        found: Kind = importlib.import_module(EXPERIMENTS[suite]).KIND
-        return found
-    after = "\nllmopt report {out}  makes the page of it"
-    return Kind(_check, run_bench, read_results, _table, after)
+def _experiment(suite: str | None) -> Experiment | None:
+    """Return the experiment that a suite belongs to; ``None`` for one of policies."""
+    if suite not in EXPERIMENTS:
+        return None
+    found: Experiment = importlib.import_module(EXPERIMENTS[suite]).EXPERIMENT
+    return found
 
 
-def _check(cells: Sequence[Cell], to_run: bool) -> None:
+def _check(cells: Sequence[Cell], to_run: bool, experiment: Experiment | None) -> None:
+    if experiment is not None:
+        return experiment.check(cells) if to_run else None
     for method in dict.fromkeys(cell.method for cell in cells if to_run):
         check_method(method)
     for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():

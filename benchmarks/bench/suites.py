@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from llmopt.benchmarks.bench.cells import make_cell
-from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.table import METHODS
 
@@ -82,14 +81,4 @@ SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
 """
 
 EXPERIMENTS = {"studies": "llmopt.benchmarks.experiments.studies"}
-"""Suites of an experiment: a module that says in `KIND` how its cells are run."""
-
-
-class Kind(NamedTuple):
-    """What the command does with the cells of a suite."""
-
-    check: Callable[[Sequence[Cell], bool], None]  # raises; whether to be run
-    run: Callable[..., list[tuple[Cell, str]]]  # runs cells, as `run_bench` does
-    read: Callable[..., list[Line]]  # returns the lines of a file
-    table: Callable[[Sequence[Line]], str]  # returns the table of some lines
-    after: str = ""  # what is said below the name of the file, with `{out}` for the file
+"""Suites of an experiment: a module whose `EXPERIMENT` says how its cells are run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,3 @@ class Cell:
 def read_lines(path: str | Path) -> list[Line]:
     """Read a file of results; what each line's cell holds stands beside what was found, too."""
     return [{**line["cell"], **line} for line in read_events(path)]
-
-
-def write_page(results: Path, make: Callable[[Sequence[Line]], str]) -> None:
-    """Make the page of a file of results, beside it, and print it."""
-    page = make(read_lines(results))
-    results.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)

@@ -12,18 +12,17 @@ A line of the results is one search: each improvement as [evaluation, precision]
 warm-up point on; the precision is the distance of the best value to the optimum, which
 counts as reached at 1e-8.
 
-    python -m llmopt.benchmarks.experiments.bbob --instances 5 --budget 100 --jobs 2
-    python -m llmopt.benchmarks.experiments.bbob --table-only
+    python -m llmopt.benchmarks.experiments.bbob --seeds 1 2 3 4 5 --evaluations 100 --jobs 2
+    python -m llmopt.benchmarks.experiments.bbob --table --picture docs/images/bbob.png
 
-The order is balanced: all functions and methods of an instance, the small dimensions first. The
-same command goes on after a kill. Runtime of a search of 100 evaluations on one core: the model
-about 3 s a dimension, a Gaussian process 1 to 2 minutes, the others seconds.
+A seed is the number of an instance. The order is balanced: all functions and methods of an
+instance, the small dimensions first. The same command goes on after a kill. Runtime of a search of
+100 evaluations on one core: the model about 3 s a dimension, a Gaussian process 1 to 2 minutes, the
+others seconds.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import math
 import time
 import warnings
@@ -38,9 +37,10 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
-from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
+from llmopt.benchmarks.experiments.command import Experiment
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
@@ -48,10 +48,8 @@ from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.report.figures import COLORS, GREY, Look, Panel, panels
 from llmopt.benchmarks.report.stats import Duel, format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
-from llmopt.files import write_bytes_atomically
 
 RESULTS = Path(__file__).parents[1] / "results" / "bbob.jsonl"
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bbob.png"
 WARMUP = 20
 REACHED = 1e-8
 """Distance to the optimum that counts as reached."""
@@ -64,17 +62,10 @@ ABLATIONS = ("columns-network", "columns-gaussian")
 Key = tuple[int, int, int]
 Runs = Mapping[str, Mapping[Key, Sequence[Sequence[float]]]]
 BATCH = 4
-FUNCTIONS = tuple(range(1, 25))
+FUNCTIONS = tuple(f"f{i}" for i in range(1, 25))
 DIMENSIONS = (2, 5, 10, 20)
 RUN = (MAIN, *ABLATIONS, "cma", "cma-bipop", "optuna-tpe", "ars", "random")
 """What is run by default: all that costs seconds."""
-
-
-def make_cell(
-    method: str, function: int, instance: int, dimension: int, budget: int, model: str = ""
-) -> Cell:
-    """Return the cell of a search: its task is the function, and its seed the instance."""
-    return Cell.make(f"f{function}", method, instance, budget, model, dimension=dimension)
 
 
 class Instance:
@@ -105,13 +96,13 @@ def instance_of(
     return value, Problem(-5, 5, dimension, budget, known)
 
 
-def run_cell(cell: Cell) -> Line:
-    """Run one search and return its line."""
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
+    """Run one search and return its line; the model's answers are not kept."""
     function, dimension = int(cell.task[1:]), cell["dimension"]
     instance, problem = instance_of(function, cell.seed, dimension, cell.evaluations)
     key = [dimension, function, cell.seed]
     seed = np.random.SeedSequence([*key, zlib.crc32(cell.method.encode())])
-    client = load_model(cell.model, 1) if cell.model else None
+    client = load_model(source or cell.model, 1) if cell.model else None
     rewards = problem.rewards
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -201,7 +192,7 @@ def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
         "# BBOB",
         "",
         "24 functions of the package `ioh`; 20 shared warm-up points, then 100 or 400 evaluations. "
-        "Made by `python -m llmopt.benchmarks.experiments.bbob --table-only` from the committed "
+        "Made by `python -m llmopt.benchmarks.experiments.bbob --table` from the committed "
         "lines alone.",
         "",
         "## What was run",
@@ -315,14 +306,14 @@ def duels(runs: Runs, main: str, evaluation: int) -> dict[str, Duel]:
     return fought(found)
 
 
-def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw(lines: Sequence[Mapping[str, Any]]) -> bytes | None:
     """Draw the runtime profiles: the share of targets reached over evaluations / dimension."""
     sets = [(b, read_runs(lines, b)) for b in (100, 400)]
     sets = [(budget, runs) for budget, runs in sets if runs]
     found = {key[0] for _, runs in sets for own in runs.values() for key in own}
     dimensions = sorted(d for d in found if any(everywhere(runs, d) for _, runs in sets))
     if not dimensions:
-        return
+        return None
     grid = []
     for budget, runs in sets:
         evaluations = np.unique(np.geomspace(1, WARMUP + budget, 60).astype(int))
@@ -343,7 +334,7 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
         True,
         (3.3, 3.1),
     )
-    write_bytes_atomically(path, panels(grid, look))
+    return panels(grid, look)
 
 
 def _styles(methods: set[str]) -> dict[str, dict[str, Any]]:
@@ -365,40 +356,26 @@ def _styles(methods: set[str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(RUN))
-    parser.add_argument("--functions", nargs="+", type=int, choices=FUNCTIONS, default=FUNCTIONS)
-    parser.add_argument("--dimensions", nargs="+", type=int, default=DIMENSIONS)
-    parser.add_argument("--instances", type=int, default=5, help="of each function, from 1 on")
-    parser.add_argument("--first-instance", type=int, default=1)
-    parser.add_argument("--budget", type=int, default=100, help="evaluations after the warm-up")
-    parser.add_argument("--model", default="smollm2", help="model string")
-    parser.add_argument("--jobs", type=int, default=1, help="searches run at once")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--table-only", action="store_true", help="run nothing")
-    args = parser.parse_args(argv)
-    if not args.table_only:
-        _run(args)
-    lines = read_lines(args.results)
-    args.results.with_suffix(".md").write_text(make_page(lines), encoding="utf-8")
-    draw(lines, args.picture)
-
-
-def _run(args: argparse.Namespace) -> None:
+def check(cells: Sequence[Cell]) -> None:
+    """Raise where a package is missing."""
     require_packages("the experiment bbob", ("ioh",))
-    for method in args.methods:
+    for method in dict.fromkeys(cell.method for cell in cells):
         check_method(method)
-    instances = range(args.first_instance, args.first_instance + args.instances)
-    grid = itertools.product(instances, args.dimensions, args.functions, args.methods)
-    wanted = [
-        make_cell(m, f, i, d, args.budget, args.model if METHODS[m].asks_model else "")
-        for i, d, f, m in grid
-    ]
-    done = read_lines(args.results) if args.results.exists() else []
-    run_pool(missing_cells(wanted, done), run_cell, args.results, jobs=args.jobs)
 
+
+EXPERIMENT = Experiment(
+    FUNCTIONS,
+    list(METHODS),
+    RESULTS,
+    run_cell,
+    make_page,
+    lambda method: METHODS[method].asks_model,
+    {"methods": RUN, "seeds": [1, 2, 3, 4, 5], "evaluations": 100, "model": "smollm2"},
+    {"dimension": DIMENSIONS},
+    check=check,
+    missing=missing_cells,
+    draw=draw,
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main(__doc__)

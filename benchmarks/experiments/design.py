@@ -23,7 +23,7 @@ A value counts as reached within one percent. Tokens are estimated from the text
 for searches of before, too. All searches that were made count.
 
     python -m llmopt.benchmarks.experiments.design --tasks zones --seeds 4 --model folder:DIR \
-        --answered-by "a frontier chat model" --record RECORDINGS --out FILE
+        --name "a frontier chat model" --record RECORDINGS --out FILE
     python -m llmopt.benchmarks.experiments.design --table
 
 Searches that run at the same time each need a file of their own; join their lines in
@@ -46,8 +46,9 @@ from typing import Any
 from gymnasium.wrappers import TimeLimit
 
 import llmopt
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines, write_page
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
 from llmopt.benchmarks.experiments import words
+from llmopt.benchmarks.experiments.command import Experiment, answering, kept_in
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
@@ -147,14 +148,14 @@ def search_function(cell: Cell, client: Client) -> Line:
     }
 
 
-def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one search and return its line, with the tokens of its recording."""
     began = time.monotonic()
-    if record is None or model.startswith("replay:"):  # what is played is not recorded over
+    if record is None or source.startswith("replay:"):  # what is played is not recorded over
         record = Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
-    path = words.kept_in(record, cell)
+    path = kept_in(record, cell)
     path.unlink(missing_ok=True)
-    with words.answering(cell, model, record) as client:
+    with answering(cell, source, record) as client:
         search = search_function if cell.task in SHAPES else search_policy
         found = search(cell, client)
     prompt, completion = spent(path) if path.exists() else (0, 0)
@@ -265,14 +266,16 @@ def _results(lines: Sequence[Line]) -> str:
     return ", ".join(shown) or "–"
 
 
-def main() -> None:
-    """Run searches, or make the page of what was measured."""
-    args = words.command_line(__doc__, TASKS, ARMS, RESULTS).parse_args()
-    if args.table:
-        write_page(args.out, make_page)
-    else:
-        words.run_searches(args, run_cell, lambda line: f"best {line['best']:.6g}")
-
+EXPERIMENT = Experiment(
+    TASKS,
+    ARMS,
+    RESULTS,
+    run_cell,
+    make_page,
+    lambda arm: True,
+    {"tasks": ["zones"], "methods": ARMS[:1], "evaluations": 30, "model": "smollm2"},
+    summary=lambda line: f"best {line['best']:.6g}",
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main(__doc__)

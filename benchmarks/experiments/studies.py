@@ -10,46 +10,32 @@ The arms of a chat model: ``words`` (the task in words, curves, notes, failures)
 ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered choices).
 
     llmopt bench --suite studies --jobs 2
-    python -m llmopt.benchmarks.experiments.studies --methods words --model folder:DIR \
-        --name "a frontier chat model, relayed" --record FILE --tasks bearing --trials 20 --seeds 1
+    python -m llmopt.benchmarks.experiments.studies --model folder:DIR --record DIR \
+        --name "a frontier chat model, relayed" --tasks bearing --evaluations 20
 
-    python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --methods network random tpe
-    python -m llmopt.benchmarks.experiments.studies --start 1 5 10 --methods embedded --trials 20
-
-The second command is for single studies that are recorded. The others compare numbers of start-up
-trials, on tasks that are in no other table (`llmopt.benchmarks.tasks.practice`), into
-``start_up.jsonl`` and ``start_up.md``. A line of ``studies.jsonl`` is one study
-and is not run again; the table ``studies.md`` is made from this file alone (``--table-only``).
-Runtime: about an hour of two cores for the methods without a chat model.
+The second command is for single studies of a chat model. Runtime: about an hour of two cores for
+the methods without one.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.bench.suites import Kind
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines, write_page
-from llmopt.benchmarks.engine.pool import load_model, run_pool
-from llmopt.benchmarks.experiments.hpo import (
-    hidden_of,
-    run_searches,
-    search_parser,
-    shown,
-)
+from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.pool import load_model
+from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
@@ -59,20 +45,13 @@ from llmopt.benchmarks.report.stats import (
     ranks,
 )
 from llmopt.benchmarks.report.table import Table
-from llmopt.benchmarks.tasks.practice import PRACTICE
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
 from llmopt.client.model_facts import model_facts
-from llmopt.client.record_replay import RecordClient
-from llmopt.errors import LLMOptError
-from llmopt.trackers.callback import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
-START_UP = RESULTS.with_name("start_up.jsonl")
-TASKS = STUDIES | PRACTICE
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
 CHAT = ("words", "names", "anonymous")
 METHODS = (*CHAT, "embedded", "network", "network-tpe", "tpe", "gp", "cma", "random", "default")
-MODELS = (*CHAT, "embedded", "network", "network-tpe")
 LABELS = {
     "words": "chat model, words and curves",
     "names": "chat model, names",
@@ -107,12 +86,10 @@ def make_cells(model: str = "") -> list[Cell]:
     ]
 
 
-def check(cells: Sequence[Cell], to_run: bool = True) -> None:
-    """Raise an error where a package is missing that some studies need to run."""
-    if not to_run:
-        return
+def check(cells: Sequence[Cell]) -> None:
+    """Raise where a package is missing that some studies need to run."""
     methods = {cell.method for cell in cells}
-    needs = ["sklearn", *(n for cell in cells for n in TASKS[cell.task].needs)]
+    needs = ["sklearn", *(n for cell in cells for n in STUDIES[cell.task].needs)]
     needs += ["torch", "scipy"] if "gp" in methods else []
     needs += ["cmaes"] if "cma" in methods else []
     require_packages("the experiment studies", list(dict.fromkeys(needs)))
@@ -129,37 +106,40 @@ class Hidden:
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         """Suggest a number between the bounds."""
-        return float(self._number(name, FloatDistribution(low, high, log=log)))
+        share = self._trial.suggest_float(self._alias(name), 0.0, 1.0)
+        value = low * (high / low) ** share if log else low + (high - low) * share
+        return min(max(value, low), high)
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         """Suggest a whole number between the bounds."""
-        return int(self._number(name, IntDistribution(low, high, log=log)))
-
-    def _number(self, name: str, distribution: FloatDistribution | IntDistribution) -> Any:
-        return shown(distribution, self._trial.suggest_float(self._alias(name), 0.0, 1.0))
+        return round(self.suggest_float(name, low, high, log=log))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Suggest one of the choices."""
-        distribution = CategoricalDistribution(choices)
-        hidden: Any = hidden_of(distribution)
-        letter = self._trial.suggest_categorical(self._alias(name), hidden.choices)
-        return shown(distribution, letter)
-
-    def report(self, value: float, step: int) -> None:
-        """Tell nothing."""
+        letters = [chr(ord("A") + i) for i in range(len(choices))]
+        letter = self._trial.suggest_categorical(self._alias(name), letters)
+        return choices[letters.index(letter)]
 
 
-class Told:
-    """A trial whose curve is not told."""
+class Clock:
+    """A trial that measures how long its sampler takes, and may keep its curve to itself."""
 
-    def __init__(self, trial: optuna.Trial) -> None:
-        self._trial = trial
+    def __init__(self, trial: Any, told: bool) -> None:
+        self._trial, self._told, self.seconds = trial, told, 0.0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._trial, name)
+        if name == "report" and not self._told:
+            return lambda *_: None
+        method = getattr(self._trial, name)
 
-    def report(self, value: float, step: int) -> None:
-        """Tell nothing."""
+        def timed(*args: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*args, **options)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return timed
 
 
 def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.BaseSampler:
@@ -174,8 +154,6 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     if cell.method == "cma":
         return samplers.CmaEsSampler(seed=seed)
     options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
-    if cell.options:
-        options["n_startup_trials"] = cell["start"]
     if cell.method == "words":
         options["description"] = task.description
     if cell.method == "network-tpe":
@@ -183,21 +161,25 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     return LLMSampler(client, **options)
 
 
-def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one study and return its line.
 
     Args:
         cell: Which study.
         source: The model string, where it is not what the results call the model.
-        record: File for the model's requests and answers.
+        record: Folder for the model's requests and answers.
     """
-    task = TASKS[cell.task]
-    client: Any = {"network": "network", "network-tpe": "network"}.get(cell.method)
-    if cell.method == "embedded":
-        client = load_model("smollm2", 1)
-    elif cell.method in CHAT:
-        client = load_model(source or cell.model)
-        client = RecordClient(client, record) if record else client
+    with contextlib.ExitStack() as opened:
+        client: Any = {"network": "network", "network-tpe": "network"}.get(cell.method)
+        if cell.method == "embedded":
+            client = load_model("smollm2", 1)
+        elif cell.method in CHAT:
+            client = opened.enter_context(answering(cell, source, record))
+        return _run(cell, client)
+
+
+def _run(cell: Cell, client: Any) -> Line:
+    task = STUDIES[cell.task]
     names: dict[str, str] = {}
     values: list[float | None] = []
     tests: list[float | None] = []
@@ -205,12 +187,8 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
 
     def objective(trial: optuna.Trial) -> float:
         nonlocal training
-        seen: Any = trial
-        if cell.method == "anonymous":
-            seen = Hidden(trial, names)
-        elif cell.method == "names":
-            seen = Told(trial)
-        asked = _Clock(seen)
+        seen: Any = Hidden(trial, names) if cell.method == "anonymous" else trial
+        asked = Clock(seen, cell.method not in ("names", "anonymous"))
         began = time.perf_counter()
         values.append(None)
         tests.append(None)
@@ -220,73 +198,75 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
             training += time.perf_counter() - began - asked.seconds
         if not math.isfinite(judged.valid):
             raise FloatingPointError(f"the validation loss is {judged.valid}")
-        values[-1], tests[-1] = _short(judged.valid), _short(judged.test)
+        values[-1], tests[-1] = short(judged.valid), short(judged.test)
         if cell.method == "words" and judged.said:
             trial.set_user_attr("feedback", judged.said)
         return judged.valid
 
     began = time.perf_counter()
-    with warnings.catch_warnings(), _quiet():
-        warnings.simplefilter("ignore")
-        sampler = make_sampler(cell, client, task)
-        study = optuna.create_study(sampler=sampler)
-        if cell.method == "default":
-            study.enqueue_trial(dict(task.default))
-        count = 1 if cell.method == "default" else cell.evaluations
-        study.optimize(objective, n_trials=count, catch=(Exception,))
-    spent = time.perf_counter() - began - training
-    line = cell.line(
+    lone = cell.method == "default"
+    count = 1 if lone else cell.evaluations
+    spent = search(
+        lambda: make_sampler(cell, client, task),
+        objective,
+        count,
+        task.default if lone else None,
+        catch=(Exception,),
+    )
+    if spent:
+        spent["stopped"] = len(values) < count
+    return cell.line(
         values=values,
         tests=tests,
         training_seconds=round(training, 2),
-        sampler_seconds=round(spent, 2),
+        sampler_seconds=round(time.perf_counter() - began - training, 2),
         llmopt=__version__,
+        **spent,
     )
-    if isinstance(sampler, LLMSampler):
-        usage = sampler.usage
-        line |= {
-            "stopped": len(values) < count,
-            "requests": usage.requests,
-            "tokens": [usage.prompt_tokens, usage.completion_tokens],
-            "proposals": usage.proposals,
-        }
-    return line
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep each trial's line of Optuna, and notes of llmopt, off the terminal."""
+def search(
+    make: Callable[[], optuna.samplers.BaseSampler],
+    objective: Callable[[optuna.Trial], float],
+    count: int,
+    first: Mapping[str, Any] | None = None,
+    direction: Literal["minimize", "maximize"] = "minimize",
+    catch: tuple[type[Exception], ...] = (),
+) -> Line:
+    """Run a study, and return what its model cost, if it has one.
+
+    Args:
+        make: Makes the sampler.
+        objective: Evaluates a trial.
+        count: Trials.
+        first: The parameters of the first trial, if they are given.
+        direction: Of the objective.
+        catch: Errors of the objective that fail a trial alone.
+    """
     loggers = [logging.getLogger("llmopt"), logging.getLogger("optuna")]
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    for logger in loggers:  # each trial's line of Optuna, and notes of llmopt
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sampler = make()
+            study = optuna.create_study(sampler=sampler, direction=direction)
+            if first is not None:
+                study.enqueue_trial(dict(first))
+            study.optimize(objective, n_trials=count, catch=catch)
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+    if not isinstance(sampler, LLMSampler):
+        return {}
+    usage = sampler.usage
+    tokens = [usage.prompt_tokens, usage.completion_tokens]
+    return {"requests": usage.requests, "tokens": tokens, "proposals": usage.proposals}
 
 
-class _Clock:
-    """A trial that measures how long its sampler takes."""
-
-    def __init__(self, trial: Any) -> None:
-        self._trial, self.seconds = trial, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._trial, name)
-
-        def timed(*args: Any, **options: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return method(*args, **options)
-            finally:
-                self.seconds += time.perf_counter() - began
-
-        return timed
-
-
-def _short(value: float) -> float:
+def short(value: float) -> float:
+    """Return a value with six digits."""
     return float(f"{value:.6g}")
 
 
@@ -351,7 +331,7 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "",
         "```",
         "llmopt bench --suite studies",
-        "python -m llmopt.benchmarks.experiments.studies --table-only  # this page",
+        "python -m llmopt.benchmarks.experiments.studies --table  # this page",
         "```",
         "",
         "## All tasks",
@@ -442,88 +422,22 @@ def _duels(found: Regrets, main: str, methods: Sequence[str]) -> list[str]:
     return ["", title, "", *Table.of(head, rows).markdown()]
 
 
-def make_start_table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return the Markdown page on the number of start-up trials."""
-
-    def named(line: Mapping[str, Any]) -> str:
-        start = f", {line['start']} at first" if "start" in line else ""
-        budget = f" ({line['evaluations']})" if line["evaluations"] != TRIALS else ""
-        return LABELS[line["method"]] + start + budget if start else line["method"]
-
-    found = regrets([{**line, "method": named(line)} for line in lines])
-    rows = []
-    for name, of in found.items():
-        means = [
-            f"{np.mean([*by_task(of[n]).values()]):.3f}" if n in of else "" for n in CHECKPOINTS
-        ]
-        label, _, start = name.partition(", ")
-        usual, lead = found.get(f"{label}, 5{start.lstrip('0123456789')}"), ""
-        if usual is not None and usual is not of:
-            n = max(of)
-            gaps = np.array([usual[n][key] - of[n][key] for key in usual[n]])
-            low, high = bootstrap_interval([gaps], mean)
-            lead = f"{gaps.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-        rows.append([LABELS.get(name, name), str(len(of[CHECKPOINTS[0]])), *means, lead])
-    text = [
-        "# Start-up trials",
-        "",
-        "Mean regret on test rows (see [studies.md](studies.md)) over five tuning tasks that are "
-        "in no other table, by the number of trials that are drawn before the model is asked; in "
-        "brackets the trials of a study, where they are not 40. The lead is that at the end.",
-        "",
-        "```",
-        "python -m llmopt.benchmarks.experiments.studies --start 0 1 5 10 --table-only",
-        "```",
-        "",
-    ]
-    head = ["method", "studies", *(f"{n} trials" for n in CHECKPOINTS), "lead over 5 [95 %]"]
-    return "\n".join([*text, *Table.of(head, rows).markdown(), ""])
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    defaults = {"methods": ["words"], "model": "", "seeds": 5, "trials": TRIALS}
-    parser = search_parser(__doc__ or "", TASKS, METHODS, RESULTS, **defaults)
-    parser.add_argument("--start", nargs="+", type=int, default=[], help="start-up trials")
-    args = parser.parse_args(argv)
-    make = make_start_table if args.start else make_table
-    if args.tasks == [*TASKS]:
-        args.tasks = [*(PRACTICE if args.start else STUDIES)]
-    if args.start and args.results == RESULTS:
-        args.results = START_UP
-    if not args.table_only:
-        _run(args)
-    write_page(args.results, make)
-
-
-def _run(args: argparse.Namespace) -> None:
-    cells = [
-        Cell.make(
-            task, m, seed, args.trials, (args.name or args.model) if m in CHAT else "", **more
-        )
-        for seed in range(args.first_seed, args.first_seed + args.seeds)
-        for task in args.tasks
-        for m in args.methods
-        for more in ([{"start": n} for n in args.start] if m in MODELS else ()) or [{}]
-    ]
-    check(cells)
-    run_searches(args, cells, run_cell, summary=_summary)
-
-
-def _run_all(
-    cells: Sequence[Cell], out: Path, *, jobs: int = 1, callbacks: Sequence[Callback] = ()
-) -> list[tuple[Cell, str]]:
-    if callbacks:
-        raise LLMOptError("--track does not follow the suite studies: leave it out")
-    return run_pool(cells, run_cell, out, jobs=jobs, summary=_summary)
-
-
-KIND = Kind(check, _run_all, read_lines, make_table)
-
-
 def _summary(line: Line) -> str:
     value = judged_after(line, TRIALS)
     return "nothing" if value is None else f"{value:.4g}"
 
 
+EXPERIMENT = Experiment(
+    list(STUDIES),
+    METHODS,
+    RESULTS,
+    run_cell,
+    make_table,
+    CHAT.__contains__,
+    {"methods": ["words"], "evaluations": TRIALS},
+    check=check,
+    summary=_summary,
+)
+
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main(__doc__)

@@ -24,16 +24,14 @@ Each arm tells the model less or more of the same search (`llmopt.policies.Polic
 Known tasks are known to a large model from its training: what counts as evidence are the
 systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
 
-    python -m llmopt.benchmarks.experiments.words --tasks zones --arms words --model openai:MODEL
-    python -m llmopt.benchmarks.experiments.words --tasks zones --arms cma random columns \
+    python -m llmopt.benchmarks.experiments.words --tasks zones --methods words --model openai:MODEL
+    python -m llmopt.benchmarks.experiments.words --tasks zones --methods cma random columns \
         --evaluations 100
 
-Each search appends one line to ``benchmarks/results/words.jsonl``; ``--table`` prints them. With
-``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again: every
-point is evaluated for real. The answers are played in their order even where the wording of the
-prompt has changed since, as it has since the committed recordings were made.
+A recording that is played again evaluates every point for real. The committed ones were made
+before the prompt had its present wording.
 
-    python -m llmopt.benchmarks.experiments.words --tasks zones --arms words \
+    python -m llmopt.benchmarks.experiments.words --tasks zones --methods words \
         --model replay:benchmarks/recordings/zones-words-0.jsonl --out /tmp/replayed.jsonl
 
 Runtime: minutes for the methods without a model; a model's answers take the rest.
@@ -41,13 +39,10 @@ Runtime: minutes for the methods without a model; a model's answers take the res
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import functools
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,10 +52,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import RescaleObservation
 
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
-from llmopt.benchmarks.engine.pool import run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
-from llmopt.benchmarks.experiments.recordings import recording
+from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.systems import (
     Cascade,
     ChangedObservation,
@@ -69,8 +63,6 @@ from llmopt.benchmarks.experiments.systems import (
 )
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.client.base import Client
-from llmopt.client.model_string import get_client
-from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch
@@ -305,84 +297,13 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
         }
 
 
-def load(model: str) -> Client:
-    """Return the client of a model string; a recording is played whatever it is asked."""
-    if model.startswith("replay:"):
-        return ReplayClient(recording(model.removeprefix("replay:")), strict=False)
-    return get_client(model)
-
-
-def command_line(
-    doc: str | None, tasks: Iterable[str], arms: Sequence[str], results: Path
-) -> argparse.ArgumentParser:
-    """Return the options of an experiment in which a chat model searches, arm by arm."""
-    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=list(tasks), default=["zones"])
-    parser.add_argument("--arms", nargs="+", choices=arms, default=arms[:1])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
-    parser.add_argument("--model", default="smollm2", help="model string")
-    parser.add_argument("--answered-by", default="", help="who answered, for folder: and replay:")
-    parser.add_argument("--record", type=Path, help="folder for the recordings")
-    parser.add_argument("--out", type=Path, default=results)
-    parser.add_argument("--table", action="store_true", help="make the table of what was measured")
-    return parser
-
-
-def run_searches(
-    args: argparse.Namespace, run: Callable[..., Line], summary: Callable[[Line], str]
-) -> None:
-    """Run the searches that the command line names."""
-    answerer = args.answered_by or args.model
-    cells = [
-        Cell(t, arm, seed, args.evaluations, arm if arm in BASELINES else answerer)
-        for t, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
-    ]
-    one = functools.partial(run, model=args.model, record=args.record)
-    run_pool(cells, one, args.out, summary=summary)
-
-
-def main() -> None:
-    """Run searches, or show what was measured."""
-    parser = command_line(__doc__, TASKS, (*ARMS, *BASELINES), RESULTS)
-    parser.add_argument("--picture", type=Path, help="draw what was measured into this file")
-    args = parser.parse_args()
-    if args.table or args.picture:
-        from llmopt.benchmarks.experiments import words_page
-
-        lines = read_lines(args.out)
-        if args.picture:
-            words_page.picture(lines, args.picture)
-        else:
-            print(words_page.table(lines))
-        return
-    run_searches(args, run_cell, _summary_of)
-
-
-@contextlib.contextmanager
-def answering(cell: Cell, model: str, record: Path | None) -> Iterator[Client]:
-    """Open the model that answers a search; its answers are kept in a folder, if there is one."""
-    with contextlib.ExitStack() as opened:
-        client = load(model)
-        opened.callback(getattr(client, "close", lambda: None))
-        if record is not None:
-            record.mkdir(parents=True, exist_ok=True)
-            client = RecordClient(client, kept_in(record, cell))
-        yield client
-
-
-def kept_in(record: Path, cell: Cell) -> Path:
-    """Return the file of a search's recording."""
-    return record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
-
-
-def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one search and return its line."""
     began = time.monotonic()
     if cell.method in BASELINES:
         found = run_baseline(cell.task, cell.method, cell.seed, cell.evaluations)
     else:
-        with answering(cell, model, record) as client:
+        with answering(cell, source, record) as client:
             found = run_model(cell.task, cell.method, client, cell.seed, cell.evaluations)
     seconds = round(time.monotonic() - began, 1)
     return cell.line(known=cell.task not in UNKNOWN, **found, seconds=seconds)
@@ -393,5 +314,35 @@ def _summary_of(line: dict[str, Any]) -> str:
     return f"best {line['best']:.5g}, held-out {line['held_out']:.5g} ± {error:.2g}"
 
 
+def make_cell(task: str, method: str, seed: int, evaluations: int, model: str) -> Cell:
+    """Return the cell of a search; a method without a model stands in its place."""
+    return Cell(task, method, seed, evaluations, model or method)
+
+
+def _page(lines: Sequence[Line]) -> str:
+    from llmopt.benchmarks.experiments import words_page
+
+    return words_page.table(lines)
+
+
+def _picture(lines: Sequence[Line]) -> bytes:
+    from llmopt.benchmarks.experiments import words_page
+
+    return words_page.picture(lines)
+
+
+EXPERIMENT = Experiment(
+    list(TASKS),
+    (*ARMS, *BASELINES),
+    RESULTS,
+    run_cell,
+    _page,
+    ARMS.__contains__,
+    {"tasks": ["zones"], "methods": ["words"], "evaluations": EVALUATIONS, "model": "smollm2"},
+    cell=make_cell,
+    summary=_summary_of,
+    draw=_picture,
+)
+
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main(__doc__)

@@ -6,7 +6,6 @@ python -m llmopt.benchmarks.experiments.words --table
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -15,7 +14,6 @@ from llmopt.benchmarks.engine.cell import Line
 from llmopt.benchmarks.experiments.words import ARMS, BASELINES, UNKNOWN
 from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
 from llmopt.benchmarks.report.table import Table
-from llmopt.files import write_bytes_atomically
 
 COLUMNS = {
     "words": "words and feedback",
@@ -135,7 +133,7 @@ def _cell(group: Sequence[Line], chat: bool) -> str:
     return text + (f" ({', '.join(str(len(g['curve'])) for g in group)})" if chat else "")
 
 
-def picture(lines: Sequence[Line], path: Path) -> None:
+def picture(lines: Sequence[Line]) -> bytes:
     """Draw the best value so far of each search on systems that no model can know.
 
     Systems that were not searched without words, and earlier forms of the prompt, are left out.
@@ -163,4 +161,4 @@ def picture(lines: Sequence[Line], path: Path) -> None:
     styles = {arm: {"color": c, "linewidth": w} for arm, (_, c, w) in looks.items()}
     labels = {arm: name for arm, (name, _, _) in looks.items()}
     grid = [drawn[i : i + 3] for i in range(0, len(drawn), 3)]
-    write_bytes_atomically(path, panels(grid, Look(styles, labels)))
+    return panels(grid, Look(styles, labels))

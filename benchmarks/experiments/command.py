@@ -1,0 +1,127 @@
+"""The one command of the experiments: it runs the searches that a file lacks, and makes their page.
+
+    python -m llmopt.benchmarks.experiments.NAME --tasks T --methods M --seeds 0 1 --model MODEL
+    python -m llmopt.benchmarks.experiments.NAME --table
+
+A line of the results is one search and is not run again; the page beside the file is made from it
+alone. With ``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them
+again, in their order even where the wording of the prompt has changed since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.experiments.recordings import recording
+from llmopt.client.base import Client
+from llmopt.client.local import LocalClient
+from llmopt.client.model_string import get_client
+from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.files import write_bytes_atomically
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment searches, and what it makes of the lines."""
+
+    tasks: Sequence[str]
+    methods: Sequence[str]  # or arms
+    results: Path
+    run: Callable[..., Line]  # `run(cell, source=, record=)` runs a search and returns its line
+    page: Callable[[Sequence[Line]], str]  # makes the Markdown page
+    asks: Callable[[str], bool]  # whether a method asks the model of the command line
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of the command's options
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of cells, with all values
+    cell: Callable[..., Cell] = Cell.make
+    check: Callable[[Sequence[Cell]], None] = lambda cells: (
+        None
+    )  # raises where a package is missing
+    # returns the cells to run of some, given the lines that there are
+    missing: Callable[[Sequence[Cell], Sequence[Line]], Sequence[Cell]] = lambda cells, lines: cells
+    summary: Callable[[Line], str] = lambda line: "done"
+    draw: Callable[[Sequence[Line]], bytes | None] | None = None  # makes the picture, if it can be
+
+    def parser(self, doc: str | None) -> argparse.ArgumentParser:
+        """Return the command's options."""
+        parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+        add = parser.add_argument
+        for name, values in {"tasks": self.tasks, "methods": self.methods, **self.options}.items():
+            kind = type(values[0])
+            add(f"--{name}", nargs="+", type=kind, choices=values, default=list(values))
+        add("--seeds", nargs="+", type=int, default=[0])
+        add("--evaluations", type=int, metavar="N", help="of each search")
+        add("--model", default="", help="model string, for methods that ask one")
+        add("--name", help="what the results call the model (default: its string)")
+        add("--record", type=Path, metavar="DIR", help="folder for the model's answers")
+        add("--jobs", type=int, default=1, help="searches run at once")
+        add("--out", type=Path, metavar="FILE", default=self.results, help="results")
+        add("--table", action="store_true", help="run nothing: make the page")
+        if self.draw is not None:
+            add("--picture", type=Path, metavar="FILE", help="draw what was measured")
+        parser.set_defaults(**self.defaults)
+        return parser
+
+    def main(self, doc: str | None, argv: Sequence[str] | None = None) -> None:
+        """Run the searches that the command line names, and make page and picture."""
+        args = self.parser(doc).parse_args(argv)
+        if not args.table:
+            wanted = self._cells(args)
+            self.check(wanted)
+            lines = read_lines(args.out) if args.out.exists() else []
+            run = functools.partial(self.run, source=args.model, record=args.record)
+            cells = self.missing(wanted, lines)
+            run_pool(cells, run, args.out, jobs=args.jobs, summary=self.summary)
+        lines = read_lines(args.out)
+        page = self.page(lines)
+        args.out.with_suffix(".md").write_text(page.rstrip("\n") + "\n", encoding="utf-8")
+        print(page)
+        if self.draw is not None and args.picture and (picture := self.draw(lines)):
+            write_bytes_atomically(args.picture, picture)
+
+    def _cells(self, args: argparse.Namespace) -> list[Cell]:
+        """Return the cells of all combinations, whole seeds first."""
+        values = [getattr(args, name) for name in self.options]
+        found = []
+        for seed, *chosen, task, method in itertools.product(
+            args.seeds, *values, args.tasks, args.methods
+        ):
+            model = (args.name or args.model) if self.asks(method) else ""
+            options = dict(zip(self.options, chosen, strict=True))
+            found.append(self.cell(task, method, seed, args.evaluations, model, **options))
+        return found
+
+
+@contextlib.contextmanager
+def answering(cell: Cell, source: str = "", record: Path | None = None) -> Iterator[Client]:
+    """Open the model that answers a search; its answers are kept in a folder, if there is one."""
+    with contextlib.ExitStack() as opened:
+        client = load(source or cell.model)
+        if not isinstance(client, LocalClient):  # which stays loaded for the next search
+            opened.callback(getattr(client, "close", lambda: None))
+        if record is not None:
+            record.mkdir(parents=True, exist_ok=True)
+            client = RecordClient(client, kept_in(record, cell))
+        yield client
+
+
+def load(model: str) -> Client:
+    """Return the client of a model string; a recording is played whatever it is asked."""
+    if model.startswith("replay:"):
+        return ReplayClient(recording(model.removeprefix("replay:")), strict=False)
+    if model == "smollm2" or model.startswith("gguf:"):
+        return load_model(model, 1)
+    return get_client(model)
+
+
+def kept_in(record: Path, cell: Cell) -> Path:
+    """Return the file of a search's recording."""
+    return record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
