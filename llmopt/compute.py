@@ -129,7 +129,7 @@ class Calculator:
         assert self._sandbox is not None
         found = self._sandbox.call("run", code, dict(seen), MOST_OUTPUT)
         # A block can take over its worker: whatever comes is checked.
-        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], list):
+        if isinstance(found, list) and len(found) == 2 and isinstance(found[1], list):
             text, names = found
             if all(isinstance(one, str) for one in (text, *names)):
                 return text, tuple(names)

@@ -245,7 +245,7 @@ class Sandbox:
                 self._used += time.monotonic() - started
         if code == worker.OK:
             return answer
-        if code == worker.OK_PRINTED and isinstance(answer, tuple) and len(answer) == 2:
+        if code == worker.OK_PRINTED and isinstance(answer, list) and len(answer) == 2:
             self._keep(answer[1])
             return answer[0]
         broken = code == worker.BROKEN and kind == worker.SETUP  # later it is a candidate's lie
@@ -274,7 +274,7 @@ class Sandbox:
         trace = []
         steps = answer.get("trace")
         for step in steps[-8:] if isinstance(steps, list) else ():
-            if isinstance(step, tuple) and len(step) == 3 and isinstance(step[0], int):
+            if isinstance(step, list) and len(step) == 3 and isinstance(step[0], int):
                 trace.append((step[0], _text(step[1], 100), _text(step[2], 200)))
         name = _text(answer.get("type"), 100) or "an exception"
         message = _text(answer.get("message"), 2000)

@@ -2,7 +2,7 @@
 
 It is started by file name in a process of its own and imports nothing of llmopt by name, so
 that it starts fast and holds nothing worth stealing: no environment variables, no open
-file but its two pipes, no scores. Protocol: see `llmopt.code.sandbox.sandbox`.
+file but its socket, no scores. Protocol: see `llmopt.code.sandbox.sandbox`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Worker:
         self._printed = _Printed()
 
     def serve(self) -> None:
-        """Answer requests until the parent closes the pipe."""
+        """Answer requests until the parent closes its end."""
         handlers: dict[int, Callable[[Any], Any]] = {
             SETUP: self._setup,
             ANALYSE: self._analyse,

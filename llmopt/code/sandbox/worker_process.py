@@ -1,4 +1,4 @@
-"""A worker process and the two pipes to it: messages with a deadline, and a sure end.
+"""A worker process and the socket to it: messages with a deadline, and a sure end.
 
 What arrives is measured before it is kept: a message that is too long, out of step or
 unreadable ends the worker.
@@ -10,8 +10,8 @@ import contextlib
 import json
 import os
 import queue
-import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,8 +25,13 @@ from typing import Any
 from llmopt.code.failure import CandidateError, SandboxError
 from llmopt.code.sandbox import encoding, worker
 
-_POLL_SECONDS = 1e6  # poll takes no more than 2**31 ms
+_MOST_SECONDS = 1e6  # a socket waits no more than 2**31 ms
+# That the reader is gone comes as an error, also in a program that lets SIGPIPE kill it.
+_QUIET = getattr(socket, "MSG_NOSIGNAL", 0)
 WORKER = str(Path(worker.__file__).resolve())
+
+
+_Started = tuple[subprocess.Popen[bytes], socket.socket]
 
 
 class Channel:
@@ -39,20 +44,14 @@ class Channel:
         self._lock = threading.Lock()
         command = [sys.executable, "-B", WORKER, json.dumps(import_path()), str(self._owner)]
         try:
-            self._process = _start(command)
+            self._process, self._socket = _start(command)
         except OSError as error:
             raise SandboxError(
                 f"cannot start a worker ({error}). Close some candidates, or raise the limits of "
                 f"processes and open files, and check that {sys.executable} runs"
             ) from error
         self.pid = self._process.pid
-        self._finalizer = weakref.finalize(self, _kill, self._process, self._owner)
-        self._polls: dict[int, Any] = {}
-        for name, event in (("stdin", select.POLLOUT), ("stdout", select.POLLIN)):
-            fd = self._fd(name)
-            os.set_blocking(fd, False)
-            self._polls[fd] = select.poll()
-            self._polls[fd].register(fd, event)
+        self._finalizer = weakref.finalize(self, _kill, self._process, self._socket, self._owner)
 
     @property
     def mine(self) -> bool:
@@ -81,34 +80,29 @@ class Channel:
             self._number = (self._number + 1) & 0xFFFFFFFF
             deadline = time.monotonic() + seconds
             try:
-                self._send(
-                    encoding.HEADER.pack(len(payload), self._number, kind) + payload, deadline
-                )
+                self._wait_until(deadline)
+                header = encoding.HEADER.pack(len(payload), self._number, kind)
+                self._socket.sendall(header + payload, _QUIET)
                 return self._receive(deadline)
+            except TimeoutError:
+                self.close()
+                raise CandidateError(
+                    "it did not finish within its wall-clock limit (WorkerLimits.call_seconds) and "
+                    "was stopped",
+                    "timeout",
+                ) from None
+            except OSError:  # its end is closed
+                raise self._dead() from None
             except BaseException:
                 self.close()
                 raise
 
-    def _send(self, data: bytes, deadline: float) -> None:
-        fd = self._fd("stdin")
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[_write(fd, view) :]
-            except BlockingIOError:
-                self._wait(fd, deadline)
-            except BrokenPipeError:
-                raise self._dead() from None
-
     def _receive(self, deadline: float) -> tuple[int, Any]:
-        fd, size = self._fd("stdout"), encoding.HEADER.size
+        size = encoding.HEADER.size
         data, wanted = bytearray(), size
         while len(data) < wanted:
-            self._wait(fd, deadline)
-            try:
-                part = os.read(fd, 1 << 18)
-            except BlockingIOError:
-                continue
+            self._wait_until(deadline)
+            part = self._socket.recv(1 << 18)
             if not part:
                 raise self._dead()
             data += part
@@ -127,21 +121,15 @@ class Channel:
         except encoding.EncodingError as error:
             raise _wrong(f"its answer cannot be read: {error}") from None
 
-    def _wait(self, fd: int, deadline: float) -> None:
+    def _wait_until(self, deadline: float) -> None:
         left = deadline - time.monotonic()
-        if left <= 0 or not self._polls[fd].poll(min(left, _POLL_SECONDS) * 1000):
-            raise CandidateError(
-                "it did not finish within its wall-clock limit (WorkerLimits.call_seconds) and was "
-                "stopped",
-                "timeout",
-            )
-
-    def _fd(self, name: str) -> int:
-        return int(getattr(self._process, name).fileno())
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(min(left, _MOST_SECONDS))
 
     def _dead(self) -> CandidateError:
         """Return the error that says of what the worker died."""
-        # The pipe closed: let it die of its own cause before it is killed.
+        # It was closed: let it die of its own cause before it is killed.
         with contextlib.suppress(ChildProcessError):
             _await_death(self._process, 2.0)
         self.close()
@@ -161,7 +149,7 @@ def import_path() -> list[str]:
 _starters: dict[int, queue.SimpleQueue[tuple[list[str], Future[Any]]]] = {}
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str]) -> _Started:
     """Start a worker from a thread that lives as long as this process.
 
     A worker dies with its parent (`llmopt.code.sandbox.confine.die_with`), and to the kernel
@@ -174,7 +162,7 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
         orders = _starters[os.getpid()] = queue.SimpleQueue()
         # A daemon: unlike others it goes on while threads outlive the main program.
         threading.Thread(target=_serve, args=(orders.get,), name="llmopt", daemon=True).start()
-    started: Future[subprocess.Popen[bytes]] = Future()
+    started: Future[_Started] = Future()
     orders.put((command, started))
     return started.result()
 
@@ -188,32 +176,23 @@ def _serve(take: Callable[[], tuple[list[str], Future[Any]]]) -> None:
             started.set_exception(error)
 
 
-def _popen(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        cwd="/",
-        env=_scrubbed(),
-        start_new_session=True,
-    )
-
-
-def _write(fd: int, data: memoryview) -> int:
-    """Write to a pipe; that its reader is gone comes as an error and never as a signal."""
-    if signal.getsignal(signal.SIGPIPE) not in (signal.SIG_DFL, None):
-        return os.write(fd, data)  # Python ignores the signal
-    # The program took that back: a worker could kill it by closing its end.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))
-    try:
-        return os.write(fd, data)
-    except BrokenPipeError:
-        signal.sigwait((signal.SIGPIPE,))
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _popen(command: list[str]) -> _Started:
+    mine, its = socket.socketpair()
+    with its:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=its.fileno(),
+                stdout=its.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=_scrubbed(),
+                start_new_session=True,
+            )
+        except BaseException:
+            mine.close()
+            raise
+    return process, mine
 
 
 def _wrong(message: str) -> CandidateError:
@@ -243,17 +222,14 @@ def _await_death(process: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(0.005)
 
 
-def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
+def _kill(process: subprocess.Popen[bytes], line: socket.socket, owner: int) -> None:
     # A fork of the owner may drop its copy of a channel, but the worker is not its own.
     if process.returncode is None and os.getpid() == owner:
         # It is not reaped, so that the number still means this group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    line.close()
 
 
 def _cause(process: subprocess.Popen[bytes]) -> str:
