@@ -15,7 +15,7 @@ _REPEATED = re.compile(r"(.)\1+")
 _SENTENCE = re.compile(
     r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)[ ]+"
 )  # between two
-_BLANKS = re.compile(r"[ \t]+")
+_BLANKS = re.compile(r"[ \t]{2,}")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 _USUAL = b"\n\t" + bytes(range(32, 127))
 _INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # harmless, and parts of words and emojis
@@ -111,8 +111,5 @@ def estimate_tokens(text: str) -> int:
     punctuation mark and line break; one for each UTF-8 byte of any other character.
     """
     total = len(text) if text.isascii() else len(text.encode(errors="replace"))
-    for word in _WORDS.findall(text):
-        total -= len(word) - (len(word) + 2) // 3
-    for blanks in _BLANKS.findall(text):
-        total -= len(blanks) - (len(blanks) > 1)
-    return total
+    total -= sum([2 * len(word) // 3 for word in _WORDS.findall(text)])
+    return total - text.count(" ") - text.count("\t") + len(_BLANKS.findall(text))

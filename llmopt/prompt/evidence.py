@@ -14,16 +14,15 @@ seen, the others a row and one line.
 from __future__ import annotations
 
 import heapq
-import math
 import re
-from bisect import bisect_left, bisect_right, insort
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 from llmopt.history import History, Trial
-from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
+from llmopt.prompt.answer import MAX_NOTE, zero_point
 from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
 from llmopt.prompt.differences import (
     gain,
@@ -33,6 +32,7 @@ from llmopt.prompt.differences import (
     telling,
     within_noise,
 )
+from llmopt.prompt.past import RANDOM, Past, thought
 from llmopt.space import Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.text import cut, cut_sentences, estimate_tokens
@@ -50,7 +50,6 @@ _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are d
 _RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
 _ANSWERS, _POINTS = 3, 5  # latest answers, and points in them, that tell whether it still gets on
-_RANDOM = ("warmup", "fallback")
 _TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)
 _TUNED = ("cma", "refine", "finish")
 _SOURCES = {
@@ -65,6 +64,17 @@ _SOURCES = {
 }
 
 
+@dataclass
+class _Draft:
+    """A log that trials are added to until it is full, and then cut."""
+
+    first: int  # how many trials it began with
+    trials: list[Trial]  # those that were seen
+    top: list[tuple[tuple[float, float], int]]  # rank and number of the best of them
+    kept: list[tuple[Trial, bool]] = field(default_factory=list)  # see `Evidence._laid_out`
+    used: int = 0  # tokens
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What the trials show, in words."""
@@ -76,8 +86,15 @@ class Evidence:
     feedback_limit: int = FEEDBACK_CHARS  # characters of feedback shown for one trial
     budget: int | None = None  # tokens of the log; `None` for no limit
     count: Callable[[str], int] = estimate_tokens  # counts the tokens of a text
-    _made: dict[tuple[int, bool], tuple[str, int]] = field(default_factory=dict, compare=False)
-    _rows: dict[int, str] = field(default_factory=dict, compare=False)
+    past: Past = field(default_factory=Past, compare=False)  # what is known of an earlier prompt
+
+    @cached_property
+    def _past(self) -> Past:
+        """What each trial is beside those before it."""
+        history = self.history
+        noise = history.noisy and history.deviation
+        facts = self.space, self.labels, self.feedback_limit, self.count, history.directions, noise
+        return self.past.read(history, history.noisy, *facts)
 
     # -- the log --------------------------------------------------------------------------
 
@@ -112,34 +129,41 @@ class Evidence:
         trials = sorted(self.shown, key=lambda t: t.number)
         if self.budget is None:
             return [(t, True) for t in trials]
-        first = max(0, len(trials) // _STEP - 1) * _STEP
-        kept: list[tuple[Trial, bool]] = []
-        top = heapq.nsmallest(_BEST, ((self.history.rank(t), t.number, t) for t in trials[:first]))
-        used = 0
-        if first:
-            kept, used = self._shortened(trials[:first], [t for *_, t in top])
-        for i in range(first, len(trials)):
-            insort(top, (self.history.rank(trials[i]), trials[i].number, trials[i]))
-            del top[_BEST:]
-            kept.append((trials[i], True))
-            used += self._entry(trials[i], True)[1]
-            if used > self.budget:
-                kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
+        kept = self._draft(trials, self.budget).kept
         answers = {t.number for t in self._answers[-1]} if self._answers else set()
         fresh = [t for t in trials if t.number in answers]
         if sum(self._entry(t, True)[1] for t in fresh) > self.budget:
-            return kept
+            return [*kept]
         # What the latest answer brought is seen in full once at least.
         older = [one for one in kept if one[0].number not in answers]
         return sorted([*older, *((t, True) for t in fresh)], key=lambda one: one[0].number)
 
-    def _shortened(
-        self, trials: list[Trial], top: list[Trial]
-    ) -> tuple[list[tuple[Trial, bool]], int]:
-        """Return what stays of the log, about two thirds of the budget, and its size."""
-        budget = self.budget or 0
+    def _draft(self, trials: list[Trial], budget: int) -> _Draft:
+        """Return the log of some trials, made from that of the prompt before."""
+        first = max(0, len(trials) // _STEP - 1) * _STEP
+        past, draft = self._past, self._past.drafts.get(budget)
+        if draft is None or draft.first != first or draft.trials != trials[: len(draft.trials)]:
+            top = heapq.nsmallest(_BEST, ((past.ranks[t.number], t.number) for t in trials[:first]))
+            draft = past.drafts[budget] = _Draft(first, trials[:first], top)
+            if first:
+                self._shorten(draft, budget)
+        for trial in trials[len(draft.trials) :]:
+            draft.trials.append(trial)
+            insort(draft.top, (past.ranks[trial.number], trial.number))
+            del draft.top[_BEST:]
+            draft.kept.append((trial, True))
+            draft.used += self._entry(trial, True)[1]
+            if draft.used > budget:
+                self._shorten(draft, budget)
+        return draft
+
+    def _shorten(self, draft: _Draft, budget: int) -> None:
+        """Cut a log to about two thirds of its budget."""
+        trials = draft.trials
         if len(self.history.directions) > 1:
             top = list(replace(self.history, trials=tuple(trials)).ranked[:_BEST])
+        else:
+            top = [self.history.trials[number] for _, number in draft.top]
         top = [t for t in top if t.state == "complete"]
         latest = trials[: -_LATEST - 1 : -1]
         turns = [t for i in range(_BEST_FULL) for t in (*latest[i : i + 1], *top[i : i + 1])]
@@ -154,48 +178,31 @@ class Evidence:
                 if (notes or not known) and used + size <= most:
                     chosen[trial.number] = (trial, notes)
                     used += size
-        return [chosen[number] for number in sorted(chosen)], used
+        draft.kept, draft.used = [chosen[number] for number in sorted(chosen)], used
 
     def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
         """Return a trial's row with its notes, or with one line of them, and its tokens."""
-        if trial.number in self._done_with:
-            row = self._row(trial)
-            return row, self.count(row) + 1
-        made = self._made.get((trial.number, full))
+        made = self._past.entries.get((trial.number, full))
         if made is None:
-            notes = self._notes(trial) if full else self._brief(trial)
+            notes = ""
+            if trial.number not in self._past.done_with:
+                notes = self._notes(trial) if full else self._brief(trial)
             text = "\n".join([self._row(trial), *([notes] if notes else [])])
             text += "\n" if notes and full else ""
-            made = self._made[trial.number, full] = text, self.count(text) + 1
+            made = self._past.entries[trial.number, full] = text, self.count(text) + 1
         return made
-
-    @cached_property
-    def _done_with(self) -> frozenset[int]:
-        """Numbers of the points drawn before the model's first design: their rows are enough.
-
-        The best of them keeps its notes where that design is worse.
-        """
-        if self.drawn == len(self.history.trials):
-            return frozenset()
-        drawn = {t.number for t in self.history.trials[: self.drawn] if t.source in _RANDOM}
-        best = self._bests[self.drawn]
-        if best is not None and not self.history.better(self.history.trials[self.drawn], best):
-            drawn.discard(best.number)
-        return frozenset(drawn)
 
     # -- one experiment -------------------------------------------------------------------
 
     def _row(self, trial: Trial) -> str:
-        if trial.number not in self._rows:  # an entry with its notes, and one without, share it
-            self._rows[trial.number] = self._made_row(trial)
-        return self._rows[trial.number]
-
-    def _made_row(self, trial: Trial) -> str:
-        head = [f"#{trial.number + 1}", *self.score(trial, self._bests[trial.number])]
-        if len(self.labels) <= _COLUMNS:
-            head += [self.value(trial, i) for i in range(len(self.labels))]
-        moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
-        return " | ".join([*head, self.difference(trial) + moved])
+        rows = self._past.rows
+        if trial.number not in rows:  # an entry with its notes, and one without, share it
+            head = [f"#{trial.number + 1}", *self.score(trial, self._past.bests[trial.number])]
+            if len(self.labels) <= _COLUMNS:
+                head += [self.value(trial, i) for i in range(len(self.labels))]
+            moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
+            rows[trial.number] = " | ".join([*head, self.difference(trial) + moved])
+        return rows[trial.number]
 
     def score(self, trial: Trial, best: Trial | None, digits: int = 0) -> list[str]:
         """Return one cell for each objective: the value with its standard error.
@@ -208,7 +215,7 @@ class Evidence:
         if trial.rewards is None or trial.state == "failed":
             return ["failed"] * objectives
         cells = [number(r) for r in trial.rewards]
-        digits = digits or telling(trial.rewards[0], self._nearest[trial.number], 6)
+        digits = digits or telling(trial.rewards[0], self._past.nearest[trial.number], 6)
         if best is not None and best.rewards is not None:
             digits = telling(trial.rewards[0], best.rewards[0], digits)
         cells[0] = number(trial.rewards[0], digits)
@@ -236,7 +243,7 @@ class Evidence:
             return self.space.format(index, value)
         digits = 9
         if trial.source in _TUNED or (trial.source != "llm" and len(self.labels) > _COLUMNS):
-            best = self._bests[trial.number]
+            best = self._past.bests[trial.number]
             other = value if best is None else best.values[index]
             other = value if other is ABSENT else other
             digits = min(telling(float(value), float(other), 4), 9)
@@ -275,8 +282,8 @@ class Evidence:
 
     def _notes(self, trial: Trial) -> str:
         lines = []
-        said = _thought(trial)
-        if said.lesson and trial.number + 1 not in self._withdrawn:
+        said = thought(trial)
+        if said.lesson and trial.number not in self._past.withdrawn:
             lines.append(f"lesson: {_sentences(said.lesson, _MAX_LESSON)}")
         if said.hypothesis:
             hypothesis = _sentences(said.hypothesis, _MAX_HYPOTHESIS)
@@ -294,19 +301,6 @@ class Evidence:
         ends = (line for line in lines if _TELLING.search(line[:60]))
         return quoted(cut(next(ends, lines[0] if lines else ""), _MAX_BRIEF))
 
-    @cached_property
-    def _withdrawn(self) -> frozenset[int]:
-        """Numbers of the experiments whose lessons a later answer has withdrawn."""
-        asked = (t for t in self.history.trials if t.source == "llm")
-        struck = (
-            (int(n), trial.number + 1)
-            for trial in asked
-            if "withdrawn" in trial.explanation.casefold()  # far quicker than the search
-            for found in WITHDRAWN.finditer(trial.explanation)
-            for n in re.findall(r"\d+", found[1])
-        )
-        return frozenset(n for n, by in struck if n < by)
-
     def _outcome(self, trial: Trial) -> str:
         """Say what a hypothesis has brought."""
         if trial.state != "complete" or trial.rewards is None:
@@ -317,7 +311,7 @@ class Evidence:
         parent = self.parent(trial)
         if parent is not None and parent.rewards is not None:
             notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
-        before = self._bests[trial.number]
+        before = self._past.bests[trial.number]
         if before is not None and before is not parent:
             notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return f" -> {'; '.join(notes)}" if notes else ""
@@ -327,7 +321,7 @@ class Evidence:
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
         long = len(text) > _BRIEF and trial.source != "llm"
-        if long and self._bests_of_runs[trial.number] is not trial:
+        if long and self._past.best_of_run(trial) is not trial:
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return quoted(text)
@@ -337,48 +331,6 @@ class Evidence:
 
     # -- where a point came from ----------------------------------------------------------
 
-    @cached_property
-    def _bests(self) -> list[Trial | None]:
-        """The best trial before each trial, in their order; a check is no rival of the others."""
-        best: Trial | None = None
-        least = math.inf, math.inf
-        found = []
-        for trial in self.history.trials:
-            found.append(best)
-            rank = self.history.rank(trial)
-            if rank < least and trial.kind != "check":
-                best, least = trial, rank
-        return found
-
-    @cached_property
-    def _nearest(self) -> list[float | None]:
-        """For each trial the nearest other value of f before it."""
-        seen: list[float] = []
-        found = []
-        for trial in self.history.trials:
-            near: float | None = None
-            if trial.rewards is not None and trial.state == "complete":
-                value = trial.rewards[0]
-                at = bisect_left(seen, value), bisect_right(seen, value)
-                around = (*seen[max(0, at[0] - 1) : at[0]], *seen[at[1] : at[1] + 1])
-                near = min([(abs(v - value), v) for v in around], default=(0.0, None))[1]
-                if at[0] == at[1]:
-                    seen.insert(at[0], value)
-            found.append(near)
-        return found
-
-    @cached_property
-    def _bests_of_runs(self) -> list[Trial]:
-        """For each trial the best one up to the end of its run of points not from a model."""
-        found: list[Trial] = []
-        pairs = zip(self.history.trials, self._bests, strict=True)
-        for trial, before in reversed(list(pairs)):
-            if not found or self.history.trials[trial.number + 1].source == "llm":
-                worse = before is not None and not self.history.better(trial, before)
-                best = before if before is not None and worse else trial
-            found.append(best)
-        return found[::-1]
-
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
 
@@ -387,7 +339,7 @@ class Evidence:
         more than half of them. Of a point that the user measured again it is the first
         measurement.
         """
-        named = _thought(trial).start
+        named = thought(trial).start
         if isinstance(named, int) and 1 <= named <= trial.number:
             return self.history.trials[named - 1]
         if named in ("new", "zero"):
@@ -447,18 +399,20 @@ class Evidence:
         """Whether any trial was told with a standard error."""
         return any(t.stderr is not None for t in self.history.trials)
 
-    @cached_property
+    @property
     def paired(self) -> bool:
         """Whether points are measured on the same starts, and compared start by start."""
-        return not self.history.noisy and any(len(t.samples) > 1 for t in self.history.trials)
+        return self._past.paired
 
-    @cached_property
-    def _ranked(self) -> tuple[Trial, ...]:
-        return tuple(t for t in self.history.ranked if t.kind != "check")
+    def _ranked(self, n: int) -> list[Trial]:
+        """Return the best trials, best first, but for checks."""
+        if len(self.history.directions) == 1:
+            return [self.history.trials[number] for _, number in self._past.ranked[:n]]
+        return [t for t in self.history.ranked if t.kind != "check"][:n]
 
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first."""
-        best = self._ranked[:n]
+        best = self._ranked(n)
         values = [t.rewards[0] for t in best if t.rewards]
         digits = max((telling(a, b, 6) for a, b in pairwise(values)), default=6)
         scores = (self.score(t, best[0], digits) for t in best)
@@ -474,27 +428,14 @@ class Evidence:
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
-        cells = self.score(trial, self._bests[trial.number])
+        cells = self.score(trial, self._past.bests[trial.number])
         said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
         return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
-    @cached_property
+    @property
     def _answers(self) -> list[list[Trial]]:
-        """The model's points by answer, but for an answer of which some are still measured.
-
-        A point is of the answer before it where it has a hypothesis alone, and cost the same.
-        """
-        found: list[list[Trial]] = []
-        for trial in self.history.trials:
-            if trial.source != "llm":
-                continue
-            said = _thought(trial)
-            alone = said.hypothesis and not (said.lesson or said.analysis)
-            if found and alone and _costs(found[-1][-1]) == _costs(trial):
-                found[-1].append(trial)
-            else:
-                found.append([trial])
-        return found[:-1] if self.history.pending else found
+        """The model's points by answer, but for an answer of which some are still measured."""
+        return self._past.answers[: -1 if self.history.pending else None]
 
     def noise(self) -> str:
         """Say how far measurements of one point lie apart, where it is known."""
@@ -510,7 +451,7 @@ class Evidence:
 
         An answer is judged as a whole: a scan is not over at its first point.
         """
-        best = next(iter(self._ranked), None)
+        best = next(iter(self._ranked(1)), None)
         count = _ANSWERS
         while sum(map(len, self._answers[-count:])) < _POINTS and count < len(self._answers):
             count += 1
@@ -523,8 +464,8 @@ class Evidence:
             return (
                 f"{said} lie within the noise: none differs from the best by two standard errors."
             )
-        before = self._bests[latest[0].number]
-        start = self._bests[self.drawn] or self.history.complete[0]
+        before = self._past.bests[latest[0].number]
+        start = self._past.bests[self.drawn] or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:
@@ -547,39 +488,34 @@ class Evidence:
         """Return the values of the best points and the latest, where the log has no columns."""
         if len(self.labels) <= _COLUMNS:
             return []
-        ranked, latest = self._ranked, self.history.trials[-1:]
-        best = [*ranked[:1], *(t for t in ranked[1:_SHOWN] if t.source not in _RANDOM)]
+        ranked, latest = self._ranked(_SHOWN), self.history.trials[-1:]
+        best = [*ranked[:1], *(t for t in ranked[1:] if t.source not in RANDOM)]
         chosen: list[Trial] = []
         for trial in (*best, *(t for t in latest if t.source == "llm")):
             if all(trial.values != t.values for t in chosen):
                 chosen.append(trial)
         return [f"#{t.number + 1}: {self.values(t)}" for t in chosen]
 
-    @cached_property
+    @property
     def drawn(self) -> int:
         """How many trials there are before the first that a model proposed."""
-        trials = self.history.trials
-        return next((t.number for t in trials if t.source == "llm"), len(trials))
+        return self._past.drawn
 
     def lessons(self, n: int = 7) -> list[str]:
         """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
-        noted = {t.number for t, full in self._laid_out if full}
-        passed = noted | {number - 1 for number in self._withdrawn}
+        passed = {t.number for t, full in self._laid_out if full} | self._past.withdrawn
         kept: dict[str, int] = {}
-        for trial in self.history.trials[-_RECALLED:]:
-            text = _sentences(_thought(trial).lesson, _MAX_LESSON)
-            if text and trial.number not in passed:
-                kept.pop(text, None)  # it is said again
-                kept[text] = trial.number + 1
-        return [f"{number}: {text}" for text, number in kept.items()][-n:] if n else []
+        for trial in reversed(self.history.trials[-_RECALLED:]):
+            if len(kept) == n:
+                break
+            if trial.number not in passed:
+                text = _sentences(thought(trial).lesson, _MAX_LESSON)
+                if text:
+                    kept.setdefault(text, trial.number + 1)  # it may have been said before
+        return [f"{number}: {text}" for text, number in reversed(kept.items())]
 
 
 _QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'"})
-
-
-def _thought(trial: Trial) -> Answer:
-    """Return what a model said about a trial."""
-    return notes_of(trial.explanation) if trial.source == "llm" else Answer()
 
 
 def _quoted(note: str, most: int) -> str:
@@ -592,8 +528,3 @@ def _quoted(note: str, most: int) -> str:
 def _sentences(text: str, most: int) -> str:
     """Return a note as it is shown again, in whole sentences."""
     return cut_sentences(_quoted(text, MAX_NOTE), most, MAX_NOTE)
-
-
-def _costs(trial: Trial) -> tuple[float, ...]:
-    """Return the share of its request that a point has: the same for all of an answer."""
-    return trial.prompt_tokens, trial.completion_tokens, trial.seconds

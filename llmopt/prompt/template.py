@@ -30,6 +30,7 @@ from llmopt.prompt.describe import (
 )
 from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
+from llmopt.prompt.past import Past
 from llmopt.prompt.python_block import code_in
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.situation import (
@@ -114,6 +115,7 @@ class TemplatePrompt:
     log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
+    _past: Past | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
         default=None, init=False, compare=False
     )
@@ -137,7 +139,7 @@ class TemplatePrompt:
         return f"{type(self).__name__}({self.name!r}{', ' + given if given else ''})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": None, "_cache": None}
+        return {**self.__dict__, "_compiled": None, "_cache": None, "_past": None}
 
     def _options(self) -> dict[str, Any]:
         """Return the options that differ from the defaults of this prompt."""
@@ -188,6 +190,7 @@ class TemplatePrompt:
             tuple(picked),
             budget=self.log_tokens,
             count=budget.count,
+            past=vars(self).pop("_past", None) or Past(),  # which no other thread gets meanwhile
         )
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -227,6 +230,7 @@ class TemplatePrompt:
             situation.complaint if style == "chat" and model.chats else None,
             align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
         )
+        self._past = log.past
         request = Request(
             # A template, a name or an answer sent back may hold what fits in no request.
             messages=tuple(Message(m.role, clean(m.content)) for m in messages),

@@ -1,0 +1,157 @@
+"""What each trial is beside those before it: read once, and kept from one prompt to the next."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from typing import Any
+
+from llmopt.history import History, Trial
+from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of
+
+_MOST_ENTRIES = 5_000  # texts that are kept; beyond that all are made anew where they are needed
+RANDOM = ("warmup", "fallback")
+
+
+class Past:
+    """The trials of a history, each with what it is beside those before it.
+
+    It grows with the history. Where a history does not go on from the one that was read before,
+    or `facts` differ, all is read anew.
+
+    Attributes:
+        trials: The trials that were read, in their order.
+        ranks: The rank of each.
+        bests: The best trial before each; a check is no rival of the others.
+        nearest: For each the nearest other value of f before it.
+        ranked: Rank and number of the complete trials, but for checks, best first.
+        answers: The model's points by answer.
+        withdrawn: Numbers, from 0, of the trials whose lessons a later answer withdrew.
+        drawn: How many trials there are before the first that a model proposed.
+        done_with: Numbers of the points drawn before the model's first design: their rows are
+            enough. The best of them keeps its notes where that design is worse.
+        paired: Whether points are measured on the same starts, and compared start by start.
+        rows: What the log says of a trial in its row.
+        entries: The row with the trial's notes, or with a line of them, and the tokens of both.
+        drafts: Logs of these entries, by their budgets. What later trials change is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._begin(())
+
+    def _begin(self, facts: tuple[Any, ...]) -> None:
+        self._facts = facts
+        self.trials: list[Trial] = []
+        self.ranks: list[tuple[float, float]] = []
+        self.bests: list[Trial | None] = []
+        self.nearest: list[float | None] = []
+        self.ranked: list[tuple[tuple[float, float], int]] = []
+        self.answers: list[list[Trial]] = []
+        self.withdrawn: set[int] = set()
+        self.drawn = 0
+        self.done_with: frozenset[int] = frozenset()
+        self.paired = False
+        self.rows: dict[int, str] = {}
+        self.entries: dict[tuple[int, bool], tuple[str, int]] = {}
+        self.drafts: dict[int, Any] = {}
+        self._values: list[float] = []  # of f, in their order
+        self._runs: list[int] = []  # the run of each trial, by the place of its best one
+        self._best_of_runs: list[Trial] = []
+
+    def read(self, history: History, *facts: Any) -> Past:
+        """Take in the trials that are new; return itself.
+
+        `facts` are what the texts of a trial depend on besides the trials.
+        """
+        if self._facts != facts or self.trials != list(history.trials[: len(self.trials)]):
+            self._begin(facts)
+        for trial in history.trials[len(self.trials) :]:
+            self._add(trial, history)
+        if len(self.entries) > _MOST_ENTRIES:
+            self.rows.clear()
+            self.entries.clear()
+        return self
+
+    def best_of_run(self, trial: Trial) -> Trial:
+        """Return the best trial up to the end of a trial's run of points not from a model."""
+        return self._best_of_runs[self._runs[trial.number]]
+
+    def _add(self, trial: Trial, history: History) -> None:
+        number, rank = len(self.trials), history.rank(trial)
+        complete, asked = trial.state == "complete", trial.source == "llm"
+        best = self.trials[self.ranked[0][1]] if self.ranked else None
+        gained = best is None or (complete and rank < self.ranks[best.number])
+        top = trial if best is None or gained else best
+        self.trials.append(trial)
+        self.ranks.append(rank)
+        self.bests.append(best)
+        self.nearest.append(self._near(trial) if complete else None)
+        if complete and trial.kind != "check":
+            insort(self.ranked, (rank, number))
+        self._note_run(top, asked)
+        if asked and self.drawn == number:
+            drawn = {t.number for t in self.trials[:number] if t.source in RANDOM}
+            self.done_with = frozenset(drawn - {top.number})
+            self._drop()
+        elif self.drawn == number:
+            self.drawn += 1
+        if len(trial.samples) > 1 and not (self.paired or history.noisy):
+            self.paired = True
+            self.rows.clear()
+            self._drop()
+        if asked:
+            self._note_answer(trial)
+
+    def _near(self, trial: Trial) -> float | None:
+        """Return the value of f before a trial's that is nearest to it, and not the same."""
+        if trial.rewards is None:
+            return None
+        value, seen = trial.rewards[0], self._values
+        low, high = bisect_left(seen, value), bisect_right(seen, value)
+        around = (*seen[max(0, low - 1) : low], *seen[high : high + 1])
+        if low == high:
+            seen.insert(low, value)
+        return min([(abs(v - value), v) for v in around], default=(0.0, None))[1]
+
+    def _note_run(self, best: Trial, asked: bool) -> None:
+        """Note the best trial up to the latest one, whose run begins with it if it was `asked`."""
+        if asked or not self._runs:
+            self._best_of_runs.append(best)
+        elif best is not self._best_of_runs[-1]:
+            self._drop(self._best_of_runs[-1].number)  # its feedback is cut now
+            self._best_of_runs[-1] = best
+        self._runs.append(len(self._best_of_runs) - 1)
+
+    def _note_answer(self, trial: Trial) -> None:
+        said = thought(trial)
+        alone = said.hypothesis and not (said.lesson or said.analysis)
+        # A point is of the answer before it where it has a hypothesis alone, and cost the same.
+        if self.answers and alone and _costs(self.answers[-1][-1]) == _costs(trial):
+            self.answers[-1].append(trial)
+        else:
+            self.answers.append([trial])
+        if "withdrawn" in trial.explanation.casefold():  # far quicker than the search
+            for found in WITHDRAWN.finditer(trial.explanation):
+                struck = {int(n) - 1 for n in re.findall(r"\d+", found[1])}
+                for number in struck - self.withdrawn:
+                    if number < trial.number:
+                        self.withdrawn.add(number)
+                        self._drop(number)
+
+    def _drop(self, number: int | None = None) -> None:
+        """Forget what was written of a trial with all its notes, or all entries."""
+        if number is None:
+            self.entries.clear()
+            self.drafts.clear()
+        elif self.entries.pop((number, True), None):
+            self.drafts.clear()
+
+
+def thought(trial: Trial) -> Answer:
+    """Return what a model said about a trial."""
+    return notes_of(trial.explanation) if trial.source == "llm" else Answer()
+
+
+def _costs(trial: Trial) -> tuple[float, ...]:
+    """Return the share of its request that a point has: the same for all of an answer."""
+    return trial.prompt_tokens, trial.completion_tokens, trial.seconds
