@@ -130,12 +130,12 @@ class Evidence:
         if self.budget is None:
             return [(t, True) for t in trials]
         kept = self._draft(trials, self.budget).kept
-        answers = {t.number for t in self._answers[-1]} if self._answers else set()
-        fresh = [t for t in trials if t.number in answers]
+        answer = self._answers[-1] if self._answers else []
+        fresh = [t for t in trials if t.number in answer]
         if sum(self._entry(t, True)[1] for t in fresh) > self.budget:
             return [*kept]
         # What the latest answer brought is seen in full once at least.
-        older = [one for one in kept if one[0].number not in answers]
+        older = [one for one in kept if one[0].number not in answer]
         return sorted([*older, *((t, True) for t in fresh)], key=lambda one: one[0].number)
 
     def _draft(self, trials: list[Trial], budget: int) -> _Draft:
@@ -197,7 +197,7 @@ class Evidence:
     def _row(self, trial: Trial) -> str:
         rows = self._past.rows
         if trial.number not in rows:  # an entry with its notes, and one without, share it
-            head = [f"#{trial.number + 1}", *self.score(trial, self._past.bests[trial.number])]
+            head = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
             if len(self.labels) <= _COLUMNS:
                 head += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
@@ -243,7 +243,7 @@ class Evidence:
             return self.space.format(index, value)
         digits = 9
         if trial.source in _TUNED or (trial.source != "llm" and len(self.labels) > _COLUMNS):
-            best = self._past.bests[trial.number]
+            best = self._before(trial)
             other = value if best is None else best.values[index]
             other = value if other is ABSENT else other
             digits = min(telling(float(value), float(other), 4), 9)
@@ -311,7 +311,7 @@ class Evidence:
         parent = self.parent(trial)
         if parent is not None and parent.rewards is not None:
             notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
-        before = self._past.bests[trial.number]
+        before = self._before(trial)
         if before is not None and before is not parent:
             notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return f" -> {'; '.join(notes)}" if notes else ""
@@ -321,7 +321,7 @@ class Evidence:
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
         long = len(text) > _BRIEF and trial.source != "llm"
-        if long and self._past.best_of_run(trial) is not trial:
+        if long and not self._past.leads_run(trial):
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return quoted(text)
@@ -330,6 +330,11 @@ class Evidence:
         return quoted((shown.rpartition("\n")[0] or shown.rpartition(" ")[0] or shown) + "\n…")
 
     # -- where a point came from ----------------------------------------------------------
+
+    def _before(self, trial: Trial) -> Trial | None:
+        """Return the best trial before another one."""
+        best = self._past.bests[trial.number]
+        return None if best is None else self.history.trials[best]
 
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
@@ -428,13 +433,13 @@ class Evidence:
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
-        cells = self.score(trial, self._past.bests[trial.number])
+        cells = self.score(trial, self._before(trial))
         said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
         return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
     @property
-    def _answers(self) -> list[list[Trial]]:
-        """The model's points by answer, but for an answer of which some are still measured."""
+    def _answers(self) -> list[list[int]]:
+        """Numbers of the model's points by answer, but of one that is still measured in part."""
         return self._past.answers[: -1 if self.history.pending else None]
 
     def noise(self) -> str:
@@ -455,7 +460,7 @@ class Evidence:
         count = _ANSWERS
         while sum(map(len, self._answers[-count:])) < _POINTS and count < len(self._answers):
             count += 1
-        latest = [t for answer in self._answers[-count:] for t in answer]
+        latest = [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
         few = len(self._answers) < count or len(latest) < _POINTS
         if few or best is None or len(self.history.directions) > 1:
             return ""
@@ -464,8 +469,8 @@ class Evidence:
             return (
                 f"{said} lie within the noise: none differs from the best by two standard errors."
             )
-        before = self._past.bests[latest[0].number]
-        start = self._past.bests[self.drawn] or self.history.complete[0]
+        before = self._before(latest[0])
+        start = self._before(self.history.trials[self.drawn]) or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:

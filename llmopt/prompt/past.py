@@ -22,10 +22,10 @@ class Past:
     Attributes:
         trials: The trials that were read, in their order.
         ranks: The rank of each.
-        bests: The best trial before each; a check is no rival of the others.
+        bests: Number of the best trial before each; a check is no rival of the others.
         nearest: For each the nearest other value of f before it.
         ranked: Rank and number of the complete trials, but for checks, best first.
-        answers: The model's points by answer.
+        answers: Numbers of the model's points, by answer.
         withdrawn: Numbers, from 0, of the trials whose lessons a later answer withdrew.
         drawn: How many trials there are before the first that a model proposed.
         done_with: Numbers of the points drawn before the model's first design: their rows are
@@ -43,10 +43,10 @@ class Past:
         self._facts = facts
         self.trials: list[Trial] = []
         self.ranks: list[tuple[float, float]] = []
-        self.bests: list[Trial | None] = []
+        self.bests: list[int | None] = []
         self.nearest: list[float | None] = []
         self.ranked: list[tuple[tuple[float, float], int]] = []
-        self.answers: list[list[Trial]] = []
+        self.answers: list[list[int]] = []
         self.withdrawn: set[int] = set()
         self.drawn = 0
         self.done_with: frozenset[int] = frozenset()
@@ -56,7 +56,7 @@ class Past:
         self.drafts: dict[int, Any] = {}
         self._values: list[float] = []  # of f, in their order
         self._runs: list[int] = []  # the run of each trial, by the place of its best one
-        self._best_of_runs: list[Trial] = []
+        self._best_of_runs: list[int] = []
 
     def read(self, history: History, *facts: Any) -> Past:
         """Take in the trials that are new; return itself.
@@ -72,16 +72,15 @@ class Past:
             self.entries.clear()
         return self
 
-    def best_of_run(self, trial: Trial) -> Trial:
-        """Return the best trial up to the end of a trial's run of points not from a model."""
-        return self._best_of_runs[self._runs[trial.number]]
+    def leads_run(self, trial: Trial) -> bool:
+        """Whether a trial is the best one until the end of its run of points not from a model."""
+        return self._best_of_runs[self._runs[trial.number]] == trial.number
 
     def _add(self, trial: Trial, history: History) -> None:
         number, rank = len(self.trials), history.rank(trial)
         complete, asked = trial.state == "complete", trial.source == "llm"
-        best = self.trials[self.ranked[0][1]] if self.ranked else None
-        gained = best is None or (complete and rank < self.ranks[best.number])
-        top = trial if best is None or gained else best
+        best = self.ranked[0][1] if self.ranked else None
+        top = number if best is None or (complete and rank < self.ranks[best]) else best
         self.trials.append(trial)
         self.ranks.append(rank)
         self.bests.append(best)
@@ -91,7 +90,7 @@ class Past:
         self._note_run(top, asked)
         if asked and self.drawn == number:
             drawn = {t.number for t in self.trials[:number] if t.source in RANDOM}
-            self.done_with = frozenset(drawn - {top.number})
+            self.done_with = frozenset(drawn - {top})
             self._drop()
         elif self.drawn == number:
             self.drawn += 1
@@ -113,12 +112,12 @@ class Past:
             seen.insert(low, value)
         return min([(abs(v - value), v) for v in around], default=(0.0, None))[1]
 
-    def _note_run(self, best: Trial, asked: bool) -> None:
+    def _note_run(self, best: int, asked: bool) -> None:
         """Note the best trial up to the latest one, whose run begins with it if it was `asked`."""
         if asked or not self._runs:
             self._best_of_runs.append(best)
-        elif best is not self._best_of_runs[-1]:
-            self._drop(self._best_of_runs[-1].number)  # its feedback is cut now
+        elif best != self._best_of_runs[-1]:
+            self._drop(self._best_of_runs[-1])  # its feedback is cut now
             self._best_of_runs[-1] = best
         self._runs.append(len(self._best_of_runs) - 1)
 
@@ -126,10 +125,10 @@ class Past:
         said = thought(trial)
         alone = said.hypothesis and not (said.lesson or said.analysis)
         # A point is of the answer before it where it has a hypothesis alone, and cost the same.
-        if self.answers and alone and _costs(self.answers[-1][-1]) == _costs(trial):
-            self.answers[-1].append(trial)
+        if self.answers and alone and _costs(self.trials[self.answers[-1][-1]]) == _costs(trial):
+            self.answers[-1].append(trial.number)
         else:
-            self.answers.append([trial])
+            self.answers.append([trial.number])
         if "withdrawn" in trial.explanation.casefold():  # far quicker than the search
             for found in WITHDRAWN.finditer(trial.explanation):
                 struck = {int(n) - 1 for n in re.findall(r"\d+", found[1])}
