@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.past import Past
 from llmopt.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
@@ -611,3 +613,41 @@ def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
     # The latest 200 trials are looked at for each row, so that it is even from there on.
     few, some, many = (calls(n) for n in (400, 800, 1200))
     assert many - some < 1.1 * (some - few)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
+    random = Random(seed)
+    past, budget = Past(), random.choice([400, 900, 3000])
+    made, points = [], [(float(i % 6), 0.5, 3 + i % 4) for i in range(30 if noisy else 400)]
+    for number in range(random.choice([40, 140])):
+        known = [t.number for t in made]
+        source = random.choice(["llm", "user", "refine"]) if number > 3 else "warmup"
+        said = [f"Lesson: {number}.", f"Start from: #{number}", "Hypothesis: h."]
+        if known:
+            said.append(f"Lesson {random.choice(known) + 1} withdrawn: no.")
+        sampled = not noisy and number > 20 and seed % 2
+        found = trial(
+            number,
+            random.choice(points),
+            None if random.random() < 0.1 else random.gauss(0, 3),
+            source=source,
+            feedback="it fell. " * random.choice([0, 5, 90]),
+            explanation="\n".join(random.sample(said, 2)) if source == "llm" else "",
+            samples=(1.0, 2.0, random.random()) if sampled else (),
+            kind="check" if random.random() < 0.05 else "search",
+        )
+        made.append(found)
+        history = History(tuple(made), () if number % 5 else ((0.1, 0.2, 3),))
+        history = history.merged(SPACE.key) if noisy else history
+        shown = [
+            Evidence(history, SPACE, LABELS, history.trials, budget=budget, past=each)
+            for each in (past, Past())
+        ]
+        one, other = [
+            (e.log, e.dropped, e.lessons(), e.ranking(), e.latest(), e.standstill()) for e in shown
+        ]
+        assert one == other
+        if number == 30:  # another search in between
+            assert evidence(past=past).log == evidence().log

@@ -32,7 +32,7 @@ class Past:
             enough. The best of them keeps its notes where that design is worse.
         paired: Whether points are measured on the same starts, and compared start by start.
         rows: What the log says of a trial in its row.
-        entries: The row with the trial's notes, or with a line of them, and the tokens of both.
+        entries: The row with the trial's notes, or with a line of them, and its tokens.
         drafts: Logs of these entries, by their budgets. What later trials change is dropped.
     """
 
@@ -94,10 +94,7 @@ class Past:
             self._drop()
         elif self.drawn == number:
             self.drawn += 1
-        if len(trial.samples) > 1 and not (self.paired or history.noisy):
-            self.paired = True
-            self.rows.clear()
-            self._drop()
+        self.paired |= len(trial.samples) > 1 and not history.noisy
         if asked:
             self._note_answer(trial)
 

@@ -237,38 +237,53 @@ def find_conditions(
         Their conditions by name, so that a condition's own parameter comes before it; ``None``
         where the values of no single parameter tell.
     """
-    having = {name: [name in point for point in points] for name in dimensions}
-    gates = [n for n, d in dimensions.items() if d.count <= _MOST_COUNTED]
+    having = {name: tuple([name in point for point in points]) for name in dimensions}
+    gates = {
+        name: [point.get(name, ABSENT) for point in points]
+        for name, dimension in dimensions.items()
+        if dimension.count <= _MOST_COUNTED
+    }
     found: dict[str, Condition | None] = {}
+    told: dict[tuple[bool, ...], Condition | None] = {}  # many parameters come together
     # A parameter is there only where the one that tells so is: that one comes first.
     for name in sorted(dimensions, key=lambda n: -sum(having[n])):
         there = having[name]
         if all(there):
             continue
-        known = [
-            _condition(points, there, on, dimensions[on]) for on in gates if having[on] != there
-        ]
-        best = min(filter(None, known), key=lambda c: _doubt(c, dimensions[c.on]), default=None)
+        if there not in told:
+            known = [
+                _condition(values, there, on, dimensions[on])
+                for on, values in gates.items()
+                if having[on] != there
+            ]
+            told[there] = min(
+                filter(None, known), key=lambda c: _doubt(c, dimensions[c.on]), default=None
+            )
         first = there.index(True) if any(there) else 0
-        if best is not None or not all(there[first:]):
-            found[name] = best
+        if told[there] is not None or not all(there[first:]):
+            found[name] = told[there]
     return found
 
 
 def _condition(
-    points: Sequence[Mapping[str, Value]], there: Sequence[bool], on: str, dimension: Dimension
+    values: Sequence[Value], there: Sequence[bool], on: str, dimension: Dimension
 ) -> Condition | None:
-    """Return the condition on a parameter that tells points with another one from those without."""
+    """Return the condition on a parameter that tells points with another one from those without.
+
+    `values` are those of the parameter `on` in each point.
+    """
     sides: tuple[set[Value], set[Value]] = set(), set()
-    for point, has in zip(points, there, strict=True):
-        sides[has].add(point.get(on, ABSENT))
+    for value, has in zip(values, there, strict=True):
+        if value in sides[not has] or (has and value is ABSENT):
+            return None
+        sides[has].add(value)
     condition = Condition(on, frozenset(sides[True]), frozenset(sides[False]))
-    if not sides[True] or ABSENT in sides[True] or sides[True] & sides[False]:
+    if not sides[True]:
         return None
     if isinstance(dimension, Categorical):
         return condition
     # Any number tells a few points apart by chance.
-    sure = len(points) >= _SURE and condition.least is not None
+    sure = len(values) >= _SURE and condition.least is not None
     return condition if sure else None
 
 
