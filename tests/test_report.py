@@ -236,35 +236,20 @@ def test_the_markdown_shows_losses_too():
         if one["cell"]["method"] == "cma" and one["env_id"] == "CartPole-v1":
             one["heldout"] += 100
     text = markdown(lines, "`x.jsonl`")
-    problems, ablations, methods = markdown_tables(text)
+    problems, methods = markdown_tables(text)
     won, lost = problems
     assert (lost["problem"], lost["budget"]) == ("CartPole-v1", "11 × 3")
-    assert lost["random search"] == "21.0"
+    assert lost["random search"] == "21.0 [20.5, 21.5]"
     assert lost["CMA-ES"] == "**131 [130, 132]**"
-    assert lost["best baseline"] == "CMA-ES"
     assert lost[MODEL] == "51.0 [50.5, 51.5]"
-    assert lost["place"] == "2 of 4"
     assert won["problem"] == "MountainCarContinuous-v0"
     assert won[MODEL] == "**51.0 [50.5, 51.5]**"
-    assert won["best baseline"] == "CMA-ES"
-    assert won["place"] == "1 of 4"
-    assert [row[NO_MODEL] for row in ablations] == ["41.0 [40.5, 41.5]"] * 2
+    assert [row[NO_MODEL] for row in problems] == ["41.0 [40.5, 41.5]"] * 2
     against = {row["method"]: row for row in methods}
     assert [against["CMA-ES"][k] for k in ("wins", "ties", "losses")] == ["3", "0", "3"]
     assert against["CMA-ES"]["mean rank"] == "2.00"
     assert against[MODEL]["wins"] == "–"
     assert "`x.jsonl`" in text
-
-
-def test_the_markdown_compares_a_model_with_its_own_ablations_only():
-    lines = results()
-    _, ablations, _ = markdown_tables(markdown(lines))
-    assert list(ablations[0]) == ["problem", "budget", MODEL, NO_MODEL]
-    # Under another prompt the model has none.
-    for one in lines:
-        if one["cell"]["method"] == "llm-columns":
-            one["cell"]["method"] = "llm-props"
-    assert "What the model adds" not in markdown(lines)
 
 
 def test_the_markdown_counts_fallbacks_and_costs():
@@ -278,22 +263,10 @@ def test_the_markdown_counts_fallbacks_and_costs():
     assert "tokens and an unknown cost" in markdown(lines)
 
 
-def test_the_best_baseline_is_named_with_its_numbers():
-    lines = results()
-    better = [one for one in results() if one["cell"]["method"] == "cma"]
-    for one in better:
-        one["cell"] = {**one["cell"], "method": "optuna-gp"}
-        one["heldout"] += 30
-    row = markdown_tables(markdown(lines + better))[0][0]
-    assert row["best baseline"] == "**61.0 [60.5, 61.5]** Optuna GP"
-    assert row[MODEL] == "51.0 [50.5, 51.5]"
-
-
-def test_equal_methods_share_their_place():
+def test_all_that_are_best_are_bold():
     lines = [{**one, "heldout": 500.0} for one in results(("CartPole-v1",))]
-    ((row,), _) = markdown_tables(markdown(lines))
-    assert row["place"] == "1–4 of 4"
-    assert (row["CMA-ES"], row["random search"]) == ("**500 [500, 500]**", "**500**")
+    (((row),),) = markdown_tables(markdown(lines))
+    assert {row[name] for name in list(row)[2:]} == {"**500 [500, 500]**"}
 
 
 def test_boxes_and_missing_biases_are_named_in_the_markdown():
@@ -327,7 +300,6 @@ def test_an_unfinished_grid_says_so_everywhere(tmp_path, capsys):
 def test_baselines_alone_make_a_table_too():
     lines = [x for x in results() if x["cell"]["method"] in ("cma", "random")]
     text = markdown(lines)
-    assert "model's place" not in text
     assert "CMA-ES" in text
     assert "Wilcoxon" not in page(lines)
 

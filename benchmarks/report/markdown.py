@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.lines import (
     Grouped,
-    ProblemKey,
     ReportError,
     Runs,
     every,
@@ -43,9 +40,14 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
     if not grouped:
         raise ReportError("no finished cells: run llmopt bench first")
     model = first_model(grouped)
-    text = [*_markdown_problems(grouped, model)]
-    if model:
-        text += _markdown_ablations(grouped, model)
+    text = [
+        "Mean return of each run's best policy on starts that no search saw: median over seeds "
+        "[quartiles]; bold is the best of the line. The budget is evaluations × seeds. Within a "
+        "line all methods have the same box (±6, scaled ±2, unless said), warm-up policies, "
+        "evaluations and starts. No model: something else draws from the same prompt in its place.",
+        "",
+        *_problems(grouped).markdown(),
+    ]
     if len(grouped) > 1:
         said, table = methods_table(grouped, model)
         text += ["", said, "", *table.markdown()] if len(table.rows) > 1 else []
@@ -57,81 +59,31 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
     return "\n".join(map(_plain, text)) + "\n"
 
 
-def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
-    """Make the main table: each problem's model, the usual rivals and the best baseline."""
-    present = {runs.method: runs.label for runs in every(grouped)}
-    usual = [present[method] for method in ("cma", "random") if method in present]
-    shown = [*([model] if model else []), *usual]
-    head = ["problem", "budget", *shown, "best baseline"]
+def _problems(grouped: Grouped) -> Table:
+    """Return the main table: a row for each problem, a column for each method."""
+    labels = list(dict.fromkeys(runs.label for runs in every(grouped)))
+    named = titles(grouped)
     rows = []
     for key, runs in grouped.items():
-        medians = {label: float(np.median(own.heldout)) for label, own in runs.items()}
-        baselines = [label for label, own in runs.items() if own.group == "baseline"]
-        best = max(baselines, key=medians.__getitem__, default=None)
-        top = max((medians[x] for x in (*shown, best) if x in medians), default=math.inf)
-        cells = [
-            _markdown_score(runs, label, top, spread=label == model or label == present.get("cma"))
-            for label in shown
-        ]
-        if best in shown:  # its numbers stand in the line already
-            cells.append(best or "")
-        else:
-            cells.append(_markdown_score(runs, best, top) + (f" {best}" if best else ""))
-        if model:
-            cells.append(_place(medians, model))
-        rows.append([_short_titles(grouped)[key], _budget(key, runs), *cells])
-    return [
-        "Mean return of each run's best policy on starts that no search saw: median over seeds "
-        "[quartiles]; bold is the best of the line. The budget is evaluations × seeds. Within a "
-        "line all methods have the same box (±6, scaled ±2, unless said), warm-up policies, "
-        "evaluations and starts. “Best baseline” is chosen afterwards by these very scores"
-        + (
-            "; “place” is the model's among all methods run there, by medians, shared where equal."
-            if model
-            else "."
-        ),
-        "",
-        *_table([*head, *(["place"] if model else [])], rows),
-    ]
+        # Without what the next column or the text above says.
+        title = named[key].replace(f", {key.evaluations} evaluations", "")
+        title = title.replace(f", box ±{PUBLISHED_BOX[1]:g}", "")
+        title = title.replace(f", scaled, box ±{SCALED_BOX[1]:g}", ", scaled")
+        counts = sorted({len(own.lines) for own in runs.values()})
+        seeds = "–".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
+        budget = _JOINED.join((f"{key.evaluations:,}", "×", seeds))
+        top = max(float(np.median(own.heldout)) for own in runs.values())
+        rows.append([title, budget, *(_score(runs.get(label), top) for label in labels)])
+    return Table.of(["problem", "budget", *labels], rows)
 
 
-def _ablations_of(model: str, grouped: Grouped) -> list[str]:
-    """Return the labels of a model's ablations: its own prompt, asked of it or of no model."""
-    labelled = {runs.label: runs for runs in every(grouped)}
-    main = labelled[model]
-    return [
-        label
-        for label, runs in labelled.items()
-        if runs.group == "ablation"
-        and METHODS[runs.method].prompt == METHODS[main.method].prompt
-        and (not runs.asks_model or runs.line["model"] == main.line["model"])
-    ]
-
-
-def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
-    """Make the table of what stands in the model's place: what the model itself adds."""
-    ablations = _ablations_of(model, grouped)
-    rows = []
-    for key, runs in grouped.items():
-        shown = [label for label in (model, *ablations) if label in runs]
-        if model in runs and len(shown) > 1:
-            top = max(float(np.median(runs[label].heldout)) for label in shown)
-            rows.append(
-                [
-                    _short_titles(grouped)[key],
-                    _budget(key, {label: runs[label] for label in shown}),
-                    *(_markdown_score(runs, label, top) for label in (model, *ablations)),
-                ]
-            )
-    if not rows:
-        return []
-    return [
-        "",
-        f"What the model adds: {model} beside its ablations. Shuffled rewards: its prompt shows "
-        "them exchanged. No model: something else draws from the same prompt in its place.",
-        "",
-        *_table(["problem", "budget", model, *ablations], rows),
-    ]
+def _score(runs: Runs | None, top: float) -> str:
+    """Return a method's median and quartiles, bold where the median is the best."""
+    if runs is None:
+        return ""
+    low, middle, high = quartiles(runs.heldout)
+    shown = f"{short_number(middle)} [{short_number(low)},{_JOINED}{short_number(high)}]"
+    return f"**{shown}**" if float(np.median(runs.heldout)) == top else shown
 
 
 def methods_table(grouped: Grouped, model: str | None) -> tuple[str, Table]:
@@ -197,51 +149,6 @@ def _markdown_costs(grouped: Grouped) -> list[str]:
             "points asked of it were not delivered, and drawn at random instead.",
         ]
     return text
-
-
-def _budget(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
-    """Return evaluations and seeds; the least and the most seeds where methods differ."""
-    counts = sorted({len(own.lines) for own in runs.values()})
-    seeds = "–".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
-    return _JOINED.join((f"{key.evaluations:,}", "×", seeds))
-
-
-def _markdown_score(
-    runs: Mapping[str, Runs], label: str | None, top: float, *, spread: bool = True
-) -> str:
-    """Return a method's median and quartiles, bold where the median is the best shown."""
-    if label is None or label not in runs:
-        return ""
-    low, middle, high = quartiles(runs[label].heldout)
-    shown = short_number(middle)
-    shown += f" [{short_number(low)},{_JOINED}{short_number(high)}]" if spread else ""
-    return f"**{shown}**" if float(np.median(runs[label].heldout)) == top else shown
-
-
-def _place(medians: Mapping[str, float], label: str) -> str:
-    """Return a method's place by medians, with all the places that equal ones share."""
-    if label not in medians:
-        return ""
-    first = 1 + sum(m > medians[label] for m in medians.values())
-    last = sum(m >= medians[label] for m in medians.values())
-    places = first if first == last else f"{first}–{last}"
-    return _JOINED.join((str(places), "of", str(len(medians))))
-
-
-def _short_titles(grouped: Grouped) -> dict[ProblemKey, str]:
-    """Return the problems' names without what a column or the text above says."""
-    usual = f", box ±{PUBLISHED_BOX[1]:g}"
-    scaled = f", scaled, box ±{SCALED_BOX[1]:g}"
-    return {
-        key: title.replace(f", {key.evaluations} evaluations", "")
-        .replace(usual, "")
-        .replace(scaled, ", scaled")
-        for key, title in titles(grouped).items()
-    }
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return Table.of(head, rows).markdown()
 
 
 def _plain(text: str) -> str:
