@@ -52,11 +52,11 @@ from llmopt.search.events import (
     read_directions,
     read_told,
 )
-from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
 from llmopt.search.stored_search import as_written
 from llmopt.space import Dimension, Space
 from llmopt.text import short
+from llmopt.threads import uninterrupted
 
 logger = logging.getLogger(__name__)
 

@@ -26,13 +26,13 @@ from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
-from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import StoredSearch, as_written
 from llmopt.space import Space
+from llmopt.threads import Lock
 from llmopt.trackers.callback import Bell, Search
 from llmopt.views import TrialList, dataframe, plot, search_html
 

@@ -48,10 +48,10 @@ from llmopt.prompt import Prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.locks import Lock
 from llmopt.search.scheduler import Partner, Partners
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
+from llmopt.threads import Lock
 
 __all__ = ["LLMSampler"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Client, Reply, Request, Wrapper, check_ready
-from llmopt.client.threads import Lock
 from llmopt.errors import StorageError
 from llmopt.files import make_folder, read_bytes, unseal, write_json_atomically
+from llmopt.threads import Lock
 
 
 class CachedClient(Wrapper):

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.client.threads import Lock
 from llmopt.errors import ClientError, LLMOptError
 from llmopt.files import (
     open_file,
@@ -35,6 +34,7 @@ from llmopt.files import (
     write_text_atomically,
 )
 from llmopt.text import clean
+from llmopt.threads import Lock
 
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from llmopt.client.base import Request, whole
 from llmopt.client.faults import Fault
-from llmopt.client.threads import Lock
 from llmopt.text import estimate_tokens
+from llmopt.threads import Lock
 
 SCHEMA_FIELDS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
 """Parameters that carry a form of the answer."""

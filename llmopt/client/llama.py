@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from llmopt.client.threads import within
 from llmopt.errors import install_hint
+from llmopt.threads import within
 
 EXITING = threading.Event()
 """Set when the interpreter shuts down: no model is loaded from then on."""

@@ -34,10 +34,10 @@ from llmopt.client.llama import (
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
 from llmopt.client.network import draw_choices
-from llmopt.client.threads import Lock
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes
 from llmopt.text import clean
+from llmopt.threads import Lock
 
 CONTEXT_TOKENS = 8192
 """Largest context taken by default; the cache of a long one costs memory."""

@@ -17,9 +17,9 @@ from typing import Any
 from llmopt.arguments import whole_number
 from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.client.threads import Lock
 from llmopt.errors import ClientError, StorageError
 from llmopt.files import open_to_append, read_bytes, room_for, seal, unseal
+from llmopt.threads import Lock
 
 
 class RecordClient(Wrapper):

@@ -20,7 +20,6 @@ from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learne
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.prefix_cache import WORTH_CACHING
 from llmopt.client.prices import Price, get_price
-from llmopt.client.threads import DeadlineExceeded, Lock, at_once, within
 from llmopt.client.transport import (
     CONNECT_SECONDS,
     RateLimiter,
@@ -38,6 +37,7 @@ from llmopt.errors import (
     RefusedKeyError,
 )
 from llmopt.text import estimate_tokens
+from llmopt.threads import DeadlineExceeded, Lock, at_once, within
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmopt.client.api_keys import redact
-from llmopt.client.threads import Lock
 from llmopt.errors import install_hint
+from llmopt.threads import Lock
 
 CONNECT_SECONDS = 20.0
 """How long a connection may take to be made."""

@@ -40,10 +40,10 @@ from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
-from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Meter
 from llmopt.search.stored_search import StoredSearch
 from llmopt.space import Space
+from llmopt.threads import uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,9 +16,9 @@ from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import PRICES_VARIABLE, price_list
 from llmopt.client.remote import RemoteClient
-from llmopt.client.threads import DeadlineExceeded, within
 from llmopt.errors import install_hint
 from llmopt.text import clean, cut
+from llmopt.threads import DeadlineExceeded, within
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",

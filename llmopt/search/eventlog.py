@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
 from llmopt.files import open_to_append, read_bytes, read_json, room_for, seal, sync_folder, unseal
-from llmopt.search.locks import Lock, uninterrupted
+from llmopt.threads import Lock, uninterrupted
 
 try:
     import fcntl

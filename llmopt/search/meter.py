@@ -30,7 +30,7 @@ from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.limits import Account, Limits
-from llmopt.search.locks import Lock, uninterrupted
+from llmopt.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
     from llmopt.prompt.python_block import Computed

@@ -19,9 +19,9 @@ from llmopt.history import Usage
 from llmopt.prompt.python_block import Computed
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.events import Snapshot
-from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Journal, Meter, Metered, Spent
 from llmopt.text import short
+from llmopt.threads import uninterrupted
 
 
 class StoredSearch(Metered):

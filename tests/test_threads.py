@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from llmopt.client.threads import DeadlineExceeded, at_once, within
+from llmopt.threads import DeadlineExceeded, at_once, within
 
 
 def test_within():

@@ -1,30 +1,71 @@
-"""Calls in threads that nobody has to wait for: not Ctrl-C, and not the end of the process."""
+"""Threads, forks and Ctrl-C: a lock, steps done as a whole, calls that nobody has to wait for."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import os
+import signal
 import threading
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 class Lock:
-    """A lock of which a pickle and a deep copy have one of their own."""
+    """A re-entrant lock that a forked child finds open.
+
+    The thread that held it when the process was forked does not exist in the child, where
+    a plain lock would stay closed for ever. Copies are open, too.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._open()
+
+    def _open(self) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._open()
         self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._lock.release()
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C, and a SIGTERM that the program handles, wait until a step is done.
+
+    For what must happen as a whole: an event on the disk and in memory, a reply that is counted
+    and kept. Only the main thread is ever interrupted by a signal, so elsewhere this does nothing.
+    """
+    with _waiting(signal.SIGTERM), _waiting(signal.SIGINT):
+        yield
+
+
+@contextlib.contextmanager
+def _waiting(number: int) -> Iterator[None]:
+    came: list[FrameType | None] = []
+    handler: Any = None
+    try:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(number)
+        if callable(handler):
+            signal.signal(number, lambda _, frame: came.append(frame))
+        yield
+    finally:
+        if callable(handler):
+            signal.signal(number, handler)
+            if came:
+                handler(number, came[0])
 
 
 class DeadlineExceeded(Exception):
