@@ -9,13 +9,12 @@ from urllib.parse import quote
 from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
-from llmopt.client.endpoint import Endpoint, hosted
+from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import MalformedBody
 from llmopt.client.prefix_cache import in_blocks
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 from llmopt.client.transport import load, merged, whole_body
 
-_URL = "https://api.anthropic.com"
 _FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
     "MODEL_CONTEXT_WINDOW_EXCEEDED": "length",
@@ -39,13 +38,17 @@ class AnthropicClient(RemoteClient):
 
     provider = "anthropic"
     package = module = "anthropic"
+    home = Server(
+        "https://api.anthropic.com",
+        "ANTHROPIC_API_KEY",
+        "Anthropic",
+        BOTH,
+        elsewhere="ANTHROPIC_BASE_URL",
+    )
     samples_per_call = 1
     marks_cache = True
     default_cap = 32_000
     fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012
-
-    def _endpoint(self) -> Endpoint:
-        return hosted(self.base_url, "ANTHROPIC_BASE_URL", _URL, ("ANTHROPIC_API_KEY",))
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("anthropic", self.package)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.api_keys import Secret
-from llmopt.client.endpoint import SERVERS, Endpoint
+from llmopt.client.endpoint import SCHEMAS, SERVERS, Endpoint, Server
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.remote import RemoteClient
 from llmopt.client.transport import load
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_REGION = " or ".join(_REGIONS)
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
@@ -28,19 +28,12 @@ class BedrockClaudeClient(AnthropicClient):
     """Claude on Amazon Bedrock; key in ``AWS_BEARER_TOKEN_BEDROCK``, place in ``AWS_REGION``."""
 
     provider = "bedrock"
-
-    def _endpoint(self) -> Endpoint:
-        region = next(filter(None, map(os.environ.get, _REGIONS)), None)
-        trouble = f"it needs a place and there is none: set the environment variable {_REGION}"
-        made = f"https://bedrock-mantle.{region}.api.aws/anthropic" if region else ""
-        url = self.base_url or made
-        return Endpoint(
-            url,
-            (SERVERS["bedrock"].variable,),
-            trouble="" if url else trouble,
-            lacking=not url,
-            usual=not self.base_url,
-        )
+    home = Server(
+        f"https://bedrock-mantle.{{{'|'.join(_REGIONS)}}}.api.aws/anthropic",
+        SERVERS["bedrock"].variable,
+        "Claude on Amazon Bedrock",
+        SCHEMAS,
+    )
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         return ""  # it has no list of models
@@ -68,11 +61,11 @@ class VertexClient(GeminiClient):
     """
 
     provider = "vertex"
+    home = Server("https://aiplatform.googleapis.com", "GOOGLE_API_KEY", "Google Cloud", SCHEMAS)
 
     def _endpoint(self) -> Endpoint:
-        url = self.base_url or "https://aiplatform.googleapis.com"
         needed = not os.environ.get("GOOGLE_CLOUD_PROJECT")
-        return Endpoint(url, ("GOOGLE_API_KEY",), needs_key=needed, usual=not self.base_url)
+        return replace(super()._endpoint(), needs_key=needed)
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         return ""  # its list needs more rights than its models do

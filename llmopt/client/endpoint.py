@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ class Documented(Flag):
 
 
 NOTHING, SCHEMAS, LISTS = Documented.NOTHING, Documented.SCHEMAS, Documented.LISTS
+BOTH = SCHEMAS | LISTS
 
 
 @dataclass(frozen=True)
@@ -47,35 +48,25 @@ class Endpoint:
     server: str = ""  # name of the known server whose prices hold
 
 
-def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
-    """Return the address to use, and why there is none: one of the two is empty."""
-    found = own or os.environ.get(variable) or default
-    try:
-        return check_url(found), ""
-    except ValueError as error:
-        return "", f"the address in {variable} is none: {error}"
-
-
-def hosted(own: str | None, variable: str, usual: str, keys: tuple[str, ...]) -> Endpoint:
-    """Return the endpoint of a provider, or of another address that speaks its protocol."""
-    url, trouble = address(own, variable, usual)
-    documents = SCHEMAS | (LISTS if url == usual else NOTHING)
-    return Endpoint(url, keys, trouble=trouble, usual=url == usual, documents=documents)
-
-
 @dataclass(frozen=True)
 class Server:
-    """A server that speaks OpenAI's protocol.
+    """A known server.
 
     What stands in braces in its `url` is read from the environment: the first variable that is set.
     """
 
     url: str
-    variable: str  # environment variable that holds its key; empty if it needs none
+    variable: str  # environment variable that holds its key, or several with |; empty for none
     about: str  # what it is, in words
     documents: Documented = NOTHING
     key_path: str = ""  # where a key is asked about, if anybody gets the list of models
     gateway: bool = False  # whether it only passes on to models that may cost
+    elsewhere: str = ""  # environment variable that may hold another address
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold its key, first one first."""
+        return tuple(self.variable.split("|"))
 
     @property
     def local(self) -> bool:
@@ -94,6 +85,22 @@ class Server:
         if self.lacks:
             return ""
         return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+
+    def endpoint(self, own: str | None = None) -> Endpoint:
+        """Return where it is asked, `own` being the address that the user has given, if any."""
+        if not own and self.lacks:
+            needed = f"set the environment variable {self.lacks}"
+            trouble = f"it needs an address and there is none: {needed}"
+            return Endpoint("", self.variables, trouble=trouble, lacking=True)
+        try:
+            url = check_url(own or os.environ.get(self.elsewhere) or self.address)
+        except ValueError as error:
+            place = self.elsewhere or "the environment"
+            trouble = f"the address in {place} is none: {error}"
+            return Endpoint("", self.variables, trouble=trouble)
+        usual = url == self.address
+        documents = self.documents if usual else self.documents & ~LISTS
+        return Endpoint(url, self.variables, usual=usual, documents=documents)
 
     def hosts(self, host: str) -> bool:
         """Whether an address's host is its own or that of one of its regions."""
@@ -115,18 +122,19 @@ def _host(url: str) -> str:
 _BEDROCK = "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1"
 _AZURE = "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT"
 _ROUTER = "https://openrouter.ai/api/v1"
-_BOTH = SCHEMAS | LISTS
 SERVERS: dict[str, Server] = {
-    "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", _BOTH),
+    "openai": Server(
+        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", BOTH, elsewhere="OPENAI_BASE_URL"
+    ),
     "openrouter": Server(
         _ROUTER, "OPENROUTER_API_KEY", "OpenRouter", Documented.COST | LISTS, key_path="/key"
     ),
     "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", LISTS),
     "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", LISTS),
-    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", _BOTH),
+    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", BOTH),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
     "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", SCHEMAS),
-    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", _BOTH),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", BOTH),
     "fireworks": Server(
         "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", SCHEMAS
     ),
@@ -138,8 +146,8 @@ SERVERS: dict[str, Server] = {
     "litellm": Server(
         "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
     ),
-    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", _BOTH),
-    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", _BOTH),
+    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", BOTH),
+    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", BOTH),
     "llamacpp": Server(
         "http://localhost:8080/v1", "", "llama.cpp's server on this machine", SCHEMAS
     ),
@@ -154,24 +162,15 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     A key goes only where it belongs, and no key of a hosted server goes out in the clear.
     """
     named = SERVERS[server]
-    trouble, lacking = "", False
-    if base_url is None and named.lacks:
-        url, lacking = "", True
-        trouble = (
-            f"it needs an address and there is none: set the environment variable {named.lacks}"
-        )
-    elif base_url is None and server == "openai":
-        url, trouble = address(None, "OPENAI_BASE_URL", named.url)
-    else:
-        url, trouble = address(base_url, "the environment", named.address)
-    host = _host(url)
+    place = named.endpoint(base_url)
+    host = _host(place.url)
     found = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
     known = SERVERS.get(found)
-    own = base_url is None and url == named.address
+    own = base_url is None and place.usual
     if base_url is None:
         variable = named.variable or CUSTOM_KEY_VARIABLE
     else:
-        secure = urlsplit(url).scheme == "https"
+        secure = urlsplit(place.url).scheme == "https"
         variable = (known.variable if known and secure else "") or CUSTOM_KEY_VARIABLE
     if local is None:
         # Ollama passes models of that name on to its makers' servers.
@@ -181,12 +180,10 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
         documents |= named.documents
     # What passes models on to its makers' servers knows more than it has.
     lists = own and LISTS in named.documents and (local or not named.local)
-    return Endpoint(
-        url=url,
+    return replace(
+        place,
         variables=(variable,),
-        needs_key=variable != CUSTOM_KEY_VARIABLE and not is_local(url),
-        trouble=trouble,
-        lacking=lacking,
+        needs_key=variable != CUSTOM_KEY_VARIABLE and not is_local(place.url),
         usual=own,
         local=local,
         documents=documents & ~LISTS | (LISTS if lists else NOTHING),

@@ -11,12 +11,10 @@ from typing import Any
 from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
-from llmopt.client.endpoint import Endpoint, hosted
+from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, headers_of, parse_duration, words
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 from llmopt.client.transport import http_options, load, merged
-
-KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
 FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
@@ -36,7 +34,6 @@ _BUDGETS = {
     "high": 24_576, "xhigh": 24_576, "max": 24_576,
 }  # fmt: skip
 _LEVELS = {"none": "minimal", "xhigh": "high", "max": "high"}
-_URL = "https://generativelanguage.googleapis.com"
 
 
 class GeminiClient(RemoteClient):
@@ -45,14 +42,18 @@ class GeminiClient(RemoteClient):
     provider = "gemini"
     package = "gemini"
     module = "google.genai"
+    home = Server(
+        "https://generativelanguage.googleapis.com",
+        "GEMINI_API_KEY|GOOGLE_API_KEY",
+        "Google Gemini",
+        BOTH,
+        elsewhere="GOOGLE_GEMINI_BASE_URL",
+    )
     fields = {  # noqa: RUF012
         "thinking_config": "thinking",
         "response_schema": "response_json_schema",
     }
     samples_per_call = 8  # the most that the API takes as candidateCount
-
-    def _endpoint(self) -> Endpoint:
-        return hosted(self.base_url, "GOOGLE_GEMINI_BASE_URL", _URL, KEY_VARIABLES)
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load("google.genai", self.package)

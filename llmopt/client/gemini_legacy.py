@@ -12,7 +12,7 @@ from llmopt.client.base import Request
 from llmopt.client.call import Call
 from llmopt.client.endpoint import NOTHING, Endpoint
 from llmopt.client.faults import Fault, headers_of
-from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
+from llmopt.client.gemini import GeminiClient, completions, contents, retry_delay
 from llmopt.client.prices import Price, get_price
 from llmopt.client.remote import RemoteClient
 from llmopt.client.transport import MOST_BYTES, TooLarge, is_local, load
@@ -35,9 +35,9 @@ class GeminiLegacyClient(RemoteClient):
             )
 
     def _endpoint(self) -> Endpoint:
-        return Endpoint(
-            self.base_url or "", KEY_VARIABLES, usual=not self.base_url, documents=NOTHING
-        )
+        # Its SDK has the usual address.
+        keys = GeminiClient.home.variables
+        return Endpoint(self.base_url or "", keys, usual=not self.base_url, documents=NOTHING)
 
     def current_price(self) -> Price | None:
         """What tokens cost now, whichever SDK they go through."""

@@ -14,7 +14,7 @@ from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.api_keys import Secret, find_key, redact
 from llmopt.client.base import Reply, Request, Style
 from llmopt.client.call import Call, note_paid, sound, take_call
-from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint
+from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
 from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
@@ -101,6 +101,8 @@ class RemoteClient:
     """The extra of llmopt that brings the SDK."""
     module: ClassVar[str]
     """The SDK's module."""
+    home: ClassVar[Server]
+    """The provider's own server, unless `_endpoint` resolves another one."""
     samples_per_call: ClassVar[int]
     """Samples that one call can bring."""
     default_cap: ClassVar[int | None] = None
@@ -162,7 +164,7 @@ class RemoteClient:
 
     def _endpoint(self) -> Endpoint:
         """Resolve the address, by the arguments and the environment as they are now."""
-        raise NotImplementedError
+        return self.home.endpoint(self.base_url)
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         """Import the SDK and return its client object."""

@@ -167,7 +167,7 @@ class Desk:
                 batch_size, max_cost.
         """
         described, storage = self._paths(name)
-        given = {"space": space, "direction": direction, "model": model}
+        given: dict[str, Any] = {"space": space, "direction": direction, "model": model}
         given |= {"description": description, "constraints": constraints, "start": start}
         clash = set(given) & set(options or {})
         if clash:
