@@ -1,4 +1,4 @@
-"""Policies in files: names, spaces and layers of wrappers, and what is refused."""
+"""Policies in files: names, spaces and wrappers, and what is refused."""
 
 from __future__ import annotations
 
@@ -55,9 +55,13 @@ def test_a_saved_policy_is_the_same(observed, acts, bias, tmp_path):
         {"parameters": ["x"] * 3},
         {"observation_space": {**UNIT, "shape": [10**9]}},
         {"observation_space": {**UNIT, "dtype": "object"}},
-        {"observing": [{"wrapper": "RecordVideo", "arguments": {}, "space": UNIT}]},
-        {"observing": [{"wrapper": "RescaleObservation", "arguments": {}, "space": UNIT}]},
-        {"acting": [{"wrapper": "ClipAction", "arguments": {"x": {}}, "space": UNIT}]},
+        {"wrappers": ["os:system"]},
+        {"wrappers": ["RescaleObservation"]},
+        {"wrappers": ["ClipAction=1"]},
+        {"wrappers": ["RepeatAction=4"]},
+        {"wrappers": ["NormalizeObservation"]},
+        {"wrappers": ["NormalizeObservation"], "normal": [[0.0, 0.0], [1.0, -1.0]]},
+        {"wrappers": ["NormalizeObservation"], "normal": [[0.0], [1.0]]},
         {"action_space": {"kind": "pickle"}},
         {"inputs": 3},
     ],

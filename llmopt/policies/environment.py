@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -16,14 +16,15 @@ from gymnasium.wrappers import NormalizeObservation
 
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.policies.episode import episode
-from llmopt.policies.layers import Layer, layers_of
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import (
     NORMALIZE,
     Normal,
+    Surroundings,
     WrapperError,
     check_wrapper,
     stack,
+    text_of,
     title_of,
     usual_wrappers,
     wrap,
@@ -93,18 +94,19 @@ class EnvMaker:
             return {}
         return {"wrappers": list(self._wrappers), "normal": self._normal}
 
-    def layers(self) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-        """Return what stands between the environment itself and a policy.
+    def surroundings(self) -> Surroundings | None:
+        """Return what stands between the environment itself and a policy; ``None`` for nothing.
 
-        That is what ``gymnasium.make(title)`` gives, or the user's own function.
+        The environment itself is what ``gymnasium.make(title)`` gives, or the user's own function.
         """
-        env = self()
-        try:
+        with closing(self()) as env:
             spec = self._source if isinstance(self._source, EnvSpec) else None
-            around = len(self._wrappers or ()) + len(spec.additional_wrappers if spec else ())
-            return layers_of(env, around)
-        finally:
-            env.close()
+            texts = [text_of(wrapper) for wrapper in (spec.additional_wrappers if spec else ())]
+            texts += self._wrappers or ()
+            for _ in texts:
+                env = env.env  # type: ignore[attr-defined]
+            own = env.observation_space, env.action_space
+        return Surroundings(*own, tuple(texts), self._normal) if texts else None
 
     @property
     def arguments(self) -> dict[str, Any]:

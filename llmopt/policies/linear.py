@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.policies.layers import Layer
-from llmopt.policies.wrapping import acting_space, title_of
+from llmopt.policies.wrapping import Surroundings, acting_space, title_of
 
 MAX_PARAMETERS = 10_000
 """Larger policies are refused: no prompt holds them."""
@@ -182,8 +181,8 @@ class BoundPolicy:
         bias: ``(n_outputs,)`` array.
         inputs: Names of the observed numbers; empty if they have none.
         outputs: Names of the actions; empty if they have none.
-        observing: What an observation passes before it is weighed, the first first.
-        acting: What an action passes before it is returned.
+        around: The wrappers that an observation passes before it is weighed, and an action before
+            it is returned; ``None`` for none.
     """
 
     policy: LinearPolicy
@@ -191,8 +190,7 @@ class BoundPolicy:
     bias: np.ndarray
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    observing: tuple[Layer, ...] = ()
-    acting: tuple[Layer, ...] = ()
+    around: Surroundings | None = None
 
     @property
     def parameters(self) -> np.ndarray:
@@ -206,12 +204,9 @@ class BoundPolicy:
 
     def __call__(self, observation: Any) -> Any:
         """Return the action for one observation, in the form that the environment takes."""
-        for each in self.observing:
-            observation = each(observation)
-        action = self._act(observation)
-        for each in self.acting:
-            action = each(action)
-        return action
+        if self.around is None:
+            return self._act(observation)
+        return self.around.do(self._act(self.around.see(observation)))
 
     def _act(self, observation: Any) -> Any:
         seen, acts = self.policy.observation_space, self.policy.action_space

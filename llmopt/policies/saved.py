@@ -1,21 +1,27 @@
-"""Policies in files: JSON with spaces, scaling, names and parameters; nothing is executed."""
+"""Policies in files: JSON with spaces, wrappers, names and parameters; nothing is executed."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from llmopt.errors import LLMOptError, StorageError
+from llmopt.errors import LLMOptError, SpaceError, StorageError
 from llmopt.files import read_json_object, write_json_atomically
-from llmopt.policies.layers import layer, space_from_dict, space_to_dict
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.wrapping import Surroundings
 
-_FORMAT = "llmopt-policy-2"
+_FORMAT = "llmopt-policy-3"
 
+MAX_SIZE = 10_000_000
+"""Numbers of one observation or action in a file."""
 
 # What comes of data that are of another form than `save_policy` writes.
 _UNREADABLE = (
@@ -41,17 +47,18 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         StorageError: The file cannot be written; an older one is left as it was.
         TypeError: `about` holds something that JSON does not.
     """
-    form = policy.policy
+    form, around = policy.policy, policy.around
+    own = form if around is None else around
     data = {
         "format": _FORMAT,
         **{key: value for key, value in about.items() if key != "format"},
         "kind": "linear",
         "bias": form.bias,
         "clip": form.clip,
-        "observation_space": space_to_dict(form.observation_space),
-        "action_space": space_to_dict(form.action_space),
-        "observing": [dict(each.data) for each in policy.observing],
-        "acting": [dict(each.data) for each in policy.acting],
+        "observation_space": space_to_dict(own.observation_space),
+        "action_space": space_to_dict(own.action_space),
+        "wrappers": [] if around is None else list(around.wrappers),
+        "normal": around and around.normal,
         "inputs": list(policy.inputs),
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
@@ -78,18 +85,18 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         data = read_json_object(Path(path), links=True)
         if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
-        form = LinearPolicy(
-            space_from_dict(data["observation_space"]),
-            space_from_dict(data["action_space"]),
-            bias=bool(data["bias"]),
-            clip=bool(data.get("clip", False)),
-        )
+        own = [space_from_dict(data[f"{name}_space"]) for name in ("observation", "action")]
+        wrappers, normal = tuple(map(str, data["wrappers"])), data["normal"]
+        if normal is not None:
+            mean, variance = (tuple(map(float, numbers)) for numbers in normal)
+            normal = mean, variance
+        around = Surroundings(own[0], own[1], wrappers, normal)
+        form = LinearPolicy.for_env(around.env, bool(data["bias"]), clip=bool(data["clip"]))
         bound = form.bind([float(x) for x in data["parameters"]])
         if not np.isfinite(bound.parameters).all():
             raise ValueError("a parameter is not finite")
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
-        observing, acting = (tuple(map(layer, data[k])) for k in ("observing", "acting"))
-        return replace(bound, inputs=inputs, outputs=outputs, observing=observing, acting=acting)
+        return replace(bound, inputs=inputs, outputs=outputs, around=around if wrappers else None)
     except StorageError as error:
         raise StorageError(f"no policy was read: {error}") from error
     except _UNREADABLE as error:
@@ -97,3 +104,81 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
             f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "
             "PolicySearch.save or save_policy wrote"
         ) from error
+
+
+def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
+    """Return a space in JSON's types."""
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.Box):
+        return {
+            "kind": "box",
+            "shape": list(space.shape),
+            "dtype": str(space.dtype),
+            "low": _bounds(space.low),
+            "high": _bounds(space.high),
+        }
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "binary", "shape": list(space.shape)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "discretes", "n": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.Dict):
+        return {"kind": "dict", "spaces": [[k, space_to_dict(v)] for k, v in space.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "tuple", "spaces": [space_to_dict(part) for part in space]}
+    raise SpaceError(f"{space} cannot travel in a policy's file: it is no Box, Discrete, Dict, …")
+
+
+def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
+    """Return the space that its data describe."""
+    kind = data["kind"]
+    if kind == "discrete":
+        return spaces.Discrete(_size(data["n"]), start=int(data["start"]))
+    if kind == "binary":
+        return spaces.MultiBinary(_shape(data["shape"]))
+    if kind == "discretes":
+        counts = np.asarray(data["n"], dtype=np.int64)
+        _size(int(counts.sum()))
+        return spaces.MultiDiscrete(counts, start=np.asarray(data["start"], dtype=np.int64))
+    if kind == "dict":
+        # An ordered one: Gymnasium sorts the keys of any other.
+        return spaces.Dict(OrderedDict((str(k), space_from_dict(s)) for k, s in data["spaces"]))
+    if kind == "tuple":
+        return spaces.Tuple([space_from_dict(part) for part in data["spaces"]])
+    if kind != "box":
+        raise ValueError(f"space of kind {kind!r}: expected box or discrete")
+    shape, dtype = _shape(data["shape"]), _dtype(data["dtype"])
+    low, high = (_spread(data[name], shape) for name in ("low", "high"))
+    return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype=dtype.type)
+
+
+def _size(number: Any) -> int:
+    if not 0 < int(number) <= MAX_SIZE:
+        raise ValueError(f"a space of {number} numbers")
+    return int(number)
+
+
+def _shape(numbers: Any) -> tuple[int, ...]:
+    shape = tuple(int(n) for n in numbers)
+    if any(n < 0 for n in shape) or math.prod(shape) > MAX_SIZE:
+        raise ValueError(f"a space of shape {shape}")
+    return shape
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    dtype = np.dtype(str(name))
+    if dtype.kind not in "fiub":
+        raise ValueError(f"a space of numbers of type {dtype}")
+    return dtype
+
+
+def _bounds(values: np.ndarray) -> Any:
+    """Return one number where all are equal, else a list; what is infinite as text."""
+    flat = [x if math.isfinite(x) else str(x) for x in np.ravel(values).astype(float).tolist()]
+    return flat[0] if len(set(flat)) == 1 else flat
+
+
+def _spread(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if isinstance(values, list):
+        return np.asarray([float(x) for x in values]).reshape(shape)
+    return np.broadcast_to(float(values), shape)

@@ -458,8 +458,7 @@ class PolicySearch(FreshStarts):
             StorageError: The file cannot be written.
         """
         best = self.best
-        observing, acting = self._make.layers()
-        policy = replace(self.policy_of(best.params), observing=observing, acting=acting)
+        policy = replace(self.policy_of(best.params), around=self._make.surroundings())
         save_policy(
             policy,
             path,

@@ -12,14 +12,17 @@ episode.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import WrapperSpec
 
-from llmopt.errors import LLMOptError, did_you_mean
+from llmopt.errors import LLMOptError, SpaceError, did_you_mean
 
 Env: TypeAlias = gym.Env[Any, Any]
 Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -206,3 +209,94 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     slope = np.asarray(one, dtype=np.float64) - zero
     size = np.divide(1.0, slope, out=np.ones(shape), where=slope != 0)
     return np.ravel(-zero * size), np.ravel(size)
+
+
+# -- wrappers that travel with a policy ------------------------------------------------------
+
+_OBSERVING = {
+    "FlattenObservation", "DtypeObservation", "RescaleObservation", "NormalizeObservation",
+}  # fmt: skip
+_ACTING = {"RescaleAction", "ClipAction"}
+# They end episodes, look on, or change rewards: a policy acts in the same way without them.
+_ASIDE = {
+    "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo",
+    "HumanRendering", "RenderCollection", "TransformReward", "ClipReward", "NormalizeReward",
+}  # fmt: skip
+
+
+class _Shell(gym.Env[Any, Any]):
+    """What a wrapper needs to know of an environment to do its arithmetic."""
+
+    def __init__(self, seen: spaces.Space[Any], acts: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = seen, acts
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The wrappers between an environment of such spaces and a policy, without the environment.
+
+    Only wrappers that are arithmetic on one array can be without it. With them a policy acts on the
+    environment's own numbers, as it did in the search.
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    wrappers: tuple[str, ...]
+    normal: Normal | None = None
+    env: Env = field(init=False, repr=False, compare=False)  # one that only has the spaces
+
+    def __post_init__(self) -> None:
+        kept = tuple(text for text in self.wrappers if _name(text) not in _ASIDE)
+        for text in kept:
+            frozen = _name(text) != NORMALIZE or self.normal is not None
+            if _name(text) not in _OBSERVING | _ACTING or not frozen:
+                raise _cannot_travel(_name(text))
+        if self.normal is not None and not all(
+            math.isfinite(m) and v >= 0 for m, v in zip(*self.normal, strict=True)
+        ):
+            raise SpaceError(f"means and variances {self.normal}: expected finite numbers")
+        env = wrap(_Shell(self.observation_space, self.action_space), kept, self.normal)
+        object.__setattr__(self, "wrappers", kept)
+        object.__setattr__(self, "env", env)
+
+    def see(self, observation: Any) -> Any:
+        """Return an observation as the policy sees it."""
+        for layer in stack(self.env):
+            if isinstance(layer, gym.ObservationWrapper):
+                observation = layer.observation(observation)
+        return observation
+
+    def do(self, action: Any) -> Any:
+        """Return a policy's action as the environment takes it."""
+        for layer in stack(self.env)[::-1]:
+            if isinstance(layer, gym.ActionWrapper):
+                action = layer.action(action)
+        return action
+
+
+def _name(text: str) -> str:
+    return text.partition("=")[0]
+
+
+def text_of(wrapper: WrapperSpec) -> str:
+    """Return a wrapper of a specification as it is written, or raise `SpaceError`."""
+    own = wrapper.entry_point.startswith("gymnasium.wrappers.") and wrapper.name != NORMALIZE
+    arguments = []
+    for value in (wrapper.kwargs or {}).values() if own else ():
+        if isinstance(value, type | np.dtype):
+            arguments.append(np.dtype(value).name)
+        elif np.issubdtype(np.asarray(value).dtype, np.number) and np.ptp(value) == 0:
+            arguments.append(f"{np.ravel(value)[0]!s}")
+        else:
+            own = False
+    if not own and wrapper.name not in _ASIDE:
+        raise _cannot_travel(wrapper.name)
+    return f"{wrapper.name}={','.join(arguments)}".rstrip("=")
+
+
+def _cannot_travel(name: str) -> SpaceError:
+    return SpaceError(
+        f"the wrapper {name} cannot travel in a policy's file: a file holds "
+        f"{', '.join(sorted(_OBSERVING | _ACTING))}, with numbers. Let the policy act in "
+        "search.make_env(), or search without this wrapper"
+    )

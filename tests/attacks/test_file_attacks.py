@@ -33,10 +33,9 @@ from llmopt.code.candidate import CodeTrial
 from llmopt.code.events import Asked, CodeState, Told, check_start, replay
 from llmopt.errors import LLMOptError
 from llmopt.files import seal, unseal
-from llmopt.policies.layers import layers_of
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
-from llmopt.policies.wrapping import wrap
+from llmopt.policies.wrapping import Surroundings
 from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
@@ -268,14 +267,14 @@ def test_recordings(tmp_path):
 
 
 def policy_file(folder):
-    env = gym.make("CartPole-v1")
-    form = LinearPolicy.for_env(env)
     path = folder / "policy.json"
     names = ("NormalizeObservation", "RescaleAction=-1,1", "ClipAction")
-    env = wrap(gym.make("Pendulum-v1"), names, ((0.0,) * 3, (1.0,) * 3))
-    observing, acting = layers_of(env, len(names))
+    with gym.make("Pendulum-v1") as env:
+        spaces = env.observation_space, env.action_space
+    around = Surroundings(*spaces, names, ((0.0,) * 3, (1.0,) * 3))
+    form = LinearPolicy.for_env(around.env)
     bound = form.bind(np.linspace(-1, 1, form.n_parameters))
-    save_policy(replace(bound, observing=observing, acting=acting), path)
+    save_policy(replace(bound, around=around), path)
     return path
 
 
