@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.failure import CandidateError
+from llmopt.code.sandbox.encoding import encode
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.text import cut
 
@@ -275,7 +276,7 @@ def check(
             for k, (before, after) in enumerate(
                 zip(results, _trial(sandbox, function), strict=True)
             ):
-                if not _same(before, after):
+                if encode(before) != encode(after):
                     raise CandidateError(
                         f"{function.name} is not deterministic: on sample input {k + 1} it "
                         f"returned {_short(before)}, then {_short(after)} after a fresh start. "
@@ -352,16 +353,3 @@ def _trial(sandbox: Sandbox, function: Function) -> list[Any]:
                 printed=error.printed,
             ) from error
     return results
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, (tuple, list)):
-        same_form = type(a) is type(b) and len(a) == len(b)
-        return same_form and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        if type(a) is not type(b):
-            return False
-        return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f"))
-    return bool(a == b or (a != a and b != b))

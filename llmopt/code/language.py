@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import gymnasium as gym
 import numpy as np
 
+from llmopt.arguments import one_of
+
 FEEDBACK_KINDS = ("r", "hp", "hn", "fp")
 """Reward; hindsight positive (the move was good), negative (it was bad); future positive
 (what to do next): LLF-Bench's names."""
@@ -92,7 +94,7 @@ class Teacher(Protocol):
 _CHARACTERS = frozenset(string.printable)
 
 
-class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any]):
     """Adds language to an environment.
 
     ``info["language"]`` of every step is a dict of texts: ``instruction`` (at the reset, else
@@ -120,20 +122,10 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         paraphrase_seed: int | None = 0,
         observation: Literal["array", "text"] = "array",
     ) -> None:
-        gym.utils.RecordConstructorArgs.__init__(
-            self,
-            _disable_deepcopy=True,
-            teacher=teacher,
-            feedback=feedback,
-            paraphrase_seed=paraphrase_seed,
-            observation=observation,
-        )
         super().__init__(env)
-        unknown = set(feedback) - set(FEEDBACK_KINDS)
-        if unknown:
-            raise ValueError(f"feedback {sorted(unknown)}: expected some of {FEEDBACK_KINDS}")
-        if observation not in ("array", "text"):
-            raise ValueError(f"observation={observation!r}: expected 'array' or 'text'")
+        for kind in feedback:
+            one_of("feedback", kind, FEEDBACK_KINDS)
+        one_of("observation", observation, ("array", "text"))
         self.teacher = teacher
         self.feedback = tuple(feedback)
         self._as_text = observation == "text"

@@ -23,7 +23,7 @@ from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.model_string import get_client
 from llmopt.code.answer import read_answer
 from llmopt.code.candidate import Candidate
-from llmopt.code.checks import Function, Output, inspect_source
+from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
@@ -39,7 +39,7 @@ _STEPS = 3
 SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(eq=False)
 class State:
     """A reward function (a callable, and its source) and its results, as VIRAL keeps them."""
 
@@ -56,9 +56,6 @@ class State:
     def set_performances(self, performances: dict[str, Any]) -> None:
         """Keep that policy's measures."""
         self.performances = performances
-
-    def __repr__(self) -> str:
-        return f"State(idx={self.idx}, performances={self.performances})"
 
 
 class GenCode(Metered):
@@ -131,15 +128,10 @@ class GenCode(Metered):
 
     def _use(self, answer: str) -> Candidate:
         self.response = answer
-        function = None
         try:
             self.get_clean_response()
-            function = self.compile_reward_function()
-            self._test_on_samples(function)
-            return function
+            return self.compile_reward_function()
         except (ParseError, CandidateError) as error:
-            if function is not None:
-                function.close()
             reason = error.feedback() if isinstance(error, CandidateError) else str(error)
             logger.warning("reward function %d: %s", self.current_index, reason)
             raise UnusableError(reason) from error
@@ -149,26 +141,26 @@ class GenCode(Metered):
         self.response = read_answer(self.response or "", [Function(self._signature).name]).source
 
     def compile_reward_function(self) -> Candidate:
-        """Load the code into a worker, which each call asks.
+        """Load the code into a worker, which each call asks, and try it on some steps.
 
         Raises:
-            CandidateError: It does not parse or load, or has no function that fits.
+            CandidateError: It fails a check of `llmopt.code.checks.check`.
         """
-        source = self.response or ""
+        source, name = self.response or "", Function(self._signature).name
         with self._make() as sandbox:
             names = [f["name"] for f in sandbox.analyse(source)["functions"]]
-            wanted = Function(self._signature)
+        if names and name not in names:
             # VIRAL's prompts leave the name to the model: with no function of the name that
             # was asked for, the last one counts, since helpers stand before it.
-            if names and wanted.name not in names:
-                _, _, parameters = self._signature.partition("(")
-                wanted = Function(f"{names[-1]}({parameters}")
-            function = Function(wanted.signature, output=Output("reward"))
-            fingerprint = inspect_source(sandbox, source, [function])
-        candidate = _Reward(
-            source, [function], self._make, number=self.current_index, fingerprint=fingerprint
-        )
-        candidate.reset()
+            name = names[-1]
+        signature = f"{name}({self._signature.partition('(')[2]}"
+        function = Function(signature, output=Output("reward"), samples=self._samples())
+        candidate = _Reward(source, [function], self._make, number=self.current_index)
+        try:
+            candidate.check()
+        except BaseException:
+            candidate.close()
+            raise
         return candidate
 
     def test_reward_function(
@@ -177,34 +169,17 @@ class GenCode(Metered):
         """Call a reward once; `CandidateError` unless it returns a finite number."""
         logger.debug("reward function output: %s", reward_function(*args, **kwargs))
 
-    def _test_on_samples(self, function: Candidate) -> None:
-        """Test a function on several steps, and whether it says the same when loaded anew."""
-        samples = self._samples()
-        results = []
-        for _ in range(2):
-            function.reset()
-            for sample in samples:
-                self.test_reward_function(function, **sample)
-            results.append([function(**sample) for sample in samples])
-        if results[0] != results[1]:
-            raise CandidateError(
-                "it is not deterministic: it must return the same for the same inputs"
-            )
-
-    def _samples(self) -> list[dict[str, Any]]:
+    def _samples(self) -> tuple[tuple[Any, ...], ...]:
         """Some random steps, and the last of them as a success and as a failure."""
-        env = gym.make(self.env_name)
         steps: list[tuple[Any, bool, bool]] = []
-        with contextlib.closing(env):
+        with contextlib.closing(gym.make(self.env_name)) as env:
             for _, _, observation, info in itertools.islice(random_steps(env, 0), _STEPS):
                 success: Any = (False, False)
                 if self.success_func is not None:
                     success = self.success_func(env, {**info, "terminated": False})
                 steps.append((np.array(observation), bool(success[0]), bool(success[1])))
-        last = steps[-1][0]
-        names = Function(self._signature).parameters
-        every = (*steps, (last, True, False), (last, False, True))
-        return [dict(zip(names, values, strict=False)) for values in every]
+        last, count = steps[-1][0], len(Function(self._signature).parameters)
+        return tuple(s[:count] for s in (*steps, (last, True, False), (last, False, True)))
 
     def _ask_for_repair(self, answer: str, error: str) -> str | None:
         if self.llm is None:
