@@ -94,7 +94,7 @@ class Teacher(Protocol):
 _CHARACTERS = frozenset(string.printable)
 
 
-class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any]):
+class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Adds language to an environment.
 
     ``info["language"]`` of every step is a dict of texts: ``instruction`` (at the reset, else
@@ -122,6 +122,14 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any]):
         paraphrase_seed: int | None = 0,
         observation: Literal["array", "text"] = "array",
     ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            _disable_deepcopy=True,
+            teacher=teacher,
+            feedback=feedback,
+            paraphrase_seed=paraphrase_seed,
+            observation=observation,
+        )
         super().__init__(env)
         for kind in feedback:
             one_of("feedback", kind, FEEDBACK_KINDS)
