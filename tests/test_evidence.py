@@ -226,6 +226,20 @@ def test_all_points_of_the_latest_answer_are_seen_in_full():
     assert [note.count("seen") for note in few[-4:]] != [60] * 4
 
 
+def test_the_best_point_is_seen_in_full_in_every_prompt():
+    """Later points start from it, however much is seen of each."""
+    trials = tuple(
+        trial(i, (i / 40, 0.5, 3), 50.0 - abs(i - 6), explanation=f"Lesson: {i}.\nAnalysis: a.",
+              feedback="seen\n" * 110)
+        for i in range(40)
+    )  # fmt: skip
+    for count in range(1, 41):
+        shown = evidence(trials[:count], budget=1800)
+        best = shown.history.best.number
+        assert [note.count("seen") for note in notes(shown)][best] == 110
+        assert estimate_tokens("\n".join(shown.log)) < 2000
+
+
 def test_what_was_left_out_of_an_answer_is_told_with_the_reason():
     answer = "\n".join(
         f"Hypothesis: h\nStart from: {start}\nProposal: {values}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -10,9 +11,20 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from llmopt import ScriptedClient
 from llmopt.errors import SpaceError
-from llmopt.policies import EnvMaker, EpisodeStatistics, Evaluation, Evaluator, LinearPolicy, Step
-from llmopt.policies.statistics import PROBES, fit
+from llmopt.policies import (
+    EnvMaker,
+    EpisodeStatistics,
+    Evaluation,
+    Evaluator,
+    LinearPolicy,
+    PolicySearch,
+    Step,
+)
+from llmopt.policies.gait import Stance, chosen, stances
+from llmopt.policies.line import Line, fit
+from llmopt.policies.statistics import PROBES
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
 NAMES = (("angle", "speed"), ("torque",))
@@ -221,6 +233,92 @@ def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monke
     assert float(found[2]) % 360 == pytest.approx(180, abs=3)
 
 
+def hops(text, episodes=1):
+    """Contacts after each step as text gives them ("." for none), and what is then reported."""
+    rows = [[(float(k), float(k % 7)) for k in range(len(text))]] * episodes
+    steps = iter([frozenset({"foot"} if c == "x" else ()) for c in text] * episodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmopt.policies.episode_recording.touching", lambda env: next(steps))
+        options = {"actions": lambda k: k / 100, "ends": "limit", "contacts": True}
+        statistics, outcome = watched(rows, **options)
+    return statistics.text(outcome)
+
+
+def test_a_gait_is_told_where_a_body_touches_down_and_leaves():
+    lines = hops("x" * 5 + ("." * 8 + "x" * 6) * 5 + "." * 3).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("foot"))
+    head = "foot touches down/leaves at steps -/5, 27/33, 41/47, 69/75 of it, 6 stances, median "
+    assert lines[at] == (
+        head + "6 steps down, 8 up: torque -/0.05, 0.27/0.33, 0.41/0.47, 0.69/0.75; "
+        "angle -/5, 27/33, 41/47, 69/75; speed -/5, 6/5, 6/5, 6/5."
+    )
+    assert lines[at + 1].startswith("Observed,")
+    assert not any(line.startswith("At steps") for line in lines)
+
+
+def test_of_starts_that_end_otherwise_the_worst_is_told_beside_a_median_one(monkeypatch):
+    statistics = EpisodeStatistics(POLICY, *NAMES, contacts=True)
+    touched: set[str] = set()
+    monkeypatch.setattr(
+        "llmopt.policies.episode_recording.touching", lambda env: frozenset(touched)
+    )
+    lengths = (100, 100, 37)
+    for episode, length in enumerate(lengths):
+        for k in range(length):
+            (touched.add if k % 10 < 4 else touched.discard)("foot")
+            seen, last = np.array([k, 1.0]), k == length - 1
+            ends = (last and length < 100, last and length == 100)
+            env = SimpleNamespace(unwrapped=None)
+            statistics(Step(episode, seen, np.zeros(1), 1.0, seen, *ends, {}, env))
+    text = statistics.text(Evaluation(tuple(map(float, lengths)), lengths))
+    line = next(line for line in text.splitlines() if line.startswith("foot"))
+    assert line.startswith(
+        "foot touches down/leaves at steps 30/34 of start 3, the worst one (37) "
+    )
+    assert "| 40/44, 90/94 of start 1, a median one (100), 10 stances, median 4 steps" in line
+
+
+@pytest.mark.parametrize(
+    ("touching", "found"),
+    [
+        ("", []),
+        ("....", []),
+        ("xxxx", [(None, None)]),
+        ("..xx", [(2, None)]),
+        ("xx....xxx..", [(None, 2), (6, 9)]),
+        # What flickers at a landing is one stance.
+        ("." * 30 + "x.xx." + "x" * 30 + "." * 30, [(30, 65)]),
+        ("xx" + "." * 30 + "x" * 20 + ".x" + "." * 40 + "x", [(None, 2), (32, 54), (94, None)]),
+        # Short hops are hops where all are short.
+        ("..x..x..x", [(2, 3), (5, 6), (8, None)]),
+    ],
+)
+def test_the_times_on_the_ground(touching, found):
+    assert stances([c == "x" for c in touching]) == found
+
+
+def test_the_typical_stance_comes_first_then_the_last_and_the_first():
+    every = [Stance(k, k + 3) for k in (0, 40, 50, 60, 100)]
+    assert chosen(every, 1) == [every[2]]
+    assert chosen(every, 2) == [every[2], every[4]]
+    assert chosen(every, 4) == [every[i] for i in (0, 2, 3, 4)]
+    assert chosen(every[:2], 4) == every[:2]
+
+
+def test_a_line_is_shorter_where_the_lines_behind_it_lack_room():
+    short = Line("few:", ["a 1"])
+    lines = [Line("many:", ["a 1, 2, 3"], [short]), Line("", ["b" * 20])]
+    assert fit(lines, 60).startswith("many: a 1, 2, 3.")
+    assert fit(lines, 20).startswith("many: a 1, 2, 3.") is False
+    assert fit(lines, 20).startswith("few: a 1.")
+
+
+def test_what_stands_or_never_touches_has_no_gait():
+    for text in ("x" * 40, "." * 40, "." * 5 + "x" * 35):
+        assert "touches down" not in hops(text)
+        assert "At steps" in hops(text)
+
+
 @pytest.mark.defect(11)
 @pytest.mark.parametrize(
     ("name", "values", "said"),
@@ -329,7 +427,7 @@ def test_each_probe_speaks_for_itself():
     assert said["endings"].startswith("2 of 2 ended early with angle above all it was before")
     assert said["facts"] == "At the end of the episodes, mean [least, largest]: is_success 0."
     assert {name for name, text in said.items() if not text} == {
-        *("quarters", "contacts", "last_steps", "visited")
+        *("quarters", "contacts", "last_steps", "visited", "gait")
     }
     assert statistics.text(outcome) == "\n".join(filter(None, said.values()))
 
@@ -410,6 +508,30 @@ def test_the_parts_of_the_reward_add_up():
     line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("The parts"))
     parts = [float(p.rstrip(".").split()[-1]) for p in line.split(": ")[1].split("; ")]
     assert sum(parts) == pytest.approx(outcome.mean, rel=1e-3)
+
+
+def test_a_hopper_is_told_hop_by_hop():
+    """The best policy of a committed search, which hops for all 1,000 steps."""
+    lines = map(json.loads, open("benchmarks/results/design.jsonl", encoding="utf-8"))
+    found = (x for x in lines if x["cell"]["task"] == "hopper" and "prompt-six" in str(x["cell"]))
+    best = max(found, key=lambda line: line["best"])
+    with PolicySearch("Hopper-v5", ScriptedClient([])) as search:
+        outcome, text = search.measure(best["params"], [0, 1])
+    assert min(outcome.lengths) > 900
+    line = next(line for line in text.splitlines() if line.startswith("foot touches"))
+    assert line.endswith(".")
+    assert not line.endswith("….")
+    for name in ("torso_z", "torso_x_vel", "foot_hinge_angvel", "thigh_torque", "foot_torque"):
+        assert f" {name} " in line
+    height = re.search(r" torso_z ([^;]*)", line)[1]
+    assert all(1 < float(z) < 2 for z in re.findall(r"[\d.]+", height))
+    stances, down, up = map(
+        float, re.search(r"(\d+) stances, median (\S+) .*, (\S+) up", line).groups()
+    )
+    assert 8 < stances < 30
+    assert 60 < down + up < 110
+    assert "At peaks" not in text
+    assert len(text) <= 2600
 
 
 def test_a_wave_through_the_swimmer_is_seen_as_one():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -17,8 +16,9 @@ from gymnasium import spaces
 from llmopt.policies.episode import TERMINATED, Step
 from llmopt.policies.episode_recording import Recording, Track, names_of
 from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.line import Line, alike, counted, digits, figure, fit, scaled, short, span
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.oscillation import peaks
+from llmopt.policies.moments import gait, trace
 from llmopt.policies.wrapping import bounds_of
 from llmopt.prompt.describe import FEEDBACK_CHARS
 
@@ -27,22 +27,11 @@ MAX_FEEDBACK = FEEDBACK_CHARS
 
 _LISTED_EPISODES = 20
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
-_TRACED, _TRACED_EACH = 8, 4  # steps that are shown of an episode, and of each of two
 _ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
-_LEAST_PERIOD = 6  # steps; shorter ones are chattering
-_LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
 _LISTED_FACTS = 8
 _SELDOM = 0.005  # share of the steps at a bound, which is not told below
 _PARTS = 3  # parts of the return that are listed start by start
-
-
-class Line(NamedTuple):
-    """A subject of the report: what it is about, and items of which the last may be left out."""
-
-    head: str
-    items: Sequence[str]
-
 
 Probe = Callable[[Recording], Iterable[Line]]
 """What looks at a recording; it gives nothing where it has nothing to say."""
@@ -98,33 +87,15 @@ class EpisodeStatistics:
         return fit((line for probe in probes for line in probe(self.recording)), self._most)
 
 
-def fit(lines: Iterable[Line], most: float) -> str:
-    """Join lines, the most important first; where room is short, the last items of a line go."""
-    text = ""
-    for head, items in lines:
-        room = most - len(text) - bool(text)
-        line, shown = head, 0
-        for item in items:
-            more = f"{'; ' if shown else ' ' if head else ''}{item}"
-            reserve = 1 if shown + 1 == len(items) else 4
-            if len(line) + len(more) + reserve > room:
-                break
-            line, shown = line + more, shown + 1
-        if shown:
-            line += "." if shown == len(items) else "; …"
-            text += ("\n" if text else "") + line
-    return text
-
-
 # -- probes of every policy -------------------------------------------------------------------
 
 
 def failure(rec: Recording) -> Iterator[Line]:
     """Say where an evaluation failed, and what was seen and done there."""
     last, returns = rec.episodes[-1], rec.evaluation.returns
-    items = [f"after {_count(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
+    items = [f"after {counted(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
     if returns:
-        items.append(f"finished episodes returned {', '.join(_digits(returns))}")
+        items.append(f"finished episodes returned {', '.join(digits(returns))}")
     items.append(f"last action: {_action(rec, last.done[-1])}")
     if last.seen:
         state = f"last state: s{last.seen[-1]}"
@@ -136,19 +107,19 @@ def outcome(rec: Recording) -> Iterator[Line]:
     """Say how each episode went: its return, the parts of it that differ, its length and end."""
     returns, episodes = rec.evaluation.returns, rec.episodes
     lengths = [len(e.rewards) for e in episodes]
-    per_step = _short(sum(returns) / sum(lengths)) + " a step"
+    per_step = short(sum(returns) / sum(lengths)) + " a step"
     if len(returns) == 1:
         end = _end(episodes[0])
-        yield Line("", [f"Return {_figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
+        yield Line("", [f"Return {figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
         return
-    mean = f"Mean return {_figure(float(np.mean(returns)))} over {len(returns)} starts"
+    mean = f"Mean return {figure(float(np.mean(returns)))} over {len(returns)} starts"
     items = [f"{mean}, {per_step}"]
     same = len(set(lengths)) == 1 and len({e.end for e in episodes}) == 1
     if same:
         items.append(f"each {lengths[0]} steps, {_end(episodes[0])}")
     if len(returns) > _LISTED_EPISODES:
         tenths = np.percentile(returns, [0, 25, 50, 75, 100])
-        items.append("returns, least, quartiles, largest: " + ", ".join(map(_figure, tenths)))
+        items.append("returns, least, quartiles, largest: " + ", ".join(map(figure, tenths)))
         if not same:
             ends = Counter(map(_end, episodes))
             items.append(", ".join(f"{n} × {end}" for end, n in ends.most_common()))
@@ -156,9 +127,9 @@ def outcome(rec: Recording) -> Iterator[Line]:
     else:
         differing, rest = _differing(rec)
         head = f"return ({', '.join(differing)}; the rest is {rest})" if rest else "returns"
-        each = _digits(returns)
+        each = digits(returns)
         if differing:
-            rows = zip(*(_alike(sums) for sums in differing.values()), strict=True)
+            rows = zip(*(alike(sums) for sums in differing.values()), strict=True)
             each = [f"{r} ({', '.join(row)})" for r, row in zip(each, rows, strict=True)]
         if not same:
             marks = ["" if e.end == TERMINATED else " (limit)" for e in episodes]
@@ -176,13 +147,13 @@ def quarters(rec: Recording) -> Iterator[Line]:
         return
     means = np.mean([[q.mean() for q in np.array_split(r, 4)] for r in long], axis=0)
     if np.ptp(means) > 0.02 * np.abs(means).max():
-        said = "Reward a step in each quarter of an episode " + ", ".join(map(_short, means))
+        said = "Reward a step in each quarter of an episode " + ", ".join(map(short, means))
         yield Line("", [said])
 
 
 def parts(rec: Recording) -> Iterator[Line]:
     """Say the parts of the mean return that `info` names."""
-    items = [f"{name} {_figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
+    items = [f"{name} {figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
     yield Line("The parts of the mean return:", items)
 
 
@@ -216,8 +187,8 @@ def facts(rec: Recording) -> Iterator[Line]:
         found.append((name, [e.facts[name] for e in rec.episodes if name in e.facts]))
     items = []
     for name, values in found[:_LISTED_FACTS]:
-        spread = f" [{_short(min(values))}, {_short(max(values))}]" if np.ptp(values) else ""
-        items.append(f"{name} {_short(np.mean(values))}{spread}")
+        spread = f" [{short(min(values))}, {short(max(values))}]" if np.ptp(values) else ""
+        items.append(f"{name} {short(np.mean(values))}{spread}")
     yield Line("At the end of the episodes, mean [least, largest]:", items)
 
 
@@ -231,18 +202,18 @@ def actions(rec: Recording) -> Iterator[Line]:
         items = [f"{rec.outputs[j]} {s:.0%}" for j, s in enumerate(share) if s]
         runs = sum(1 + int(np.sum(np.diff(np.stack(e.done)[:, 0]) != 0)) for e in rec.episodes)
         if not rec.table and runs > len(rec.episodes):
-            items.append(f"the same for {_short(len(taken) / runs)} steps on average")
+            items.append(f"the same for {short(len(taken) / runs)} steps on average")
         yield Line("Actions taken:", items)
         return
     low, high = bounds_of(space)
     items = []
     for j, column in enumerate(done.T):
-        item = f"{rec.outputs[j]} {_short(column.mean())} ± {_short(column.std())}"
+        item = f"{rec.outputs[j]} {short(column.mean())} ± {short(column.std())}"
         under, over = float(np.mean(column <= low[j])), float(np.mean(column >= high[j]))
         if under + over > _SELDOM:
             item += f" ({under:.0%} low, {over:.0%} high"
             if max(column.max() - high[j], low[j] - column.min()) > 0:
-                item += f", up to {_short(np.abs(column).max())} in size"
+                item += f", up to {short(np.abs(column).max())} in size"
             item += ")"
         items.append(item + _lag(rec, len(rec.inputs) + j))
     yield Line("Actions, mean ± sd (share at or beyond each bound):", items)
@@ -267,7 +238,7 @@ def last_steps(rec: Recording) -> Iterator[Line]:
     if rec.table:
         ends = Counter(
             f"s{e.seen[-1]} {_action(rec, e.done[-1])} -> s{e.last} "
-            f"({_end(e)}, return {_short(e.total)})"
+            f"({_end(e)}, return {short(e.total)})"
             for e in rec.episodes
         )
         yield Line("Last steps:", [f"{n} × {text}" for text, n in ends.most_common()])
@@ -317,7 +288,7 @@ def endings(rec: Recording) -> Iterator[Line]:
                 if rank > found[:2]:
                     nearest = ends.min() if side > 0 else ends.max()
                     word = "above" if side > 0 else "below"
-                    said = f" with {name} {word} all it was before ({_short(nearest)})"
+                    said = f" with {name} {word} all it was before ({short(nearest)})"
                     found = (*rank, said, passed)
         group = found[3] or left
         yield _ending(rec, group, found[2], 5 if first else 12)
@@ -337,13 +308,13 @@ def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
     few = np.sort(np.argsort(-change, kind="stable")[:most])
     scale = np.abs(rows).max(axis=0)
     items = [
-        f"{rec.inputs[i]} " + ", ".join(_scaled(rows[-1 - b][i], scale[i]) for b in back)
+        f"{rec.inputs[i]} " + ", ".join(scaled(rows[-1 - b][i], scale[i]) for b in back)
         for i in few
     ]
     at = ", ".join(f"{b} steps before" if b else "at" for b in back)
-    head = f"{len(group)} of {len(episodes)} ended early{said}, after {_span(lengths)} steps"
+    head = f"{len(group)} of {len(episodes)} ended early{said}, after {span(lengths)} steps"
     if len(episodes) > 1:
-        head += f", return {_span(returns)}"
+        head += f", return {span(returns)}"
     median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
     return Line(f"{head}. Seen {at} the end{median}:", items)
 
@@ -355,74 +326,25 @@ def observations(rec: Recording) -> Iterator[Line]:
     episodes, which = rec.episodes, ""
     lasted = [e for e in episodes if e.end != TERMINATED]
     if 0 < len(lasted) < len(episodes):
-        episodes, which = lasted, f" in the {_count(len(lasted), 'episode')} that lasted"
+        episodes, which = lasted, f" in the {counted(len(lasted), 'episode')} that lasted"
     late = np.concatenate([np.stack(e.seen[len(e.seen) // 2 :]) for e in episodes])
     whole = np.concatenate([np.stack(e.seen) for e in episodes])
     low, high = bounds_of(rec.policy.observation_space)
     items = []
     for i, (name, c, w) in enumerate(zip(rec.inputs, late.T, whole.T, strict=True)):
-        mean = _scaled(c.mean(), max(abs(c.mean()), c.std()))
+        mean = scaled(c.mean(), max(abs(c.mean()), c.std()))
         size = max(abs(w.min()), abs(w.max()))
-        ends = f"[{_scaled(w.min(), size)}, {_scaled(w.max(), size)}]"
+        ends = f"[{scaled(w.min(), size)}, {scaled(w.max(), size)}]"
         at = float(np.mean((w <= low[i]) | (w >= high[i])))
         bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
-        items.append(f"{name} {mean} ± {_short(c.std())} {ends}{bound}{_lag(rec, i)}")
+        items.append(f"{name} {mean} ± {short(c.std())} {ends}{bound}{_lag(rec, i)}")
     head = f"Observed{which}, mean ± sd of the second half [least, largest of all steps]"
     if rec.wave is not None:
         head += (
             f" (lag in degrees behind {rec.inputs[rec.wave.reference]} in the oscillation of "
-            f"{_short(rec.wave.period)} steps; of actions above)"
+            f"{short(rec.wave.period)} steps; of actions above)"
         )
     yield Line(head + ":", items)
-
-
-def trace(rec: Recording) -> Iterator[Line]:
-    """Say how the worst episode went, and a median one beside it; this one alone if all are alike.
-
-    Of an oscillation the peaks of the reference are shown: a drift from one to the next
-    tells what an episode runs into.
-    """
-    if not rec.shows_numbers:
-        return
-    returns, wave = np.array(rec.evaluation.returns), rec.wave
-    ranks = np.argsort(returns, kind="stable")
-    median = int(ranks[(len(ranks) - 1) // 2])
-    differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
-    numbers = list(dict.fromkeys([int(ranks[0]), median])) if differ else [median]
-    count = _TRACED if len(numbers) == 1 else _TRACED_EACH
-    shown: list[np.ndarray] = []
-    titles: list[str] = []
-    before = ""
-    for number in numbers:
-        rows, kind = np.stack(rec.episodes[number].seen), "steps"
-        steps = _grid(len(rows), count)
-        if wave is not None:
-            tops = peaks(rows[:, wave.reference], wave.period)
-            if wave.period >= _LEAST_PERIOD and len(tops) >= _LEAST_PEAKS:
-                kind, steps = f"peaks of {rec.inputs[wave.reference]}, steps", _thinned(tops, count)
-        if not isinstance(rec.policy.action_space, spaces.Discrete):
-            rows = np.hstack([rows, np.stack(rec.episodes[number].done)])
-        if len(steps) > 1:
-            at = f"{kind} {', '.join(map(str, steps))} of "
-            which = "the worst one" if number != median else "a median one"
-            which = f"start {number + 1}, {which} ({_figure(returns[number])})"
-            titles.append(("" if at == before else at) + (which if len(returns) > 1 else "it"))
-            shown.append(rows[steps])
-            before = at
-    if not shown:
-        return
-    names = rec.inputs + ([] if shown[0].shape[1] == len(rec.inputs) else rec.outputs)
-    scale = np.max([np.abs(rows).max(axis=0) for rows in shown], axis=0)
-    items = [
-        f"{name} " + " | ".join(_course(rows[:, i], scale[i]) for rows in shown)
-        for i, name in enumerate(names)
-    ]
-    yield Line(f"At {' | '.join(titles)}:", items)
-
-
-def _course(values: np.ndarray, scale: float) -> str:
-    texts = [_scaled(value, scale, near=True) for value in values]
-    return f"always {texts[0]}" if len(set(texts)) == 1 else ", ".join(texts)
 
 
 def single_episodes(rec: Recording) -> Iterator[Line]:
@@ -433,8 +355,8 @@ def single_episodes(rec: Recording) -> Iterator[Line]:
 
 
 PROBES: tuple[Probe, ...] = (
-    outcome, quarters, parts, actions, contacts, last_steps, visited, endings, observations, trace,
-    facts,
+    outcome, quarters, parts, actions, contacts, last_steps, visited, endings, gait, observations,
+    trace, facts,
 )  # fmt: skip
 """The probes of a report, the most useful first."""
 
@@ -447,14 +369,14 @@ def _end(track: Track) -> str:
 
 
 def _values(rec: Recording, row: np.ndarray) -> str:
-    return ", ".join(f"{n} {_short(x)}" for n, x in zip(rec.inputs, row, strict=True))
+    return ", ".join(f"{n} {short(x)}" for n, x in zip(rec.inputs, row, strict=True))
 
 
 def _action(rec: Recording, row: np.ndarray) -> str:
     space = rec.policy.action_space
     if isinstance(space, spaces.Discrete):
         return rec.outputs[int(row[0]) - int(space.start)]
-    return ", ".join(f"{n} {_short(x)}" for n, x in zip(rec.outputs, row, strict=True))
+    return ", ".join(f"{n} {short(x)}" for n, x in zip(rec.outputs, row, strict=True))
 
 
 def _lag(rec: Recording, signal: int) -> str:
@@ -464,71 +386,4 @@ def _lag(rec: Recording, signal: int) -> str:
         return ""
     if signal in wave.lags:
         return " 0°" if signal == wave.reference else f" {wave.lags[signal]:+.0f}°"
-    return f" period {_short(wave.other[signal])}" if signal in wave.other else ""
-
-
-def _grid(length: int, count: int) -> list[int]:
-    """Return steps that show how an episode went, dense after its start, where it is decided."""
-    grid = np.geomspace(min(3, length), length, count) - 1
-    return sorted({*grid.round().astype(int).tolist()})
-
-
-def _thinned(steps: list[int], count: int) -> list[int]:
-    """Return the first, the last two or three, and others evenly between them."""
-    if len(steps) <= count:
-        return steps
-    tail = 3 if count > _TRACED_EACH else 2
-    places = {*np.linspace(0, len(steps) - tail - 1, count - tail).astype(int).tolist()}
-    return [steps[i] for i in sorted({*places, *range(len(steps) - tail, len(steps))})]
-
-
-# -- numbers ------------------------------------------------------------------------------
-
-
-def _short(number: Any) -> str:
-    value = float(number)
-    if abs(value) < 1e-6:
-        return "0"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def _scaled(number: Any, scale: float, *, near: bool = False) -> str:
-    """Return a number in three digits of the largest of its kind; `near` 0 in two of its own."""
-    value = float(number)
-    if not 1e-9 < scale < 1e3 or not math.isfinite(value):
-        return _short(number)
-    if abs(value) < 1e-3 * scale:
-        return "0"
-    places = 2 - math.floor(math.log10(scale))
-    own = 1 - math.floor(math.log10(abs(value))) if near else 0
-    text = f"{value:.{max(0, places, own)}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in ("-0", "") else text
-
-
-def _figure(number: Any) -> str:
-    """Return a return: five digits, as the best ones differ late."""
-    value = float(number)
-    return "0" if abs(value) < 1e-9 else f"{value:.5g}"
-
-
-def _span(values: Sequence[float]) -> str:
-    """Return the least and the largest of sorted values."""
-    low, high = _short(values[0]), _short(values[-1])
-    return low if low == high else f"{low} to {high}"
-
-
-def _digits(values: Sequence[float]) -> list[str]:
-    """Return numbers with four digits, or five where they lie close together."""
-    close = len(values) > 0 and np.ptp(values) < 0.01 * np.abs(values).max()
-    return [_figure(v) if close else ("0" if abs(v) < 1e-9 else f"{v:.4g}") for v in values]
-
-
-def _alike(values: np.ndarray) -> list[str]:
-    """Return numbers with the decimals that the largest of them has in three digits."""
-    scale = float(np.abs(values).max())
-    return [f"{v:.0f}" if scale >= 100 else _scaled(v, scale) for v in values]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    return f" period {short(wave.other[signal])}" if signal in wave.other else ""

@@ -170,7 +170,13 @@ class Evidence:
         chosen: dict[int, tuple[Trial, bool]] = {}
         used = 0
         rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
-        for notes, wanted, most in ((False, rows, budget * 0.45), (True, turns, budget * 0.58)):
+        best = [t for t in top[:1] if t.source not in RANDOM]
+        room = sum(self._entry(t, True)[1] for t in best)
+        for notes, wanted, most in (
+            (True, best, budget * 0.3),  # all later points start from it
+            (False, rows, budget * 0.45 + room),
+            (True, turns, budget * 0.58),
+        ):
             for trial in wanted:
                 known = chosen.get(trial.number)
                 size = self._entry(trial, notes)[1]
