@@ -9,8 +9,9 @@ import re
 
 import pytest
 
+from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, Message, Reply, Request
-from llmopt.client.call import Call
+from llmopt.client.call import priced
 from llmopt.client.prices import FREE, Price, get_price, price_list, price_source, set_price
 
 
@@ -193,9 +194,9 @@ def test_a_cache_kept_for_an_hour_costs_more():
 )
 def test_counts_and_costs_that_cannot_be_are_not_believed(told, cost, estimated):
     request = Request((Message("user", "Find the best x and y, said the one to the other. " * 30),))
-    answer = Call((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
-    found = answer.priced(request, Price(10.0, 10.0, cached=1.0), True)
-    assert found.estimated is estimated
+    answer = Reply((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
+    found = priced(answer, request, Price(10.0, 10.0, cached=1.0), True, Secret())
+    assert found.estimated == estimated
     if cost is None:
         assert found.cost > 5e-4
     else:

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from llmopt.client.api_keys import Secret
-from llmopt.client.base import Completion, FinishReason, Request, whole
-from llmopt.client.call import Call, closed, finish
+from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
+from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import MalformedBody
 from llmopt.client.prefix_cache import in_blocks
@@ -77,7 +77,7 @@ class AnthropicClient(RemoteClient):
             parameters["effort"] = _EFFORTS.get(self.effort, self.effort)
         return parameters
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         system, messages = _conversation(request, _MARKS[self.cache])
         output: dict[str, Any] = {}
         if "effort" in parameters:
@@ -115,8 +115,8 @@ def _whole(stream: Any) -> Any:
     return message
 
 
-def _read(message: Any) -> Call:
-    """Turn a message, whose fields a server may have left out, into a `Call`."""
+def _read(message: Any) -> Reply:
+    """Turn a message, whose fields a server may have left out, into a `Reply`."""
     content = getattr(message, "content", None)
     if not isinstance(content, list):
         raise MalformedBody("no content in the answer")
@@ -130,7 +130,7 @@ def _read(message: Any) -> Call:
     fresh = whole(getattr(usage, "input_tokens", None))
     long = whole(getattr(kinds, "ephemeral_1h_input_tokens", None)) or 0
     reason = finish(getattr(message, "stop_reason", None), _FINISH)
-    return Call(
+    return Reply(
         completions=(Completion("".join(pieces), reason),),
         model=getattr(message, "model", None) or "",
         prompt_tokens=None if fresh is None else fresh + read + written,

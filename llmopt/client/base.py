@@ -137,6 +137,9 @@ class Reply:
         requests: Calls that the provider was sent.
         unpriced: Those of them that failed, may be charged for, and are not in `cost`.
         estimated: Those of them whose tokens and cost are estimates, since nobody told them.
+        written_tokens: Those of `prompt_tokens` that were written to a prefix cache, where that is
+            charged apart.
+        written_long_tokens: Those of them that are kept there for an hour.
     """
 
     completions: tuple[Completion, ...]
@@ -149,6 +152,8 @@ class Reply:
     requests: int = 1
     unpriced: int = 0
     estimated: int = 0
+    written_tokens: int = 0
+    written_long_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -169,7 +174,8 @@ class Reply:
         if calls and (prompt or completion):  # else it used nothing, as a scripted answer
             prompt = believed(prompt, request.text)
             completion = believed(completion, *(c.text for c in self.completions))
-        cost = amount(self.cost)
+        most = prompt or 0
+        written = min(whole(self.written_tokens) or 0, most)
         estimated = whole(self.estimated) or 0
         if prompt is None or completion is None:
             estimated = max(estimated, calls)
@@ -180,18 +186,20 @@ class Reply:
         return replace(
             self,
             prompt_tokens=prompt,
-            cached_tokens=min(whole(self.cached_tokens) or 0, prompt),
+            cached_tokens=min(whole(self.cached_tokens) or 0, most),
             completion_tokens=completion,
             seconds=amount(self.seconds) or 0.0,
-            cost=cost,
+            cost=amount(self.cost),
             requests=calls,
             unpriced=whole(self.unpriced) or 0,
             estimated=min(estimated, calls),
+            written_tokens=written,
+            written_long_tokens=min(whole(self.written_long_tokens) or 0, written),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
-        left_out = [name for name in ("unpriced", "estimated") if not getattr(self, name)]
+        left_out = [name for name in _MOSTLY_ZERO if not getattr(self, name)]
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
@@ -236,6 +244,7 @@ def believed(tokens: int | None, *texts: str) -> int | None:
     return None if tokens is None or tokens < sum(map(least_tokens, texts)) else tokens
 
 
+_MOSTLY_ZERO = ("unpriced", "estimated", "written_tokens", "written_long_tokens")
 _COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "model"))
 
 

@@ -1,18 +1,18 @@
-"""One call to a provider: who pays for it, what it brought, and the form of what is asked for."""
+"""One call to a provider: who pays for it, what it costs, and the form of what is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from llmopt.client.api_keys import Secret, hide
-from llmopt.client.base import Completion, FinishReason, Request, amount, believed, whole
+from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.faults import MalformedBody
 from llmopt.client.prices import Price
-from llmopt.text import clean, estimate_tokens
+from llmopt.text import clean
 
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
@@ -58,58 +58,26 @@ def note_paid(tokens: int, cost: float | None) -> None:
         payer.paid(tokens, cost)
 
 
-@dataclass(frozen=True)
-class Call:
-    """What one call to a provider brought."""
-
-    completions: tuple[Completion, ...]  # at least one
-    model: str = ""
-    prompt_tokens: int | None = None  # cached and written ones included; ``None`` if unknown
-    cached_tokens: int = 0  # those read from a prefix cache
-    written_tokens: int = 0  # those written to one, if that is charged apart
-    written_long_tokens: int = 0  # those of them that are kept for an hour
-    completion_tokens: int | None = None  # over all samples, hidden reasoning included
-    cost: float | None = None  # US dollars, if the provider itself says so
-    calls: int = 1  # those included that a refused parameter wasted
-    estimated: bool = False  # whether the tokens are an estimate
-
-    def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Call:
-        """Return this answer with its cost, and with estimates of what it does not say."""
-        texts = [c.text for c in self.completions]
-        prompt = believed(self.prompt_tokens, request.text)
-        completion = believed(self.completion_tokens, *texts)
-        # No prompt is empty, and no text either.
-        told = bool(prompt) and completion is not None and (completion > 0 or not any(texts))
-        prompt = prompt or estimate_tokens(request.text)
-        completion = completion or sum(map(estimate_tokens, texts))
-        cost = self.cost if tells_cost else None
-        if price is not None and (not cost or cost < price.least(prompt, completion)):
-            cost = price.cost(
-                prompt,
-                completion,
-                self.cached_tokens,
-                self.written_tokens,
-                self.written_long_tokens,
-            )
-        return replace(
-            self, prompt_tokens=prompt, completion_tokens=completion, cost=cost, estimated=not told
-        )
-
-
-def sound(answer: Call, request: Request, key: Secret) -> Call:
-    """Return an answer whose fields are what their types say, whatever the server sent."""
-    prompt_tokens = whole(answer.prompt_tokens)
-    most = prompt_tokens or 0
-    return replace(
+def priced(
+    answer: Reply, request: Request, price: Price | None, tells_cost: bool, key: Secret
+) -> Reply:
+    """Return what one call brought as it is counted, whatever the server sent, with its cost."""
+    answer = replace(
         answer,
         completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
         model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=min(whole(answer.cached_tokens) or 0, most),
-        written_tokens=min(whole(answer.written_tokens) or 0, most),
-        completion_tokens=whole(answer.completion_tokens),
-        cost=amount(answer.cost),
     )
+    texts = any(c.text for c in answer.completions)
+    # No prompt is empty, and no text either.
+    prompt, completion = answer.prompt_tokens or None, answer.completion_tokens
+    completion = completion or (None if texts else completion)
+    told = replace(answer, prompt_tokens=prompt, completion_tokens=completion).counted(request)
+    cost = told.cost if tells_cost else None
+    used = told.prompt_tokens or 0, told.completion_tokens or 0
+    if price is not None and (not cost or cost < price.least(*used)):
+        kept = told.cached_tokens, told.written_tokens, told.written_long_tokens
+        cost = price.cost(*used, *kept)
+    return replace(told, cost=cost)
 
 
 def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from llmopt.client.api_keys import Secret
-from llmopt.client.base import Completion, FinishReason, Request, whole
-from llmopt.client.call import Call, closed, finish
+from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
+from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, headers_of, parse_duration, words
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
@@ -89,7 +89,7 @@ class GeminiClient(RemoteClient):
             "response_json_schema": request.json_schema and closed(request.json_schema),
         }
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         config = dict(parameters)
         stream = config.pop("stream", False)
         if "response_json_schema" in config:
@@ -114,7 +114,7 @@ class GeminiClient(RemoteClient):
         usage = response.usage_metadata
         counts = ("candidates_token_count", "thoughts_token_count")
         known = [n for n in (whole(getattr(usage, name, None)) for name in counts) if n is not None]
-        return Call(
+        return Reply(
             completions=completions(response),
             model=response.model_version or "",
             prompt_tokens=getattr(usage, "prompt_token_count", None),

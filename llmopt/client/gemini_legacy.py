@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmopt.client.api_keys import Secret
-from llmopt.client.base import Request
-from llmopt.client.call import Call
+from llmopt.client.base import Reply, Request
 from llmopt.client.endpoint import NOTHING, Endpoint
 from llmopt.client.faults import Fault, headers_of
 from llmopt.client.gemini import GeminiClient, completions, contents, retry_delay
@@ -68,7 +67,7 @@ class GeminiLegacyClient(RemoteClient):
             "candidate_count": request.n if request.n > 1 else None,
         }
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         genai = load("google.generativeai", self.package)
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         model = genai.GenerativeModel(self.model, system_instruction=system or None)
@@ -85,7 +84,7 @@ class GeminiLegacyClient(RemoteClient):
         completion_tokens = max(
             usage.candidates_token_count, usage.total_token_count - prompt_tokens
         )
-        return Call(
+        return Reply(
             completions=completions(response),
             prompt_tokens=prompt_tokens,
             cached_tokens=usage.cached_content_token_count,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
-from llmopt.client.call import Call, closed, finish
+from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import (
     CUSTOM_KEY_VARIABLE,
     LISTS,
@@ -215,7 +215,7 @@ class OpenAIClient(RemoteClient):
         version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
         return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         # All in the body, since releases of the SDK differ in the arguments that they take.
         body: dict[str, Any] = {**parameters, "model": self.model}
         options: dict[str, Any] = {"stream": body.pop("stream", False)}
@@ -234,7 +234,7 @@ class OpenAIClient(RemoteClient):
             return _collect(response) if options["stream"] else _read(response)
         except Exception as error:
             if getattr(error, "code", None) in _FILTERED:
-                return Call((Completion("", "filter"),))
+                return Reply((Completion("", "filter"),))
             raise
 
     def complete(self, request: Request) -> Reply:
@@ -364,7 +364,7 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
     return messages
 
 
-def _collect(stream: Any) -> Call:
+def _collect(stream: Any) -> Reply:
     """Put an answer together that came in pieces."""
     whole = whole_body(stream.response)
     if whole is not None:
@@ -394,8 +394,8 @@ def _collect(stream: Any) -> Call:
     return _answer([_completion(choices[i]) for i in sorted(choices)], usage, model)
 
 
-def _read(response: Any) -> Call:
-    """Turn the SDK's response, whose fields a server may have left out, into a `Call`."""
+def _read(response: Any) -> Reply:
+    """Turn the SDK's response, whose fields a server may have left out, into a `Reply`."""
     choices = getattr(response, "choices", None)
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices in the answer")
@@ -406,7 +406,7 @@ def _read(response: Any) -> Call:
     )
 
 
-def _answer(completions: list[Completion], usage: Any, model: Any) -> Call:
+def _answer(completions: list[Completion], usage: Any, model: Any) -> Reply:
     details = getattr(usage, "prompt_tokens_details", None)
     prompt, completion, total = (
         whole(getattr(usage, f"{name}_tokens", None)) for name in ("prompt", "completion", "total")
@@ -414,7 +414,7 @@ def _answer(completions: list[Completion], usage: Any, model: Any) -> Call:
     if prompt is not None and total is not None and total > prompt:
         # xAI counts hidden reasoning in the total alone.
         completion = max(completion or 0, total - prompt)
-    return Call(
+    return Reply(
         completions=tuple(completions),
         model=model or "",
         prompt_tokens=prompt,

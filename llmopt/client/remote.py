@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.api_keys import Secret, find_key, redact
 from llmopt.client.base import Reply, Request, Style
-from llmopt.client.call import Call, note_paid, sound, take_call
+from llmopt.client.call import note_paid, priced, take_call
 from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
 from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
@@ -49,7 +49,7 @@ DEADLINE = 5
 """Timeouts that a whole call may take."""
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
-_Result = Call | ClientError | BudgetExceededError
+_Result = Reply | ClientError | BudgetExceededError
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,7 +174,7 @@ class RemoteClient:
         """Optional parameters of one call, by their name on the wire; ``None`` is left out."""
         raise NotImplementedError
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         """Make one call; any exception goes to `_fault`."""
         raise NotImplementedError
 
@@ -297,13 +297,13 @@ class RemoteClient:
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
         call = partial(self._call, connection, price)
         results = self._run(call, request, [c for c in counts if c])
-        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Call))
+        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Reply))
         if short > 0 and per_call > 1 and _complied(results):
             # The server ignored (or refused) the wish for several samples: ask one by one.
             self._learned.samples_per_call = 1
             logger.info("%s brings one sample a call; asking for the others apart", self.name)
             results += self._run(call, request, [1] * short, first_sample=request.n - short)
-        answers = [r for r in results if isinstance(r, Call)]
+        answers = [r for r in results if isinstance(r, Reply)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers and failures:
             raise joined(failures)
@@ -364,13 +364,13 @@ class RemoteClient:
         if kept and len(request.text) >= WORTH_CACHING:
             # The others can read what the first one wrote to the cache.
             first = [one(0)]
-            if not isinstance(first[0], Call):
+            if not isinstance(first[0], Reply):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
     def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
         """Make one call, and again in another way where it is turned down; each is paid for."""
-        key, documents = connection.key, connection.endpoint.documents
+        key = connection.key
         request = replace(request, max_tokens=self._cap(request))
         tried: list[Change] = []
         failure: ClientError | None = None
@@ -391,15 +391,12 @@ class RemoteClient:
             except BudgetExceededError as error:
                 return failure or error
             calls += 1
-            came = self._attempt(connection, asked, sent)
-            if isinstance(came, Call):
+            came = self._attempt(connection, asked, sent, price)
+            if isinstance(came, Reply):
                 if fault is not None:
                     self._keep(change, fault, key)
-                answer = came.priced(asked, price, Documented.COST in documents)
-                note_paid(
-                    (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), answer.cost
-                )
-                return replace(answer, calls=calls)
+                note_paid(came.tokens, came.cost)
+                return replace(came, requests=calls)
             fault = came
             failure = connection.error(fault, self.name, self.timeout)
             self._bound(failure, asked, price, connection.endpoint.local)
@@ -416,13 +413,19 @@ class RemoteClient:
             tried.append(step)
 
     def _attempt(
-        self, connection: Connection, request: Request, parameters: dict[str, Any]
-    ) -> Call | Fault:
+        self,
+        connection: Connection,
+        request: Request,
+        parameters: dict[str, Any],
+        price: Price | None,
+    ) -> Reply | Fault:
         """Send one call. The SDK's exception, which holds headers, does not leave this."""
         send = partial(self._send, connection.sdk, request, dict(parameters))
+        tells_cost = Documented.COST in connection.endpoint.documents
         try:
             with unlogged():
-                return sound(within(DEADLINE * self.timeout, send), request, connection.key)
+                answer = within(DEADLINE * self.timeout, send)
+                return priced(answer, request, price, tells_cost, connection.key)
         except DeadlineExceeded:
             return Fault("deadline")
         except MalformedBody as error:
@@ -475,7 +478,7 @@ class RemoteClient:
             cap += self._learned.added_room or 0
         return cap if cap is None or most is None else min(cap, most)
 
-    def _watch_room(self, request: Request, answers: list[Call]) -> None:
+    def _watch_room(self, request: Request, answers: list[Reply]) -> None:
         cap = self._cap(request)
         if cap is None or request.style == "completion":
             return
@@ -491,7 +494,7 @@ class RemoteClient:
                 self._cap(request),
             )  # fmt: skip
 
-    def _reply(self, answers: list[Call], failures: list[ClientError], seconds: float) -> Reply:
+    def _reply(self, answers: list[Reply], failures: list[ClientError], seconds: float) -> Reply:
         known = [a.cost for a in answers if a.cost is not None]
         lost = sum(f.cost for f in failures)
         return Reply(
@@ -502,9 +505,11 @@ class RemoteClient:
             completion_tokens=sum(a.completion_tokens or 0 for a in answers),
             seconds=seconds,
             cost=sum(known) + lost if len(known) == len(answers) else None,
-            requests=sum(a.calls for a in answers) + sum(f.requests for f in failures),
+            requests=sum(a.requests for a in answers) + sum(f.requests for f in failures),
             unpriced=sum(f.unpriced for f in failures),
             estimated=sum(a.estimated for a in answers) + sum(f.estimated for f in failures),
+            written_tokens=sum(a.written_tokens for a in answers),
+            written_long_tokens=sum(a.written_long_tokens for a in answers),
         )
 
     def __repr__(self) -> str:
@@ -518,6 +523,6 @@ class RemoteClient:
 def _complied(results: list[_Result]) -> bool:
     """Whether all calls brought samples that nothing was wrong with, only too few."""
     return all(
-        isinstance(r, Call) and all(c.finish_reason in ("stop", "length") for c in r.completions)
+        isinstance(r, Reply) and all(c.finish_reason in ("stop", "length") for c in r.completions)
         for r in results
     )
