@@ -357,8 +357,8 @@ def test_it_is_rebuilt_from_its_dictionary_and_pickles():
 # A longer search
 
 
-def frame_of(query):
-    return getattr(query.read, "reader", query.read).frame
+def frame_of(prompt, state):
+    return replace(prompt, widen_after=None).prepare(state).read.frame
 
 
 def read_all(query, texts):
@@ -377,7 +377,7 @@ def near(n, failed=0, space=SPACE, **options) -> Situation:
 def widths(prompt, state, reads) -> np.ndarray:
     """Return by how much one line near the middle is farther away than in the frame itself."""
     query = prompt.prepare(state)
-    axes = frame_of(query).axes
+    axes = frame_of(prompt, state).axes
     line = " n" * len(state.space)
     points = np.array([state.space.encode(query.read(line, i).values) for i in range(reads)])
     away = np.linalg.norm(axes.coordinates(points), axis=1)
@@ -387,7 +387,7 @@ def widths(prompt, state, reads) -> np.ndarray:
 def test_in_a_long_search_half_of_the_answers_are_read_in_a_wider_frame():
     prompt = ColumnsPrompt(dither=False)
     state = near(140, seed=1, samples=400)
-    axes = frame_of(prompt.prepare(state)).axes
+    axes = frame_of(prompt, state).axes
     widest = 0.4 / np.sqrt((axes.matrix**2).sum(axis=1)).mean()
     assert widest > 50
     found = widths(prompt, state, 400)
@@ -426,15 +426,16 @@ def test_discrete_values_do_not_keep_the_others_from_widening():
     state = near(140, space=space, samples=40)
     query = prompt.prepare(state)
     points = np.array([space.encode(query.read(" z z z", i).values) for i in range(40)])
-    assert np.ptp(points[::2, 2]) > 20 * np.ptp(frame_of(query).axes.matrix[2])
+    assert np.ptp(points[::2, 2]) > 20 * np.ptp(frame_of(prompt, state).axes.matrix[2])
 
 
 def test_a_wide_frame_is_not_widened():
     rng = np.random.default_rng(6)
     corners = rng.integers(0, 2, (200, 3)).astype(float)
     trials = [Trial(i, None, SPACE.decode(c), (0.0,)) for i, c in enumerate(corners)]
-    query = ColumnsPrompt(dither=False).prepare(Situation(SPACE, History(tuple(trials)), 201))
-    assert np.sqrt((frame_of(query).axes.matrix ** 2).sum(axis=1)).mean() > 0.4
+    prompt, state = ColumnsPrompt(dither=False), Situation(SPACE, History(tuple(trials)), 201)
+    query = prompt.prepare(state)
+    assert np.sqrt((frame_of(prompt, state).axes.matrix ** 2).sum(axis=1)).mean() > 0.4
     assert query.read(" m m m", 0).values == query.read(" m m m", 1).values
 
 

@@ -14,7 +14,7 @@ them (benchmarks/results/notes.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, ClassVar
@@ -182,7 +182,7 @@ class ColumnsPrompt:
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if not numeric:
-            return Query(Request(messages=()), _ChoicesReader.of(situation), drawn=True)
+            return Query(Request(messages=()), _reader_of_choices(situation), drawn=True)
         few = len(situation.history.complete) < FEWEST
         choices = [d.count for d in dimensions if isinstance(d, Categorical)]
         # Rows of letters hold choices, too, where there is a letter for each.
@@ -191,7 +191,16 @@ class ColumnsPrompt:
         query = self._ask_rows(part) if few else self._ask_lines(part)
         if part is situation:
             return query
-        return replace(query, read=_MixedReader(query.read, numeric, _Choices.of(situation)))
+        shares = _shares(situation)
+
+        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            reading = query.read(text, sample_index, earlier)
+            rng = np.random.default_rng((situation.seed, situation.iteration))
+            rng.random(sample_index * len(shares))  # the draws of the samples before
+            values = dict(zip(numeric, reading.values, strict=True)) | _draw(shares, rng)
+            return replace(reading, values=tuple(values[i] for i in range(len(values))))
+
+        return replace(query, read=read)
 
     def _ask_branch(self, situation: Situation) -> Query:
         """Draw a branch, and ask for its numbers alone, by the better half of its trials.
@@ -199,15 +208,15 @@ class ColumnsPrompt:
         With fewer than `FEWEST` of them the numbers are drawn evenly: a branch is not given up
         after a few bad points.
         """
-        space, choices = situation.space, _Choices.of(situation)
-        rng = np.random.default_rng(choices.seed)
-        drawn, base = choices.draw(rng), list(filled(space, space.sample(rng), rng))
+        space = situation.space
+        rng = np.random.default_rng((situation.seed, situation.iteration))
+        drawn, point = _draw(_shares(situation), rng), list(filled(space, space.sample(rng), rng))
         for i, value in drawn.items():
-            base[i] = value
-        base = list(space.settle(base))
+            point[i] = value
+        base = space.settle(point)
         there = [value is not ABSENT for value in base]
         chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
-        at_random = Query(Request(messages=()), _BranchReader(tuple(base)), drawn=True)
+        at_random = Query(Request(messages=()), lambda *_: Reading(base, "", False), drawn=True)
         if not chosen:
             return at_random
         part = _part(situation, chosen, there)
@@ -216,7 +225,13 @@ class ColumnsPrompt:
             return at_random
         own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
         query = own.prepare(part)
-        return replace(query, read=_BranchReader(tuple(base), tuple(chosen), query.read))
+
+        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            reading = query.read(text, sample_index, earlier)
+            values = dict(enumerate(base)) | dict(zip(chosen, reading.values, strict=True))
+            return replace(reading, values=tuple(values.values()))
+
+        return replace(query, read=read)
 
     def _ask_rows(self, situation: Situation) -> Query:
         """Ask for the next of some rows of letters, as long as there are too few for lines."""
@@ -261,16 +276,27 @@ class ColumnsPrompt:
             situation, model, whole, render, len(best), self.temperature
         )
         request = replace(request, columns=shown.lines, choices=_CHOICES)
-        frame = shown.frame
-        reader: Callable[..., Reading] = line
         after = self.widen_after
-        if frame.axes is not None and after is not None and len(history.complete) >= after:
-            reader = _WideningReader.of(line, situation)
-        if len(shown.asked) < len(space):
-            reader = _PartReader(
-                reader, shown.asked, len(space), situation.seed, situation.iteration
-            )
-        return Query(request, reader)
+        wide = after is not None and len(history.complete) >= after
+        wide = wide and shown.frame.axes is not None
+        read: Callable[..., Reading] = _widening(line, situation) if wide else line
+        if len(shown.asked) == len(space):
+            return Query(request, read)
+
+        def whole_row(text: str, sample_index: int) -> str:
+            """Return the letters of an answer among those of the other parameters, drawn."""
+            cells = len(ascii_lowercase)
+            rng = np.random.default_rng([situation.seed, situation.iteration + sample_index])
+            drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), len(space))
+            row = drawn.round().clip(0, cells - 1).astype(int)
+            row[list(shown.asked)] = read_row(strip_thinking(text), len(shown.asked))
+            return write_row(row.tolist())
+
+        def read_part(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            before = [whole_row(t, i) for i, t in enumerate(earlier)]
+            return read(whole_row(text, sample_index), sample_index, before)
+
+        return Query(request, read_part)
 
     def _ask(
         self,
@@ -344,23 +370,6 @@ def _part(
 
 
 @dataclass(frozen=True)
-class _BranchReader:
-    """Reads the numbers of a branch, at the positions `chosen`; the rest is that of `base`."""
-
-    base: tuple[Value, ...]
-    chosen: tuple[int, ...] = ()
-    numbers: Callable[..., Reading] | None = None
-
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        if self.numbers is None:
-            return Reading(self.base, "", clipped=False)
-        reading, values = self.numbers(text, sample_index, earlier), list(self.base)
-        for i, value in zip(self.chosen, reading.values, strict=True):
-            values[i] = value
-        return replace(reading, values=tuple(values))
-
-
-@dataclass(frozen=True)
 class _Lines:
     """The lines of a request, the parameter of each, and what their letters stand for."""
 
@@ -369,139 +378,73 @@ class _Lines:
     frame: Frame
 
 
-@dataclass(frozen=True)
-class _PartReader:
-    """Reads the parameters that were asked for, and draws the others of all `n` from the frame."""
-
-    reader: Callable[..., Reading]
-    asked: Sequence[int]
-    n: int
-    seed: int
-    iteration: int
-
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        whole = [self._whole(t, i) for i, t in enumerate(earlier)]
-        return self.reader(self._whole(text, sample_index), sample_index, whole)
-
-    def _whole(self, text: str, sample_index: int) -> str:
-        cells = len(ascii_lowercase)
-        rng = np.random.default_rng([self.seed, self.iteration + sample_index])
-        drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), self.n)
-        row = drawn.round().clip(0, cells - 1).astype(int)
-        row[list(self.asked)] = read_row(strip_thinking(text), len(self.asked))
-        return write_row(row.tolist())
+def _shares(situation: Situation) -> dict[int, tuple[tuple[Any, ...], np.ndarray]]:
+    """Return the choices of each categorical position with their ``(n_choices,)`` shares."""
+    best = situation.history.ranked[:ELITES]
+    dimensions = situation.space.dimensions
+    chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
+    even = EXPLORE / max(1, sum(len(d.choices) > 1 for d in chosen.values()))
+    shares = {}
+    for i, dimension in chosen.items():
+        count = len(dimension.choices)
+        having = [t for t in best if t.values[i] is not ABSENT]
+        indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
+        weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
+        shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
+    return shares
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """The choices of each categorical position with their ``(n_choices,)`` shares, to draw from."""
-
-    shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
-    seed: tuple[int, int]
-
-    @classmethod
-    def of(cls, situation: Situation) -> _Choices:
-        best = situation.history.ranked[:ELITES]
-        dimensions = situation.space.dimensions
-        chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
-        even = EXPLORE / max(1, sum(len(d.choices) > 1 for d in chosen.values()))
-        shares = {}
-        for i, dimension in chosen.items():
-            count = len(dimension.choices)
-            having = [t for t in best if t.values[i] is not ABSENT]
-            indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
-            weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
-            shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
-        return cls(shares, (situation.seed, situation.iteration))
-
-    def draw(self, rng: np.random.Generator, *, even: bool = False) -> dict[int, Value]:
-        """Draw a choice for each categorical position, by the shares or each as likely."""
-        shares = self.shares.items()
-        return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares}
+def _draw(
+    shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]],
+    rng: np.random.Generator,
+    *,
+    even: bool = False,
+) -> dict[int, Value]:
+    """Draw a choice for each categorical position, by the shares or each as likely."""
+    return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares.items()}
 
 
-@dataclass(frozen=True)
-class _MixedReader:
-    """Reads the parameters at the numeric positions of a line, and draws the categorical ones."""
+def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
+    """Return what draws points of choices alone, whatever the text, but none that was tried."""
+    space, history, shares = situation.space, situation.history, _shares(situation)
+    known = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
 
-    numbers: Callable[..., Reading]
-    numeric: Sequence[int]
-    choices: _Choices
-
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        reading = self.numbers(text, sample_index, earlier)
-        rng = np.random.default_rng(self.choices.seed)
-        rng.random(sample_index * len(self.choices.shares))  # the draws of the samples before
-        values = dict(zip(self.numeric, reading.values, strict=True)) | self.choices.draw(rng)
-        return replace(reading, values=tuple(values[i] for i in range(len(values))))
-
-
-@dataclass(frozen=True)
-class _ChoicesReader:
-    """Draws points of categorical parameters alone, whatever the text, but none of `tried`."""
-
-    choices: _Choices
-    space: Space
-    tried: frozenset[Hashable] | None
-
-    @classmethod
-    def of(cls, situation: Situation) -> _ChoicesReader:
-        space, history = situation.space, situation.history
-        known = (*(t.values for t in history.trials), *history.pending)
-        tried = None if situation.noisy else frozenset(map(space.key, known))
-        return cls(_Choices.of(situation), space, tried)
-
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        rng = np.random.default_rng(self.choices.seed)
-        tried = set(self.tried or ())
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rng, tried = np.random.default_rng((situation.seed, situation.iteration)), set(known)
         for _ in range(sample_index + 1):
             for k in range(2 * _DRAWS):
-                drawn = self.choices.draw(rng, even=k >= _DRAWS)
-                values = tuple(drawn[i] for i in range(len(drawn)))
-                if self.tried is None or self.space.key(values) not in tried:
+                values = tuple(_draw(shares, rng, even=k >= _DRAWS).values())
+                if situation.noisy or space.key(values) not in tried:
                     break
-            tried.add(self.space.key(values))
+            tried.add(space.key(values))
         return Reading(values, "", clipped=False)
 
+    return read
 
-@dataclass(frozen=True)
-class _WideningReader:
-    """Reads every second answer of a request in a wider frame, the first one if `first`.
 
-    `room` is the logarithm of the largest factor, `most` the ``(n_axes,)`` largest ones.
-    """
+def _widening(reader: RowReader, situation: Situation) -> Callable[..., Reading]:
+    """Return what reads every second answer of a request in a wider frame."""
+    frame = reader.frame
+    assert frame.axes is not None
+    dimensions = [situation.space.dimensions[i] for i in frame.continuous]
+    discrete = np.array([d.count < math.inf for d in dimensions])
+    deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
+    # The frame of a discrete value spans some steps at least, which says nothing of the rest.
+    counted = deviations if discrete.all() else deviations[~discrete]
+    room = max(math.log(WIDEST / counted.mean()), 0.0)  # the logarithm of the largest factor
+    most = np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf)
+    # Where the number of samples is odd, the seed decides which answers these are.
+    first = situation.samples % 2 == 0 or situation.seed % 2 == 0
 
-    reader: RowReader
-    iteration: int
-    first: bool
-    room: float
-    most: np.ndarray
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        if (sample_index % 2 == 0) != first:
+            return reader(text, sample_index, earlier)
+        seed = [reader.seed, situation.iteration + sample_index]
+        share = np.random.default_rng(seed).random()
+        wider = frame.widened(np.minimum(math.exp(share * room), most))
+        return reader.read(text, earlier, wider)
 
-    @classmethod
-    def of(cls, reader: RowReader, situation: Situation) -> _WideningReader:
-        frame = reader.frame
-        assert frame.axes is not None
-        dimensions = [situation.space.dimensions[i] for i in frame.continuous]
-        discrete = np.array([d.count < math.inf for d in dimensions])
-        deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
-        # The frame of a discrete value spans some steps at least, which says nothing of the rest.
-        counted = deviations if discrete.all() else deviations[~discrete]
-        return cls(
-            reader,
-            situation.iteration,
-            # Where the number of samples is odd, the seed decides.
-            first=situation.samples % 2 == 0 or situation.seed % 2 == 0,
-            room=max(math.log(WIDEST / counted.mean()), 0.0),
-            most=np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf),
-        )
-
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        frame = self.reader.frame
-        if (sample_index % 2 == 0) == self.first:
-            seed = [self.reader.seed, self.iteration + sample_index]
-            share = np.random.default_rng(seed).random()
-            frame = frame.widened(np.minimum(math.exp(share * self.room), self.most))
-        return self.reader.read(text, earlier, frame)
+    return read
 
 
 def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
