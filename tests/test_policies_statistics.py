@@ -249,7 +249,7 @@ def test_a_gait_is_told_where_a_body_touches_down_and_leaves():
     at = next(i for i, line in enumerate(lines) if line.startswith("foot"))
     head = "foot touches down/leaves at steps -/5, 27/33, 41/47, 69/75 of it, 6 stances, median "
     assert lines[at] == (
-        head + "6 steps down, 8 up: torque -/0.05, 0.27/0.33, 0.41/0.47, 0.69/0.75; "
+        head + "steps down 6, up 8: torque -/0.05, 0.27/0.33, 0.41/0.47, 0.69/0.75; "
         "angle -/5, 27/33, 41/47, 69/75; speed -/5, 6/5, 6/5, 6/5."
     )
     assert lines[at + 1].startswith("Observed,")
@@ -275,7 +275,10 @@ def test_of_starts_that_end_otherwise_the_worst_is_told_beside_a_median_one(monk
     assert line.startswith(
         "foot touches down/leaves at steps 30/34 of start 3, the worst one (37) "
     )
-    assert "| 40/44, 90/94 of start 1, a median one (100), 10 stances, median 4 steps" in line
+    assert (
+        "| 40/44, 90/94 of start 1, a median one (100), 10 stances, median steps down 4, up 6:"
+        in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -526,7 +529,7 @@ def test_a_hopper_is_told_hop_by_hop():
     height = re.search(r" torso_z ([^;]*)", line)[1]
     assert all(1 < float(z) < 2 for z in re.findall(r"[\d.]+", height))
     stances, down, up = map(
-        float, re.search(r"(\d+) stances, median (\S+) .*, (\S+) up", line).groups()
+        float, re.search(r"(\d+) stances, median steps down (\S+), up (\S+):", line).groups()
     )
     assert 8 < stances < 30
     assert 60 < down + up < 110

@@ -50,7 +50,7 @@ def gait(rec: Recording) -> Iterator[Line]:
             head = "" if body == before else f"{body} touches down/leaves at steps "
             start = "it" if parts and parts[-1][0] == number else _start(rec, number)
             down, up = map(short, lengths(hops))
-            typical = f", {counted(len(hops), 'stance')}, median {down} steps down, {up} up"
+            typical = f", {counted(len(hops), 'stance')}, median steps down {down}, up {up}"
             titles.append(f"{head}{at} of {start}{typical if number == median else ''}")
             parts.append((number, shown))
             before = body
