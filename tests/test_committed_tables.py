@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from llmopt.benchmarks.bench import cells as policies
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.engine.cell import Cell, read_lines
 from llmopt.benchmarks.experiments import (
     bbob,
+    command,
     design,
     hpo,
-    recheck,
     studies,
     words,
     words_page,
@@ -58,9 +59,13 @@ MADE = {
     "bbob": bbob.make_page,
     "design": design.make_page,
     "hpo": hpo.make_table,
-    "recheck": recheck.make_table,
     "words": words_page.table,
     "studies": studies.make_table,
+}
+RUN = {
+    "policies": (policies.run_cell, "means"),
+    "bbob": (bbob.run_cell, "steps"),
+    "hpo": (hpo.run_cell, "values"),
 }
 SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
 
@@ -109,11 +114,26 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
     ],
 )
 def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
-    """One line of each file; `python -m llmopt.benchmarks.experiments.recheck` draws more."""
+    """One line of each file; `--again` of an experiment draws more."""
     pytest.importorskip(package)
-    run, trace = recheck.SOURCES[name]
+    run, trace = RUN[name]
     line = next(x for x in lines_of(name) if wanted.items() <= x.get("cell", x).items())
-    assert recheck.agrees(line[trace], run(Cell.of(line))[trace], 1e-4)
+    assert command.agree(line[trace], run(Cell.of(line))[trace])
+
+
+def test_a_line_that_is_stale_is_named(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    cells = [Cell.make("own-sgd", "random", s, 6, start="random", told="") for s in (0, 1)]
+    lines, out = [hpo.run_cell(cell) for cell in cells], tmp_path / "r.jsonl"
+    again = ["--tasks", "own-sgd", "--methods", "random", "--seeds", "0", "1", "--evaluations", "6"]
+    again += ["--out", str(out), "--again", "9"]
+    for moved, told in ((0.0, "agrees"), (1.0, "DIFFERS")):
+        lines[1]["values"][5] += moved
+        out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        assert hpo.EXPERIMENT.main("", again) == (told == "DIFFERS")
+        assert capsys.readouterr().out.count(told) == (1 if moved else 2)
+    assert not command.agree([None, 1.0], [2.0, 1.0])
+    assert command.agree([[1, 5.0], [3, None]], [[1, 5.00001], [3, None]])
 
 
 # -- the README ---------------------------------------------------------------------------

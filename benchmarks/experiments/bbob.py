@@ -370,6 +370,7 @@ EXPERIMENT = Experiment(
     run_cell,
     make_page,
     lambda method: METHODS[method].asks_model,
+    "steps",
     {"methods": RUN, "seeds": [1, 2, 3, 4, 5], "evaluations": 100, "model": "smollm2"},
     {"dimension": DIMENSIONS},
     check=check,
@@ -378,4 +379,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    EXPERIMENT.main(__doc__)
+    raise SystemExit(EXPERIMENT.main(__doc__))

@@ -2,10 +2,15 @@
 
     python -m llmopt.benchmarks.experiments.NAME --tasks T --methods M --seeds 0 1 --model MODEL
     python -m llmopt.benchmarks.experiments.NAME --table
+    python -m llmopt.benchmarks.experiments.NAME --again 10
 
 A line of the results is one search and is not run again; the page beside the file is made from it
-alone. With ``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them
-again, in their order even where the wording of the prompt has changed since.
+alone. ``--again`` draws lines of the file at random, runs their searches again from their own
+seeds, and says whether each value is still found. Floating-point sums differ between processors,
+and a search carries a difference on: check on the kind of machine that made the lines.
+
+With ``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again, in
+their order even where the wording of the prompt has changed since.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
 from llmopt.benchmarks.engine.pool import load_model, run_pool
@@ -39,6 +46,7 @@ class Experiment:
     run: Callable[..., Line]  # `run(cell, source=, record=)` runs a search and returns its line
     page: Callable[[Sequence[Line]], str]  # makes the Markdown page
     asks: Callable[[str], bool]  # whether a method asks the model of the command line
+    trace: str  # field of a line, with every value of the search
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of the command's options
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of cells, with all values
     cell: Callable[..., Cell] = Cell.make
@@ -65,19 +73,25 @@ class Experiment:
         add("--jobs", type=int, default=1, help="searches run at once")
         add("--out", type=Path, metavar="FILE", default=self.results, help="results")
         add("--table", action="store_true", help="run nothing: make the page")
+        add("--again", type=int, metavar="N", help="run some searches of the file again")
         if self.draw is not None:
             add("--picture", type=Path, metavar="FILE", help="draw what was measured")
         parser.set_defaults(**self.defaults)
         return parser
 
-    def main(self, doc: str | None, argv: Sequence[str] | None = None) -> None:
-        """Run the searches that the command line names, and make page and picture."""
+    def main(self, doc: str | None, argv: Sequence[str] | None = None) -> int:
+        """Run the searches that the command line names, and make page and picture.
+
+        Returns 1 where a search that was run again found other values, else 0.
+        """
         args = self.parser(doc).parse_args(argv)
+        run = functools.partial(self.run, source=args.model, record=args.record)
+        if args.again is not None:
+            return self._again(run, args)
         if not args.table:
             wanted = self._cells(args)
             self.check(wanted)
             lines = read_lines(args.out) if args.out.exists() else []
-            run = functools.partial(self.run, source=args.model, record=args.record)
             cells = self.missing(wanted, lines)
             run_pool(cells, run, args.out, jobs=args.jobs, summary=self.summary)
         lines = read_lines(args.out)
@@ -86,6 +100,18 @@ class Experiment:
         print(page)
         if self.draw is not None and args.picture and (picture := self.draw(lines)):
             write_bytes_atomically(args.picture, picture)
+        return 0
+
+    def _again(self, run: Callable[[Cell], Line], args: argparse.Namespace) -> int:
+        wanted = set(self._cells(args))
+        lines = [line for line in read_lines(args.out) if Cell.of(line) in wanted]
+        differ = 0
+        for place in np.random.default_rng(0).permutation(len(lines))[: args.again].tolist():
+            cell = Cell.of(lines[place])
+            same = agree(lines[place][self.trace], run(cell)[self.trace])
+            differ += not same
+            print(f"{cell}: {'agrees' if same else 'DIFFERS'}", flush=True)
+        return 1 if differ else 0
 
     def _cells(self, args: argparse.Namespace) -> list[Cell]:
         """Return the cells of all combinations, whole seeds first."""
@@ -98,6 +124,15 @@ class Experiment:
             options = dict(zip(self.options, chosen, strict=True))
             found.append(self.cell(task, method, seed, args.evaluations, model, **options))
         return found
+
+
+def agree(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Return whether two traces hold the same values, to the digits that a line keeps."""
+    if len(old) != len(new):
+        return False
+    # A failed evaluation is None, which is equal to itself alone.
+    one, other = (np.array(each, dtype=float) for each in (new, old))
+    return bool(np.allclose(one, other, rtol=1e-4, atol=1e-12, equal_nan=True))
 
 
 @contextlib.contextmanager

@@ -273,9 +273,10 @@ EXPERIMENT = Experiment(
     run_cell,
     make_page,
     lambda arm: True,
+    "curve",
     {"tasks": ["zones"], "methods": ARMS[:1], "evaluations": 30, "model": "smollm2"},
     summary=lambda line: f"best {line['best']:.6g}",
 )
 
 if __name__ == "__main__":
-    EXPERIMENT.main(__doc__)
+    raise SystemExit(EXPERIMENT.main(__doc__))

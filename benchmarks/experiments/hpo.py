@@ -250,6 +250,7 @@ EXPERIMENT = Experiment(
     run_cell,
     make_table,
     lambda method: method == "model",
+    "values",
     {"evaluations": TRIALS, "model": "smollm2", "told": ["names"]},
     {"start": STARTS, "told": TOLD},
     make_cell,
@@ -257,4 +258,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    EXPERIMENT.main(__doc__)
+    raise SystemExit(EXPERIMENT.main(__doc__))

@@ -434,10 +434,11 @@ EXPERIMENT = Experiment(
     run_cell,
     make_table,
     CHAT.__contains__,
+    "values",
     {"methods": ["words"], "evaluations": TRIALS},
     check=check,
     summary=_summary,
 )
 
 if __name__ == "__main__":
-    EXPERIMENT.main(__doc__)
+    raise SystemExit(EXPERIMENT.main(__doc__))

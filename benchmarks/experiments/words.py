@@ -338,6 +338,7 @@ EXPERIMENT = Experiment(
     run_cell,
     _page,
     ARMS.__contains__,
+    "curve",
     {"tasks": ["zones"], "methods": ["words"], "evaluations": EVALUATIONS, "model": "smollm2"},
     cell=make_cell,
     summary=_summary_of,
@@ -345,4 +346,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    EXPERIMENT.main(__doc__)
+    raise SystemExit(EXPERIMENT.main(__doc__))
