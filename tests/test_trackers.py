@@ -366,8 +366,8 @@ class TestTwoSearchesOfOneName:
                 self.runs.append([])
                 return self.runs[-1]
 
-            def _write(self, run, told):
-                run.append((told.numbers["reward"], told.said["feedback"]))
+            def _write(self, run, trial, row, best):
+                run.append((row["reward"], row["feedback"]))
 
             def _end(self, run, reason):
                 run.append("end")

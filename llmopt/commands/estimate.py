@@ -116,12 +116,11 @@ def estimate(
 
     # A prompt grows smoothly, so a few requests tell about all.
     places = np.unique(np.linspace(0, max(0, simulated - 1), _POINTS).astype(int))
-    asked = _innermost(client)
     prompt_tokens, cacheable, written, completion = [], [], [], []
     for number in places if iterations else ():
         now = request(int(number))
         before = request(int(number) - 1) if number else None
-        read, wrote = prefix_use(before, now, asked, count_tokens)
+        read, wrote = prefix_use(before, now, client, count_tokens)
         prompt_tokens.append(count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1))
         cacheable.append(read)
         written.append(wrote)
@@ -136,8 +135,8 @@ def estimate(
     each = [s / iterations if iterations else 0 for s in sums]
     # A price may hold up to a prompt's length only, so it is asked for one request.
     mean = [round(value) for value in each]
-    hour = getattr(asked, "cache", "") == "long"
-    marked = mean[1] + mean[2] if getattr(asked, "marks_cache", False) else 0
+    hour = getattr(client, "cache", "") == "long"
+    marked = mean[1] + mean[2] if getattr(client, "marks_cache", False) else 0
     one = price.cost(mean[0], mean[3], 0, marked, marked * hour) if price else None
     cheap = price.cost(mean[0], mean[3], mean[1], mean[2], mean[2] * hour) if price else None
     return Estimate(
@@ -152,7 +151,7 @@ def estimate(
         cost=None if one is None else one * iterations,
         cached_cost=None if cheap is None else cheap * iterations,
         written_tokens=sums[2],
-        prices=prices_of(asked),
+        prices=prices_of(client),
         cache_minutes=60 if hour else 5,
     )
 
@@ -187,23 +186,12 @@ def prices_of(client: Client) -> str:
     return "your own" if getattr(client, "price", None) else price_source(client_name(client))
 
 
-def _innermost(client: Client) -> Client:
-    """Return the client behind those that only pass on."""
-    while not hasattr(client, "current_price") and getattr(client, "client", None) is not None:
-        client = client.client  # type: ignore[attr-defined]
-    return client
-
-
 def price_of(client: Client) -> Price | None:
     """Return the price of a client's tokens, or ``None`` if it is not known."""
-    from llmopt.client.local import LocalClient
-    from llmopt.client.network import NetworkClient
-
-    client = _innermost(client)
-    if isinstance(client, (LocalClient, NetworkClient)):
-        return FREE
-    current = getattr(client, "current_price", None)
-    return current() if current is not None else None
+    if hasattr(client, "current_price"):
+        price: Price | None = client.current_price()
+        return price
+    return FREE if getattr(client, "local", False) else None
 
 
 def simulated_trials(

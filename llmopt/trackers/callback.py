@@ -8,15 +8,15 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from llmopt.history import Direction, Proposal, Trial, Usage
+from llmopt.search.meter import Spent
 from llmopt.text import clean, first_line
 
-if TYPE_CHECKING:
-    from llmopt.history import Direction, Proposal, Trial, Usage
-    from llmopt.search.meter import Spent
-
 logger = logging.getLogger("llmopt.search")
+Row: TypeAlias = dict[str, Any]
+"""Numbers and texts by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +103,6 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a tracker writes of a trial: its `params` and the `best` ones, as numbers or texts.
-
-    `numbers` are ``reward``, ``best``, ``stderr``, ``params/…`` and ``usage/…``, where there are;
-    `said` is ``state`` and ``source``, and ``explanation`` and ``feedback``, where there are.
-    """
-
-    trial: Trial
-    params: dict[str, int | float | str]
-    numbers: dict[str, float]
-    said: dict[str, str]
-    best: dict[str, int | float | str]
-
-
 class RunTracker(Callback):
     """A callback that writes each search as a run of its own, begun with its first new trial.
 
@@ -134,40 +119,43 @@ class RunTracker(Callback):
             mark = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
             resumed = trial.number > 0 and search.place != ""
             self._runs[search] = self._begin(search, mark, resumed)
-        params = _by_name(search, trial)
-        found = {"stderr": trial.stderr, "usage/requests": usage.requests, "usage/cost": usage.cost}
-        found["usage/tokens"] = usage.prompt_tokens + usage.completion_tokens
-        found["usage/fallbacks"] = usage.fallbacks
-        found |= {f"params/{n}": v for n, v in params.items() if not isinstance(v, str)}
-        one = len(search.directions) == 1
-        for i, reward in enumerate(trial.rewards or (), start=1):
-            found["reward" if one else f"reward/{i}"] = reward
-        if one and best is not None and best.rewards is not None:
-            found["best"] = best.rewards[0]
-        numbers = {name: float(v) for name, v in found.items() if v is not None}
-        said = {"explanation": trial.explanation, "feedback": trial.feedback}
-        said = {"state": trial.state, "source": trial.source} | {k: v for k, v in said.items() if v}
-        shown = _by_name(search, best) if one and best is not None else {}
-        self._write(self._runs[search], Told(trial, params, numbers, said, shown))
+        best = best if len(search.directions) == 1 else None
+        rewards = trial.rewards or ()
+        row = {f"params/{name}": value for name, value in _by_name(search, trial).items()}
+        row |= {"usage/requests": usage.requests, "usage/fallbacks": usage.fallbacks}
+        row |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
+        row |= {f"reward/{i}": reward for i, reward in enumerate(rewards, start=1)}
+        if len(search.directions) == 1:
+            row["reward"] = row.pop("reward/1", None)
+        row |= {"best": best and best.reward, "stderr": trial.stderr, "usage/cost": usage.cost}
+        row |= {"state": trial.state, "source": trial.source}
+        row |= {"explanation": trial.explanation or None, "feedback": trial.feedback or None}
+        row = {name: value for name, value in row.items() if value is not None}
+        self._write(self._runs[search], trial, row, _by_name(search, best) if best else {})
 
     def ended(self, search: Search, reason: str) -> None:
         """End the run."""
         if search in self._runs:
             self._end(self._runs.pop(search), reason)
 
-    # What a tracker adds: `mark` tells a search from others, and `reason` may be empty.
-
     def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
+        """Return a run; `mark` tells its search from others."""
         raise NotImplementedError
 
-    def _write(self, run: Any, told: Told) -> None:
+    def _write(self, run: Any, trial: Trial, row: Row, best: Row) -> None:
+        """Write a trial: its numbers and texts by name, and the best parameters so far.
+
+        Names are ``reward``, ``best``, ``stderr``, ``state``, ``source``, ``explanation``,
+        ``feedback``, ``usage/…`` and ``params/…``, as far as there are values.
+        """
         raise NotImplementedError
 
     def _end(self, run: Any, reason: str) -> None:
+        """End a run; `reason` may be empty."""
         raise NotImplementedError
 
 
-def _by_name(search: Search, trial: Trial) -> dict[str, int | float | str]:
+def _by_name(search: Search, trial: Trial) -> Row:
     pairs = zip(search.parameters, trial.values, strict=True)
     return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
 

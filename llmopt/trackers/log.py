@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from llmopt.history import Proposal, Trial, Usage
+from llmopt.search.meter import Spent
 from llmopt.text import clean, cut
 from llmopt.trackers.callback import Callback, Search
-
-if TYPE_CHECKING:
-    from llmopt.history import Proposal, Trial, Usage
-    from llmopt.search.meter import Spent
 
 _MOST = 200  # characters of words
 

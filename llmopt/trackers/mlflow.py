@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from llmopt.trackers.callback import RunTracker, Search, Told, needs
+from llmopt.history import Trial
+from llmopt.trackers.callback import Row, RunTracker, Search, needs
 
 _AT_ONCE = 100  # parameters that MLflow takes in one call
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
@@ -60,12 +61,13 @@ class MLflow(RunTracker):
         for start in range(0, len(every), _AT_ONCE):
             self._client.log_batch(run, params=every[start : start + _AT_ONCE])
 
-    def _write(self, run: str, told: Told) -> None:
-        trial, now = told.trial, int(time.time() * 1000)
+    def _write(self, run: str, trial: Trial, row: Row, best: Row) -> None:
+        now = int(time.time() * 1000)
+        told = {k: v for k, v in row.items() if not k.startswith("params/")}
         metrics = {
-            name: self._metric(_name(name), number, now, trial.number)
-            for name, number in told.numbers.items()
-            if not name.startswith("params/")
+            name: self._metric(_name(name), float(v), now, trial.number)
+            for name, v in told.items()
+            if not isinstance(v, str)
         }
         self._client.log_batch(run, metrics=list(metrics.values()))
         if not self._children:
@@ -76,12 +78,15 @@ class MLflow(RunTracker):
         )
         child = made.info.run_id
         named: dict[str, str] = {}
-        for number, (name, value) in enumerate(told.params.items()):
-            key = _name(name) if _name(name) not in named else f"{_name(name)}_{number}"
-            named[key] = value if isinstance(value, str) else repr(value)
+        for number, name in enumerate(k for k in row if k not in told):
+            key = _name(name.removeprefix("params/"))
+            value = row[name]
+            named[f"{key}_{number}" if key in named else key] = str(value)
         self._params(child, named)
         rewards = [m for n, m in metrics.items() if n.startswith("reward") or n == "stderr"]
-        shown = [self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in told.said.items()]
+        shown = [
+            self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in told.items() if isinstance(v, str)
+        ]
         self._client.log_batch(child, metrics=rewards, tags=shown)
         self._client.set_terminated(child, "FINISHED" if trial.rewards else "FAILED")
 

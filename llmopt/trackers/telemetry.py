@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmopt.search.meter import Spent
 from llmopt.trackers.callback import Callback, Search, needs
-
-if TYPE_CHECKING:
-    from llmopt.search.meter import Spent
 
 # What the conventions call a provider where its name here is another.
 _PROVIDERS = {

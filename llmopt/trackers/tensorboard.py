@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmopt.trackers.callback import RunTracker, Search, Told, needs
+from llmopt.history import Trial
+from llmopt.trackers.callback import Row, RunTracker, Search, needs
 
 
 class TensorBoard(RunTracker):
@@ -45,17 +46,17 @@ class TensorBoard(RunTracker):
             (self._folder / folder / mark).touch()
         return writer
 
-    def _write(self, run: Any, told: Told) -> None:
-        value = self._summary.Value
-        values = [value(tag=tag, simple_value=number) for tag, number in told.numbers.items()]
-        for tag, text in told.said.items():
-            if tag in ("state", "source"):
-                continue
-            tensor = self._tensor(dtype=self._string, string_val=[text.encode()])
-            meta = self._text.create_summary_metadata(display_name=tag, description="")
-            values.append(value(tag=f"{tag}/text_summary", tensor=tensor, metadata=meta))
+    def _write(self, run: Any, trial: Trial, row: Row, best: Row) -> None:
+        value, values = self._summary.Value, []
+        for tag, what in row.items():
+            if not isinstance(what, str):
+                values.append(value(tag=tag, simple_value=float(what)))
+            elif tag in ("explanation", "feedback"):
+                tensor = self._tensor(dtype=self._string, string_val=[what.encode()])
+                meta = self._text.create_summary_metadata(display_name=tag, description="")
+                values.append(value(tag=f"{tag}/text_summary", tensor=tensor, metadata=meta))
         summary = self._summary(value=values)
-        run.add_event(self._event(wall_time=time.time(), step=told.trial.number, summary=summary))
+        run.add_event(self._event(wall_time=time.time(), step=trial.number, summary=summary))
         run.flush()
 
     def _end(self, run: Any, reason: str) -> None:

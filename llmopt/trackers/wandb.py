@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmopt.trackers.callback import RunTracker, Search, Told, needs
+from llmopt.history import Trial
+from llmopt.trackers.callback import Row, RunTracker, Search, needs
 
 
 class WeightsAndBiases(RunTracker):
@@ -26,11 +27,10 @@ class WeightsAndBiases(RunTracker):
         settings = {"name": search.name, "config": dict(search.settings), "reinit": "create_new"}
         return self._wandb.init(**{**settings, **self._options})
 
-    def _write(self, run: Any, told: Told) -> None:
-        point = {f"params/{name}": value for name, value in told.params.items()}
-        run.log({**point, **told.numbers, **told.said}, step=told.trial.number)
-        if told.best:
-            run.summary["best_params"] = told.best
+    def _write(self, run: Any, trial: Trial, row: Row, best: Row) -> None:
+        run.log(row, step=trial.number)
+        if best:
+            run.summary["best_params"] = best
 
     def _end(self, run: Any, reason: str) -> None:
         if reason:
