@@ -439,7 +439,7 @@ class TestForksAndThreads:
     @pytest.mark.parametrize("kind", [worker.ANALYSE, worker.LOAD, worker.CALL, worker.COLUMNS])
     def test_a_worker_runs_nothing_before_it_has_confined_itself(self, kind):
         line = worker_process.Channel(1 << 20)
-        code, answer = line.exchange(kind, ("x = 1", {}), 60)
+        code, answer = line.exchange(kind, ("x = 1", {}, {}), 60)
         line.close()
         assert code == worker.FAILED
         assert "before the worker has confined itself" in answer["message"]

@@ -1,8 +1,8 @@
 """What is wanted of a function, and whether a candidate is that, before it is scored.
 
 The checks run in this order, each in the confined worker, and the first that fails ends
-them: the source parses; it defines the functions, with arguments that fit; it imports
-what it may; it loads; each function, called on every sample input, returns what it should,
+them: the source parses; it defines the functions; it imports what it may; it loads, and the
+functions take the arguments; each function, called on every sample input, returns what it should,
 and the same again when the source is loaded anew.
 """
 
@@ -268,7 +268,7 @@ def check(
         CandidateError: What is wrong, in words for the model.
     """
     found = inspect_source(sandbox, source, functions)
-    sandbox.load(source, variables)
+    sandbox.load(source, variables, {f.name: (len(f.parameters), f.signature) for f in functions})
     first = [_trial(sandbox, function) for function in functions]
     if any(function.samples for function in functions):
         sandbox.load(source, variables)
@@ -294,15 +294,13 @@ def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function])
         line = problem["line"]
         where = f" (line {line}: {problem['text'].strip()})" if line else ""
         raise CandidateError(f"SyntaxError: {problem['message']}{where}", "syntax", line=line)
-    defined = {f["name"]: f for f in found["functions"]}
     for function in functions:
-        if function.name not in defined:
-            names = ", ".join(defined) or "none"
+        if function.name not in found["functions"]:
+            names = ", ".join(found["functions"]) or "none"
             raise CandidateError(
                 f"the function {function.name} is missing; functions found: {names}. Define "
                 f"`def {function.signature}:` at the top level"
             )
-        _fits(function, defined[function.name])
     allowed = {name.partition(".")[0] for name in sandbox.imports}
     for name, line in found["imports"]:
         if name.partition(".")[0] not in allowed | {"__future__", "typing"}:
@@ -314,26 +312,6 @@ def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function])
         reason = _USELESS.get(name, "code must stand in the source")
         raise CandidateError(f"line {line} uses {name}(): {reason}", line=line)
     return str(found["fingerprint"])
-
-
-def _fits(function: Function, found: Mapping[str, Any]) -> None:
-    wanted = function.parameters
-    line = found["line"]
-    if found["is_async"] or found["is_generator"]:
-        raise CandidateError(
-            f"{function.name} (line {line}) must be a plain function with a return: it is "
-            f"{'async' if found['is_async'] else 'a generator'}",
-            line=line,
-        )
-    missing = [name for name, required in found["keyword_only"] if required]
-    enough = len(found["positional"]) >= len(wanted) or found["varargs"]
-    if found["required"] > len(wanted) or not enough or missing:
-        raise CandidateError(
-            f"{function.name} (line {line}) takes ({', '.join(found['positional'])}"
-            f"{', *, ' + ', '.join(missing) if missing else ''}); expected "
-            f"`def {function.signature}:`",
-            line=line,
-        )
 
 
 def _trial(sandbox: Sandbox, function: Function) -> list[Any]:

@@ -38,10 +38,6 @@ class Asked:
     def line(self, space: Space | None) -> Line:  # noqa: D102
         return {"event": "ask", "candidates": [_of_trial(trial, space) for trial in self.trials]}
 
-    @classmethod
-    def read(cls, line: Line, space: Space | None) -> Asked:  # noqa: D102
-        return cls(tuple(_trial({**entry, "reward": None}, space) for entry in line["candidates"]))
-
 
 @dataclass(frozen=True)
 class Refused:
@@ -55,11 +51,6 @@ class Refused:
     def line(self, space: Space | None) -> Line:  # noqa: D102
         return {"event": "reject", **asdict(self)}
 
-    @classmethod
-    def read(cls, line: Line, space: Space | None) -> Refused:  # noqa: D102
-        texts = (line["text"], line["reason"], line.get("kind", "unreadable"))
-        return cls(whole_number("number", line["number"], 0), *map(text_of, texts))
-
 
 @dataclass(frozen=True)
 class GaveUp:
@@ -67,10 +58,6 @@ class GaveUp:
 
     def line(self, space: Space | None) -> Line:  # noqa: D102
         return {"event": "give_up"}
-
-    @classmethod
-    def read(cls, line: Line, space: Space | None) -> GaveUp:  # noqa: D102
-        return cls()
 
 
 @dataclass(frozen=True)
@@ -82,20 +69,25 @@ class Told:
     def line(self, space: Space | None) -> Line:  # noqa: D102
         return {"event": "tell", **_of_trial(self.trial, space)}
 
-    @classmethod
-    def read(cls, line: Line, space: Space | None) -> Told:  # noqa: D102
-        return cls(_trial({k: v for k, v in line.items() if k != "event"}, space))
-
 
 CodeEvent = Asked | Refused | GaveUp | Told
 
-_KINDS: Mapping[str, type[CodeEvent]] = {
-    "ask": Asked,
-    "reject": Refused,
-    "give_up": GaveUp,
-    "failure": GaveUp,  # what it was called for a while
-    "tell": Told,
-}
+
+def read_event(line: Line, space: Space | None) -> CodeEvent:
+    """Return the event of a line that is of no request."""
+    rest = {name: value for name, value in line.items() if name != "event"}
+    match line["event"]:
+        case "ask":
+            entries = rest["candidates"]
+            return Asked(tuple(_trial({**entry, "reward": None}, space) for entry in entries))
+        case "reject":
+            texts = (rest["text"], rest["reason"], rest.get("kind", "unreadable"))
+            return Refused(whole_number("number", rest["number"], 0), *map(text_of, texts))
+        case "give_up" | "failure":  # what it was called for a while
+            return GaveUp()
+        case "tell":
+            return Told(_trial(rest, space))
+    raise LookupError(f"no event is called {line['event']!r}")
 
 
 class CodeState:
@@ -176,9 +168,7 @@ def replay(
     ledger = Ledger(meter)
 
     def take(line: Line) -> None:
-        if line["event"] not in _KINDS:
-            raise LookupError(f"no event is called {line['event']!r}")
-        event = _KINDS[line["event"]].read(line, state.space)
+        event = read_event(line, state.space)
         state.apply(event)
         if isinstance(event, Asked):
             asked = ledger.usage.proposals.get("llm", 0) + len(event.trials)

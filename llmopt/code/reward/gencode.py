@@ -148,7 +148,7 @@ class GenCode(Metered):
         """
         source, name = self.response or "", Function(self._signature).name
         with self._make() as sandbox:
-            names = [f["name"] for f in sandbox.analyse(source)["functions"]]
+            names = sandbox.analyse(source)["functions"]
         if names and name not in names:
             # VIRAL's prompts leave the name to the model: with no function of the name that
             # was asked for, the last one counts, since helpers stand before it.

@@ -20,8 +20,8 @@ _DYNAMIC = ("eval", "exec", "compile", "open", "input", "__import__", "breakpoin
 def analyse(source: str) -> dict[str, Any]:
     """Describe a source as plain data.
 
-    ``error`` is ``None`` or has ``message``, ``line`` and ``text``. ``functions`` are the top-level
-    ones. ``imports``, wherever they stand, and ``builtins`` (`open`, `eval` and the like) are pairs
+    ``error`` is ``None`` or has ``message``, ``line`` and ``text``. ``functions`` are the names of
+    the top-level ones. ``imports``, wherever they stand, and ``builtins`` (`open`, `eval` and the like) are pairs
     of name and line. ``fingerprint`` is equal for sources that differ in comments, layout,
     docstrings, type hints and the names of variables only.
     """
@@ -42,11 +42,8 @@ def analyse(source: str) -> dict[str, Any]:
         message = f"{str(error) or type(error).__name__}: it cannot be parsed"
         found["error"] = {"message": message, "line": 0, "text": ""}
         return found
-    functions = {}  # by name: of two definitions the later one counts
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions[node.name] = _function(node)
-    found["functions"] = list(functions.values())
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found["functions"] = [node.name for node in tree.body if isinstance(node, kinds)]
     bound = _bound(tree)
     for part in ast.walk(tree):
         if isinstance(part, ast.Import):
@@ -57,38 +54,6 @@ def analyse(source: str) -> dict[str, Any]:
             found["builtins"].append((part.id, part.lineno))
     found["fingerprint"] = _fingerprint(tree, source)
     return found
-
-
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
-    arguments = node.args
-    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    keyword_only = [
-        (a.arg, default is None)
-        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    ]
-    return {
-        "name": node.name,
-        "line": node.lineno,
-        "positional": positional,
-        "required": len(positional) - len(arguments.defaults),
-        "keyword_only": keyword_only,
-        "varargs": arguments.vararg is not None,
-        "varkw": arguments.kwarg is not None,
-        "is_async": isinstance(node, ast.AsyncFunctionDef),
-        "is_generator": _yields(node),
-    }
-
-
-def _yields(node: ast.AST) -> bool:
-    """Whether a function is a generator itself; functions inside it do not count."""
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, (ast.Yield, ast.YieldFrom)):
-            return True
-        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(part))
-    return False
 
 
 def _fingerprint(tree: ast.Module, source: str) -> str:

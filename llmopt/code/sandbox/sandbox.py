@@ -183,17 +183,28 @@ class Sandbox:
             raise self._wrong("the analysis is no dict")
         return found
 
-    def load(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+    def load(
+        self,
+        source: str,
+        variables: Mapping[str, Any] | None = None,
+        wanted: Mapping[str, tuple[int, str]] | None = None,
+    ) -> None:
         """Run a source in a namespace of its own, in which `variables` are bound.
 
+        `wanted` are functions that it has to define, by name: how many arguments each is called
+        with, and its signature in words.
+
         Raises:
-            CandidateError: It raised, took too long, or its process died.
+            CandidateError: It raised, took too long, or its process died; or a function does not
+                take its arguments.
         """
         if time.monotonic() > self._old:  # its own clock must not end it in the next episode
             self.close()
         self.start()
         self._tainted = True
-        self._exchange(self._channel, worker.LOAD, (source, dict(variables or {})))
+        self._exchange(
+            self._channel, worker.LOAD, (source, dict(variables or {}), dict(wanted or {}))
+        )
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function of the loaded source; return plain data, whatever it claims to be.

@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import json
 import linecache
@@ -151,8 +152,8 @@ class Worker:
     def _analyse(self, source: str) -> Any:
         return self._analysis.analyse(source)
 
-    def _load(self, request: tuple[str, dict[str, Any]]) -> None:
-        self._source, variables = request
+    def _load(self, request: tuple[str, dict[str, Any], dict[str, tuple[int, str]]]) -> None:
+        self._source, variables, wanted = request
         namespace: dict[str, Any] = {"__name__": "candidate", "__builtins__": builtins}
         for name, module in self._modules.items():
             if "." not in name:
@@ -164,6 +165,14 @@ class Worker:
         # A type hint is never looked up: models write List[float] and import nothing.
         flags = annotations.compiler_flag
         exec(compile(self._source, _FILE, "exec", flags, dont_inherit=True), namespace)
+        for name, (count, signature) in wanted.items():
+            function = namespace[name]
+            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+                raise TypeError(f"{name} must be a plain function with a return")
+            try:
+                inspect.signature(function).bind(*range(count))
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}; expected `def {signature}:`") from None
 
     def _call(self, request: tuple[str, list[Any], dict[str, Any]]) -> Any:
         name, args, kwargs = request
