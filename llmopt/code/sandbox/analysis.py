@@ -21,9 +21,9 @@ def analyse(source: str) -> dict[str, Any]:
     """Describe a source as plain data.
 
     ``error`` is ``None`` or has ``message``, ``line`` and ``text``. ``functions`` are the names of
-    the top-level ones. ``imports``, wherever they stand, and ``builtins`` (`open`, `eval` and the like) are pairs
-    of name and line. ``fingerprint`` is equal for sources that differ in comments, layout,
-    docstrings, type hints and the names of variables only.
+    the top-level ones. ``imports``, wherever they stand, and ``builtins`` (`open`, `eval` and the
+    like) are pairs of name and line. ``fingerprint`` is equal for sources that differ in comments,
+    layout, docstrings, type hints and the names of variables only.
     """
     found: dict[str, Any] = {
         "error": None, "functions": [], "imports": [], "builtins": [], "fingerprint": ""
