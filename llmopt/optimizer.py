@@ -255,8 +255,8 @@ class LLMOptimizer(OptimizerBase[Params]):
         with self._changing:
             history, known = self._history(), set(state.keys)
             seen = set(known)
-            new = self._warm_up(n - len(state.ready), seen, rng)
-        wanted = n - len(state.ready) - len(new)
+            new = self._warm_up(n - len(state.queue), seen, rng)
+        wanted = n - len(state.queue) - len(new)
         if wanted > 0 and self._finisher is not None:
             drawn = self._finisher.propose(self.space, history, rng, wanted, taken=seen)
             for proposal in drawn:
@@ -291,7 +291,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         stop = None if end is None else (str(end), end.point)
         drawn = rng.bit_generator.state
         self._record(Asked(new, handed, drawn, usage.proposals, usage.rejected, stop))
-        self._meter.settle(draft)
+        self._meter.commit(draft)
 
     def _completed(
         self,
@@ -313,7 +313,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             new = [p for p in new if p not in left_out]
             for proposal in left_out:
                 self._meter.count_proposal(proposal.source, -1)
-        missing = n - len(state.ready) - len(new)
+        missing = n - len(state.queue) - len(new)
         if missing <= 0:
             return new
         why = "was told meanwhile" if meanwhile else "ended the search"
@@ -329,7 +329,7 @@ class LLMOptimizer(OptimizerBase[Params]):
 
     def _warm_up(self, n: int, seen: set[Any], rng: np.random.Generator) -> list[Proposal]:
         state = self._state
-        known = len(state.trials) + len(state.pending) + len(state.ready)
+        known = len(state.trials) + len(state.pending) + len(state.queue)
         proposals: list[Proposal] = []
         while len(proposals) < n:
             if self._warmup_points is not None:

@@ -71,7 +71,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         self._state = self._new_state()
         self._use(self._make_emitter(let_compute(model)))
         self._finisher: RefineEmitter | None = None
-        self._ready = self._told_twice = False
+        self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
         self._bell: Bell | None = None
@@ -253,11 +253,11 @@ class OptimizerBase(StoredSearch, Generic[Params]):
 
     def _check_ready(self) -> None:
         """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
-        if not self._ready:
+        if not self._checked:
             if self._model.options.on_error == "raise":
                 self.limits.check(Usage())  # a cap of 0
             self._meter.check_ready(self._log)
-            self._ready = True
+            self._checked = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole state to a file, replacing it in one step.

@@ -29,7 +29,7 @@ def test_absent_is_one_object_whatever_is_done_to_it():
 
 
 def test_what_a_point_cannot_have_makes_no_other_point_of_it():
-    assert SPACE.settle(("b", 1, 0.5, 2)) == ("b", 1, ABSENT, ABSENT)
+    assert SPACE.conform(("b", 1, 0.5, 2)) == ("b", 1, ABSENT, ABSENT)
     assert SPACE.key(("b", 1, 0.5, 2)) == SPACE.key(("b", 1, ABSENT, ABSENT))
     assert SPACE.key(("a", 2, 0.5, 2)) != SPACE.key(("a", 2, 0.5, 1))
     assert SPACE.clip(("a", 7, 9.0, 0)) == ("a", 3, 1.0, 1)

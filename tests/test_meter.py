@@ -108,7 +108,7 @@ def test_an_error_after_settling_takes_nothing_back():
     with pytest.raises(ZeroDivisionError), meter.asking() as draft:
         meter.send(request("1"))
         meter.count_proposal("llm")
-        meter.settle(draft)
+        meter.commit(draft)
         raise ZeroDivisionError
     assert meter.usage.proposals == {"llm": 1}
     assert meter.paid == ()
@@ -120,7 +120,7 @@ def test_an_ask_inside_an_ask_is_a_part_of_it():
         with meter.asking() as inner:
             meter.send(request("1"))
             meter.count_proposal("llm")
-        assert not inner.settled
+        assert not inner.committed
         raise ZeroDivisionError
     assert meter.usage.proposals == {}
     assert len(meter.paid) == 1

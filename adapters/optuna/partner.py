@@ -57,7 +57,7 @@ class BestBranch:
             return self.numbers.propose(space, history, rng, n, taken=taken)
         if not free:
             return []
-        base = space.settle(best.values)
+        base = space.conform(best.values)
         names = {space.names[i] for i in free}
         part = Space({space.names[i]: space.dimensions[i] for i in free})
         part = part.constrained([c for c in space._constraints if c.names <= names])
@@ -70,7 +70,7 @@ class BestBranch:
             values = list(base)
             for i, value in zip(free, proposal.values, strict=True):
                 values[i] = value
-            whole = space.settle(values)
+            whole = space.conform(values)
             if _usable(space, whole, seen):
                 found.append(replace(proposal, values=whole))
         return found
@@ -142,7 +142,7 @@ class SamplerPartner:
             drawn = self._draw(*self._now)
             if drawn is None:
                 continue
-            values = space.settle(drawn)
+            values = space.conform(drawn)
             if _usable(space, values, seen):
                 seen.add(space.key(values))
                 found.append(Proposal(values, self.source))

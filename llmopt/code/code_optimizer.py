@@ -308,16 +308,16 @@ class CodeOptimizer(StoredSearch):
         except NoCandidateError:
             with uninterrupted():
                 self._record(GaveUp())
-                self._meter.settle(draft)
+                self._meter.commit(draft)
             raise
         try:
             with uninterrupted():
                 self._record(Asked(tuple(trial_of(c) for c in candidates)))
                 self._meter.count_proposal("llm", len(candidates))
-                self._meter.settle(draft)
+                self._meter.commit(draft)
                 self._pending.update({c.number: c for c in candidates})
         except BaseException:
-            if not draft.settled:
+            if not draft.committed:
                 for candidate in candidates:
                     candidate.close()
             raise

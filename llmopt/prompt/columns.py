@@ -213,7 +213,7 @@ class ColumnsPrompt:
         drawn, point = _draw(_shares(situation), rng), list(filled(space, space.sample(rng), rng))
         for i, value in drawn.items():
             point[i] = value
-        base = space.settle(point)
+        base = space.conform(point)
         there = [value is not ABSENT for value in base]
         chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
         at_random = Query(Request(messages=()), lambda *_: Reading(base, "", False), drawn=True)

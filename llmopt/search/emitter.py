@@ -240,7 +240,7 @@ class ModelEmitter(Metered):
             proposals = self._propose(
                 space, history, rng, n, set(taken), notes, draft, most_requests
             )
-        if draft.settled:
+        if draft.committed:
             for text in draft.warnings:
                 warnings.warn(text, FallbackWarning, stacklevel=2)
         return proposals
@@ -462,7 +462,7 @@ class ModelEmitter(Metered):
         seen: set[Hashable],
     ) -> Proposal:
         """Return a point that was read, which joins `seen`; count and raise what is no new one."""
-        values, clipped = space.settle(reading.values), reading.clipped
+        values, clipped = space.conform(reading.values), reading.clipped
         if broken := space.broken(values):
             if self.options.out_of_range == "reject":
                 self._meter.count_rejection("constraint")
@@ -551,7 +551,7 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
     at = [int(rng.integers(count)) for count in counts]
     for _ in itertools.count() if not space.constraints else range(len(seen) + _MOST_COUNTED):
         drawn = [d.value(k) for d, k in zip(space.dimensions, at, strict=True)]
-        values = space.settle(drawn)
+        values = space.conform(drawn)
         if space.key(values) not in seen and space.admits(values):
             return values
         for place, count in enumerate(counts):

@@ -138,7 +138,7 @@ class Snapshot:
 
     trials: Sequence[Trial]
     pending: Sequence[Proposal]
-    ready: Sequence[Proposal]
+    queue: Sequence[Proposal]
     paid: Sequence[tuple[str, Reply]]
     warmed: int
     rng: Mapping[str, Any]
@@ -158,7 +158,7 @@ class Snapshot:
                 for t in self.trials
             ],
             "pending": [_of_proposal(p, space) for p in self.pending],
-            "ready": [_of_proposal(p, space) for p in self.ready],
+            "ready": [_of_proposal(p, space) for p in self.queue],
             "paid": [[digest, reply.to_dict()] for digest, reply in self.paid],
             "warmed": self.warmed,
             "rng": self.rng,

@@ -64,7 +64,7 @@ class Draft:
     rejected: Counter[str] = field(default_factory=Counter)  # by reason
     warnings: list[str] = field(default_factory=list)  # for the caller, who has the line to warn at
     stop: SearchStopped | None = None  # where an answer gave points and ended the search
-    settled: bool = False  # whether `proposals` and `rejected` count
+    committed: bool = False  # whether `proposals` and `rejected` count
     computed: list[Computed] = field(default_factory=list)  # now or before
     process: int = field(default_factory=os.getpid)
 
@@ -325,7 +325,7 @@ class Meter:
     def asking(self) -> Iterator[Draft]:
         """Count what happens inside as one ask; inside another ask, as a part of that one.
 
-        Whatever is raised inside before `settle` makes it an ask that was cut off: its
+        Whatever is raised inside before `commit` makes it an ask that was cut off: its
         proposals and rejections do not count, and its replies are kept for the next one.
         """
         with self.lock:
@@ -337,7 +337,7 @@ class Meter:
                 try:
                     self._draft = draft
                     yield draft
-                    self.settle(draft)
+                    self.commit(draft)
                 finally:
                     with uninterrupted():
                         self._end(draft)
@@ -347,14 +347,14 @@ class Meter:
     def _end(self, draft: Draft) -> None:
         if self._draft is draft:
             self._draft = None
-            if not draft.settled:
+            if not draft.committed:
                 replies = [(request.digest(), reply) for request, reply in draft.replies]
                 self._paid.extendleft(reversed(replies))
                 self._kept[:0] = draft.computed
 
-    def settle(self, draft: Draft) -> None:
+    def commit(self, draft: Draft) -> None:
         """Let an ask count, whatever is raised in it from now on."""
-        if draft.settled:
+        if draft.committed:
             return
         if self._paid:
             logger.warning(
@@ -365,12 +365,12 @@ class Meter:
             self._paid.clear()
         self._kept.clear()
         self._usage = self.usage_with(draft)
-        draft.settled = True
+        draft.committed = True
 
     def usage_with(self, draft: Draft) -> Usage:
         """Return the usage as it will be once a draft counts."""
         usage = self.usage
-        if not draft.settled:
+        if not draft.committed:
             for counts, new in (
                 (usage.proposals, draft.proposals),
                 (usage.rejected, draft.rejected),

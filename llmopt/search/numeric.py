@@ -75,7 +75,7 @@ def fitted(space: Space, history: History, labels: Sequence[str]) -> str:
     shares = np.array(parts) / max(sum(parts), 1e-300)
     order = np.argsort(-shares, kind="stable")[:_SHOWN]
     shown = ", ".join(f"{labels[i]} {shares[i]:.0%}" for i in order if shares[i] >= 0.01)
-    point = describe_params(space.clip(space.settle(values)), space, labels)
+    point = describe_params(space.clip(space.conform(values)), space, labels)
     error = np.sqrt((left_out**2).mean())
     return (
         f"A fit by a quadratic for each parameter explains {explained:.0%} of the variation of f: "

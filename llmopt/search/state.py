@@ -27,7 +27,7 @@ class SearchState:
         self.directions = directions
         self.trials: list[Trial] = []  # in the order of telling
         self.pending: list[Proposal] = []  # handed out and not told, oldest first
-        self.ready: deque[Proposal] = deque()  # produced and not handed out yet
+        self.queue: deque[Proposal] = deque()  # produced and not handed out yet
         self.keys: set[Any] = set()  # `Space.key` of every point in these three
         self.warmed = 0  # warm-up points produced so far
         # After the points that are ready; it holds until somebody else gives a point.
@@ -37,7 +37,7 @@ class SearchState:
 
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""
-        open_points = tuple([p.values for p in (*self.pending, *self.ready)])
+        open_points = tuple([p.values for p in (*self.pending, *self.queue)])
         return History(tuple(self.trials), open_points, self.directions)
 
     def snapshot(
@@ -48,7 +48,7 @@ class SearchState:
         computed_open: int = 0,
     ) -> Snapshot:
         """Return the event that holds all of the state."""
-        points = tuple(self.trials), tuple(self.pending), tuple(self.ready)
+        points = tuple(self.trials), tuple(self.pending), tuple(self.queue)
         return Snapshot(
             *points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage, self.stop,
             tuple(computed), computed_open,
@@ -64,30 +64,30 @@ class SearchState:
             case Queued():
                 self.stop = None
                 self.keys.add(self.space.key(event.values))
-                own = sum(p.source == "user" for p in self.ready)
-                self.ready.insert(own, Proposal(event.values, "user", event.words))
+                own = sum(p.source == "user" for p in self.queue)
+                self.queue.insert(own, Proposal(event.values, "user", event.words))
             case Returned():
                 for values in reversed(event.points):
                     if (found := self._take_pending(values)) is not None:
-                        self.ready.appendleft(found)
+                        self.queue.appendleft(found)
             case Snapshot():
                 for trial in event.trials:
                     if trial.rewards is not None and len(trial.rewards) != len(self.directions):
                         raise ValueError(f"trial {trial.number} has {len(trial.rewards)} rewards")
                 self.trials, self.pending = list(event.trials), list(event.pending)
-                self.ready, self.warmed = deque(event.ready), event.warmed
+                self.queue, self.warmed = deque(event.queue), event.warmed
                 self.rng.bit_generator.state, self.stop = event.rng, event.stop
                 self.measured_again = any(t.kind == "finalist" for t in self.trials)
                 points = [t.values for t in self.trials]
-                points += [p.values for p in (*self.pending, *self.ready)]
+                points += [p.values for p in (*self.pending, *self.queue)]
                 self.keys = {self.space.key(values) for values in points}
 
     def _asked(self, event: Asked) -> None:
         self.keys.update([self.space.key(p.values) for p in event.new])
         self.warmed += sum(p.source == "warmup" for p in event.new)
-        queue = [*self.ready, *event.new]
-        self.pending += queue[: event.given]
-        self.ready = deque(queue[event.given :])
+        ready = [*self.queue, *event.new]
+        self.pending += ready[: event.given]
+        self.queue = deque(ready[event.given :])
         self.stop = event.stop or self.stop
         self.rng.bit_generator.state = event.rng
 

@@ -141,7 +141,7 @@ class Ledger:
             with as_written(path, number, line):
                 if not self._take(line):
                     apply(line)
-        self._settle()
+        self._count_lost()
         self._meter.restore(self.usage, self.paid, self.computed, self.computed_open)
 
     def _take(self, event: Event) -> bool:
@@ -150,7 +150,7 @@ class Ledger:
         if kind == "request":
             failed, unpriced, cost, estimated = _read_failures(event, "failed")
             if failed == 0:
-                self._settle()
+                self._count_lost()
             self._lost = 1 + failed, self._meter.in_doubt + unpriced, cost, estimated
         elif kind == "reply":
             reply = Reply.from_dict(event["reply"])
@@ -181,7 +181,7 @@ class Ledger:
         self.usage, self.paid, self._lost = event.usage.copy(), list(event.paid), _NOTHING
         self.computed, self.computed_open = list(event.computed), event.computed_open
 
-    def _settle(self) -> None:
+    def _count_lost(self) -> None:
         self.usage.add_failure(*self._lost)
         self._lost = _NOTHING
 

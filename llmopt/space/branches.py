@@ -112,7 +112,7 @@ class BranchedSpace(Space):
             [self._fixed[i]] if i in self._fixed else [d.value(k) for k in range(int(d.count))]
             for i, d in enumerate(self.dimensions)
         ]
-        found = {self.key(values): self.settle(values) for values in itertools.product(*axes)}
+        found = {self.key(values): self.conform(values) for values in itertools.product(*axes)}
         return [values for values in found.values() if self.admits(values)]
 
     @property
@@ -152,7 +152,7 @@ class BranchedSpace(Space):
         condition = self._optional[index]
         return None if condition is None else condition.holds(value)
 
-    def settle(self, values: Sequence[Value]) -> tuple[Value, ...]:
+    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return a flat point with what is given, and without what it cannot have."""
         point = list(values)
         for i, value in self._fixed.items():
@@ -168,18 +168,18 @@ class BranchedSpace(Space):
         return tuple([v if v is ABSENT else d.check(v) for d, v in self._pairs(values)])
 
     def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:  # noqa: D102
-        pairs = self._pairs(self.settle(values))
+        pairs = self._pairs(self.conform(values))
         return tuple([v if v is ABSENT else d.clip(v) for d, v in pairs])
 
     def round(self, values: Sequence[Value]) -> tuple[Value, ...]:  # noqa: D102
-        pairs = self._pairs(self.settle(values))
+        pairs = self._pairs(self.conform(values))
         return tuple([v if v is ABSENT else d.round(v) for d, v in pairs])
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:  # noqa: D102
-        return self.settle(super().draw(rng))
+        return self.conform(super().draw(rng))
 
     def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:  # noqa: D102
-        return self.settle(super().decode(unit))
+        return self.conform(super().decode(unit))
 
     def encode(self, values: Sequence[Value]) -> np.ndarray:
         """Return a flat point as numbers in [0, 1]: see `Space.encode`. What is absent is 0.5."""
@@ -192,7 +192,7 @@ class BranchedSpace(Space):
         return units
 
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:  # noqa: D102
-        pairs = self._pairs(self.settle(values))
+        pairs = self._pairs(self.conform(values))
         return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
 
     def keys_within(self, keys: Iterable[Any]) -> set[Hashable]:

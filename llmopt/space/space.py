@@ -315,7 +315,7 @@ class Space:
         """Say in words when a parameter is there; nothing where it always is."""
         return ""
 
-    def settle(self, values: Sequence[Value]) -> tuple[Value, ...]:
+    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return a flat point with what is given, and without what it cannot have."""
         return tuple(values)
 

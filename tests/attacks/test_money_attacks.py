@@ -87,7 +87,7 @@ def test_many_cancelled_asks(tmp_path):
     while optimizer._joiner._serving:
         time.sleep(1e-3)
     assert [p.values[0] for p in optimizer.pending] == [p["x"] for p in got]
-    left = len(optimizer._state.ready)
+    left = len(optimizer._state.queue)
     assert len(got) + left == optimizer.usage.proposals.get("llm", 0)
     assert optimizer.usage.requests == len(optimizer.client.requests) == len(got) + left
     optimizer.ask(left + 1)  # what was paid for is handed out first
