@@ -56,6 +56,15 @@ _MOST_VARIABLES = 1500  # characters of the names of a model's variables
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is the same in every prompt of a search."""
+
+    space: Space
+    words: dict[str, Any]  # variables that depend on the space alone
+    entries: dict[int, tuple[Trial, Entry]] = field(default_factory=dict)  # by the trial's number
+
+
 @dataclass(repr=False)
 class TemplatePrompt:
     """A prompt rendered from a Jinja2 template. It can be pickled and holds no history.
@@ -116,9 +125,7 @@ class TemplatePrompt:
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _past: Past | None = field(default=None, init=False, compare=False)
-    _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
-        default=None, init=False, compare=False
-    )
+    _cache: _Known | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         self.history = self.selection
@@ -167,8 +174,8 @@ class TemplatePrompt:
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        space = situation.space
-        labels = self._labels_for(space)
+        space, known = situation.space, self._known(situation.space)
+        labels = known.words["labels"]
         if self.needs_description and not situation.description.strip():
             raise TemplateError(
                 f"prompt {self.name!r} needs the task in words and got no description: give "
@@ -176,12 +183,25 @@ class TemplatePrompt:
             )
         model = situation.model
         style = self.style or model.style
-        form = self._form(situation, labels, style)
+        most = situation.points if self.changes else 1  # several only where each has its own start
+        form = None  # that answers are held to, if the model can be
+        structured = self.reasons and model.structured and style == "chat"
+        if structured and len(labels) <= MOST_PARAMETERS:
+            form = Form(
+                space,
+                labels,
+                self.reasons,
+                last=self.answer_last,
+                changes=self.changes,
+                may_stop=situation.may_stop,
+                most=most,
+                compute=situation.compute,
+            )
         note = form.note if form else ""
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
-        static = self._static_variables(situation, labels, style)
+        static = known.words | self._variables(situation, style, most)
         place = self._places(situation, picked)
         log = Evidence(
             situation.history,
@@ -203,12 +223,12 @@ class TemplatePrompt:
             shown = picked[:k][::-1]
             if place is not None:
                 shown.sort(key=lambda t: place[id(t)])
-            entries = self._entries(shown, space, labels)
+            entries = self._entries(shown, known)
             best = None
             if k < len(situation.history.trials) and situation.history.best is not None:
                 top = situation.history.best
                 hidden = not any(t is top for t in shown)
-                best = self._entries([top], space, labels)[0] if hidden else None
+                best = self._entries([top], known)[0] if hidden else None
             text = self._render(
                 {
                     **static,
@@ -251,43 +271,13 @@ class TemplatePrompt:
             changes=self.changes,
             points=points,
             may_stop=situation.may_stop,
-            most=self._most(situation),
+            most=most,
             first=situation.iteration,
         )
         code = None
         if situation.compute:
             code = code_in if form is None else lambda text: form.code(text) or code_in(text)
         return Query(request, read, code=code)
-
-    def _form(self, situation: Situation, labels: tuple[str, ...], style: Style) -> Form | None:
-        """Return the form that answers are held to, if the model can be."""
-        if not (self.reasons and situation.model.structured and style == "chat"):
-            return None
-        if len(labels) > MOST_PARAMETERS:
-            return None
-        return Form(
-            situation.space,
-            labels,
-            self.reasons,
-            last=self.answer_last,
-            changes=self.changes,
-            may_stop=situation.may_stop,
-            most=self._most(situation),
-            compute=situation.compute,
-        )
-
-    def _most(self, situation: Situation) -> int:
-        """Return the most points in one answer: several only where each has its own start."""
-        return situation.points if self.changes else 1
-
-    def _labels_for(self, space: Space) -> tuple[str, ...]:
-        labels = self.labels or space.names
-        if len(labels) != len(space):
-            raise SpaceError(
-                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
-                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
-            )
-        return labels
 
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
@@ -311,64 +301,71 @@ class TemplatePrompt:
 
     # One trial in words
 
-    def _entries(
-        self, trials: Sequence[Trial], space: Space, labels: tuple[str, ...]
-    ) -> list[Entry]:
+    def _entries(self, trials: Sequence[Trial], known: _Known) -> list[Entry]:
         """Return trials in words; those of the last prompt are not described anew."""
-        cache = self._cache
-        if cache is None or (cache[0] is not space and cache[0] != space):
-            cache = self._cache = (space, {})
-        known = cache[1]
         entries = []
         for trial in trials:
-            found = known.get(trial.number)
+            found = known.entries.get(trial.number)
             if found is None or (found[0] is not trial and found[0] != trial):
-                found = trial, describe_trial(trial, space, labels)
+                found = trial, describe_trial(trial, known.space, known.words["labels"])
                 if trial.number < _CACHED_TRIALS:
-                    known[trial.number] = found
+                    known.entries[trial.number] = found
             entries.append(found[1])
         return entries
 
     # The template
 
-    def _static_variables(
-        self, situation: Situation, labels: tuple[str, ...], style: Style
-    ) -> dict[str, Any]:
-        space = situation.space
-        pending = [describe_params(v, space, labels) for v in situation.history.pending]
+    def _known(self, space: Space) -> _Known:
+        """Return what prompts for a space have in common."""
+        if self._cache is not None and (self._cache.space is space or self._cache.space == space):
+            return self._cache
+        labels = self.labels or space.names
+        if len(labels) != len(space):
+            raise SpaceError(
+                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
+                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
+            )
         asked = [labels[i] for i in space.asked]
-        return {
+        words = {
             "begin_user": _BEGIN_USER,
-            "style": style,
             "n": len(space),
             "labels": labels,
             "parameters": describe_space(space, labels, decimals=not self.changes),
             "zero": len(space) > 8 and zero_point(space) is not None,
             "answer": ", ".join(f"{label}: <value>" for label in asked),
-            "directions": situation.history.directions,
-            "goal": describe_goal(situation.history.directions, situation.history.metrics),
-            "objectives": names_of(situation.history.directions, situation.history.metrics),
             "step_size": describe_step(space),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
+            "order": self.order,
+            "scipy": find_spec("scipy") is not None,
+            "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
+            "asked": asked,
+            "branched": any(map(space.condition, range(len(space)))),
+        }
+        self._cache = _Known(space, words)
+        return self._cache
+
+    def _variables(self, situation: Situation, style: Style, most: int) -> dict[str, Any]:
+        """Return the variables that a situation brings, but for the trials."""
+        history, labels = situation.history, self.labels or situation.space.names
+        return {
+            "style": style,
+            "directions": history.directions,
+            "goal": describe_goal(history.directions, history.metrics),
+            "objectives": names_of(history.directions, history.metrics),
             "description": quoted(situation.description.strip(), headings_alone=True),
             "notes": [quoted(note, headings_alone=True) for note in situation.notes],
             "iteration": situation.iteration,
             "total": situation.total,
             "samples": situation.samples,
-            "order": self.order,
-            "pending": pending,
+            "pending": [describe_params(v, situation.space, labels) for v in history.pending],
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
             "finishes": situation.finishes,
-            "points": self._most(situation),
+            "points": most,
             "compute": situation.compute,
-            "scipy": find_spec("scipy") is not None,
             "computed": [block.shown for block in situation.computed],
             "blocks": situation.blocks,
             "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
-            "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
-            "asked": asked,
-            "branched": any(map(space.condition, range(len(space)))),
         }
 
     def _compile(self) -> jinja2.Template:
