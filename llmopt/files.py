@@ -9,13 +9,14 @@ import os
 import re
 import secrets
 import stat
+import tomllib
 import zlib
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmopt.errors import StorageError
+from llmopt.errors import LLMOptError, StorageError
 
 MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
@@ -99,14 +100,42 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bo
 
 
 def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> str:
-    """Return the text of a regular file in UTF-8."""
-    data = read_bytes(path, most=most, links=links)
+    """Return the text of a regular file in UTF-8; a `StorageError` says why it cannot be read."""
     try:
+        data = read_bytes(path, most=most, links=links)
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise OSError(
-            errno.EILSEQ, f"it is no text in UTF-8 (byte {error.start + 1})", os.fspath(path)
+        raise StorageError(
+            f"cannot read {path}: it is no text in UTF-8 (byte {error.start + 1})"
         ) from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> dict[str, Any]:
+    """Read a file of JSON, or of TOML by its suffix, that holds an object.
+
+    Raises:
+        StorageError: It cannot be read.
+        LLMOptError: It is not valid, or holds something else.
+    """
+    text = read_text(path, most=most, links=links)
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
+    try:
+        data = read_toml(text) if kind == "TOML" else read_json(text)
+    except ValueError as error:
+        raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
+    if not isinstance(data, dict):
+        raise LLMOptError(f"{path} holds a {type(data).__name__}: expected an object")
+    return data
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Return what TOML of somebody else says."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def read_json(text: str | bytes) -> Any:

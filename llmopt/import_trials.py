@@ -110,7 +110,8 @@ def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> So
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
-            return _of_table(str(path), _rows_of_csv(path), objectives, rewards)
+            cells = list(csv.DictReader(io.StringIO(read_text(path))))
+            return _of_table(str(path), cells, objectives, rewards)
         if "://" in str(source) or _is_sqlite(path):
             shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
             raise StorageError(
@@ -184,14 +185,6 @@ def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
     remarks = [state, *map(text_of, told_of(attributes, "feedback"))]
     words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr_of(attributes)}
     return {name: value for name, value in words.items() if value not in ("", None)}
-
-
-def _rows_of_csv(path: Path) -> list[dict[Any, Any]]:
-    try:
-        text = read_text(path)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def _of_table(

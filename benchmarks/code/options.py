@@ -170,12 +170,7 @@ def open_run(args: argparse.Namespace, command: str) -> CodeRun:
     given["command"] = command
     check_settings(given)
     if given.get("initial"):
-        try:
-            given["initial"] = read_text(given["initial"])
-        except OSError as error:
-            raise LLMOptError(
-                f"cannot read --initial {given['initial']}: {error.strerror or error}"
-            ) from error
+        given["initial"] = read_text(given["initial"])
     if resume and out is None:
         raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
     if resume and starts is not None:

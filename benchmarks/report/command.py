@@ -79,12 +79,7 @@ def main(args: argparse.Namespace) -> int:
         write_text_atomically(args.markdown, table)
         written.append(args.markdown)
     if args.readme:
-        try:
-            text = read_text(args.readme)
-        except OSError as error:
-            reason = error.strerror or error
-            raise StorageError(f"cannot read {args.readme}: {reason}") from error
-        write_text_atomically(args.readme, between_markers(text, table))
+        write_text_atomically(args.readme, between_markers(read_text(args.readme), table))
         written.append(args.readme)
     print("\n".join(map(str, written)))
     return 0

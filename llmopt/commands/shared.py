@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.files import read_text
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """Read TOML."""
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+from llmopt.files import read_text, read_toml
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +32,9 @@ def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     path = first.parse_known_args(list(arguments))[0].config
     if path is None:
         return
+    text = read_text(path)
     try:
-        options = load_toml(read_text(path))
-    except OSError as error:
-        raise LLMOptError(f"--config: cannot read {path}: {error.strerror or error}") from error
+        options = read_toml(text)
     except ValueError as error:
         raise LLMOptError(f"--config: {path} is not valid TOML: {error}") from error
     actions = {_name(a): a for a in parser._actions if a.dest not in ("help", "config")}

@@ -53,7 +53,7 @@ from typing import Any
 
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.errors import TemplateError, did_you_mean
+from llmopt.errors import StorageError, TemplateError, did_you_mean
 from llmopt.files import read_text
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
@@ -113,11 +113,10 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
     if isinstance(prompt, Path):
         try:
             text = read_text(prompt, most=4 * MAX_TEMPLATE)
-        except OSError as error:
-            reason = error.strerror or error
+        except StorageError as error:
             raise TemplateError(
-                f"template {str(prompt)!r} cannot be read: {reason}; give the path of a Jinja2 "
-                f"template in UTF-8, or a shipped prompt's name ({', '.join(PROMPTS)})"
+                f"{error}; give the path of a Jinja2 template in UTF-8, or a shipped prompt's name "
+                f"({', '.join(PROMPTS)})"
             ) from error
         name = prompt.name if prompt.name not in PROMPTS else f"./{prompt.name}"
         return TemplatePrompt(text, **{"name": name, "folder": str(prompt.parent), **options})

@@ -17,7 +17,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, install_hint
-from llmopt.files import make_folder, write_bytes_atomically
+from llmopt.files import make_folder, read_mapping, write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
@@ -25,7 +25,6 @@ from llmopt.service.search_file import (
     of_proposal,
     of_trial,
     open_described,
-    read_mapping,
     status,
     tell,
 )
@@ -107,9 +106,7 @@ class Desk:
                 if self._names()
                 else f"there is no search {name!r}: create_search makes one"
             )
-        with contextlib.closing(
-            self._open(read_mapping(described, links=False), storage, answer)
-        ) as optimizer:
+        with contextlib.closing(self._open(_read(described), storage, answer)) as optimizer:
             yield optimizer
 
     def _open(
@@ -185,7 +182,7 @@ class Desk:
             self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
             with contextlib.suppress(FileExistsError):  # another server was quicker
                 write_bytes_atomically(described, text.encode() + b"\n", anew=True)
-        if read_mapping(described, links=False) != json.loads(text):
+        if _read(described) != json.loads(text):
             raise LLMOptError(f"there is another search {name!r}: take another name")
         return self.status(name)
 
@@ -194,7 +191,7 @@ class Desk:
         found = []
         for name in self._names():
             with contextlib.suppress(LLMOptError):
-                data = read_mapping(self._paths(name)[0], links=False)
+                data = _read(self._paths(name)[0])
                 space = read_description(data)["space"]
                 found.append(
                     {
@@ -302,6 +299,11 @@ class Desk:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=100)
         return buffer.getvalue()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a description; other processes may write to the folder."""
+    return read_mapping(path, most=MOST_DESCRIPTION, links=False)
 
 
 def _is_number(value: Any) -> bool:

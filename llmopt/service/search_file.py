@@ -13,9 +13,8 @@ import numpy as np
 from llmopt.client.base import Client
 from llmopt.client.model_string import names_a_place, one_model, with_options
 from llmopt.client.scripted import ScriptedClient
-from llmopt.commands.shared import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
-from llmopt.files import read_json, read_text
+from llmopt.files import read_mapping
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.resume import start_of, stored_options
@@ -27,21 +26,6 @@ _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
 MOST_DESCRIPTION = 1_000_000
 """Bytes of a description of a search."""
-
-
-def read_mapping(path: Path, *, links: bool = True) -> dict[str, Any]:
-    """Read a file of JSON or TOML that holds an object."""
-    try:
-        text = read_text(path, most=MOST_DESCRIPTION, links=links)
-        data = load_toml(text) if path.suffix == ".toml" else read_json(text)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
-    if not isinstance(data, dict):
-        raise LLMOptError(f"{path} holds a {type(data).__name__}: expected an object")
-    return data
 
 
 def open_file(
@@ -68,7 +52,7 @@ def open_file(
             storage = described.with_suffix(_SUFFIX)
             begun = storage.exists()
             return open_described(
-                read_mapping(described),
+                read_mapping(described, most=MOST_DESCRIPTION),
                 storage if begun or begins else None,
                 model=model,
                 options=options,
