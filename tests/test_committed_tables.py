@@ -18,7 +18,6 @@ from llmopt.benchmarks.experiments import (
     hpo,
     studies,
     words,
-    words_page,
 )
 from llmopt.benchmarks.report import findings
 from llmopt.benchmarks.report.lines import group
@@ -59,7 +58,7 @@ MADE = {
     "bbob": bbob.make_page,
     "design": design.make_page,
     "hpo": hpo.make_table,
-    "words": words_page.table,
+    "words": words.table,
     "studies": studies.make_table,
 }
 RUN = {
@@ -90,7 +89,7 @@ def test_the_documentation_has_the_tables_of_the_suite_policies():
 
 
 def test_the_documentation_has_the_tables_of_the_experiment_on_words():
-    made = words_page.table(lines_of("words")).split("\n\n")
+    made = words.table(lines_of("words")).split("\n\n")
     assert len(made) == 4
     for table in made:
         assert f"\n{table}\n" in PAGE
@@ -222,7 +221,7 @@ def test_the_claim_on_the_hybrid_is_in_its_table():
 
 def test_the_claim_on_words_counts_the_searches():
     tasks = ("zones", "cascade", "heavy-car", "swimmer-changed")
-    present = [x for x in lines_of("words") if words_page.is_present(x)]
+    present = [x for x in lines_of("words") if words.is_present(x)]
     score = {(x["task"], x["method"], x["seed"]): x["held_out"] for x in present}
     told = [key for key in score if key[0] in tasks and key[1] == "words"]
     numeric = [(k[0], s) for k, s in score.items() if k[1] in words.BASELINES]

@@ -17,7 +17,7 @@ from statistics import mean, median
 import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import hpo, studies, words, words_page
+from llmopt.benchmarks.experiments import hpo, studies, words
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.prices import get_price, price_list
@@ -74,7 +74,7 @@ def policies_of_words():
     own = [t for t in policies if t in words.UNKNOWN]
     pairs = []
     for task in own:
-        here = [x for x in lines("words") if x["task"] == task and words_page.is_present(x)]
+        here = [x for x in lines("words") if x["task"] == task and words.is_present(x)]
         told, rival = (
             {x["seed"]: x["held_out"] for x in here if x["method"] == method}
             for method in ("words", "cma")
@@ -185,7 +185,7 @@ def code_searches():
     (reward,) = (h["mean return"] for command, _, h in held if command == "reward")
     swimmer = [f"{h['mean return']:.0f}" for _, t, h in held if t == "swimmer" and h]
     linear = [x["held_out"] for x in lines("words") if x["task"] == "swimmer"
-              and x["method"] == "words" and x["seed"] >= words_page.PRESENT]  # fmt: skip
+              and x["method"] == "words" and x["seed"] >= words.PRESENT]  # fmt: skip
     return f"{reward:.0f}", *swimmer, f"{median(linear):.0f}"
 
 

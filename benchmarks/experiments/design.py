@@ -52,7 +52,7 @@ from llmopt.benchmarks.experiments.command import Experiment, answering, kept_in
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
-from llmopt.benchmarks.experiments.words_page import is_present
+from llmopt.benchmarks.experiments.words import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
 from llmopt.history import Trial, Usage

@@ -146,7 +146,7 @@ def scores_of(found: Iterable[tuple[str, str, int, float]]) -> Scores:
 
 def words_scores() -> Scores:
     """Return the returns on fresh starts of the searches with words, and of their rivals."""
-    from llmopt.benchmarks.experiments.words_page import is_present
+    from llmopt.benchmarks.experiments.words import is_present
 
     return scores_of(
         (line["method"], line["task"], line["seed"], line["held_out"])
