@@ -32,8 +32,9 @@ PUBLIC = {
     "llmopt.client.base": "Client Request Reply Completion Message",
     "llmopt.client.cache": "CachedClient",
     "llmopt.client.prices": "set_price",
-    "llmopt.code": "CodeOptimizer Function Output Sandbox Limits GenCode Strategy evaluate_policy "
-    "improve policy_function improve_reward reward_function train_linear LanguageFeedback",
+    "llmopt.code": "CodeOptimizer Function Output Sandbox WorkerLimits GenCode Strategy "
+    "evaluate_policy improve policy_function improve_reward reward_function train_linear "
+    "LanguageFeedback",
     "llmopt.policies": "LinearPolicy",
     "llmopt.adapters.optuna": "LLMSampler",
     "llmopt.adapters.nevergrad": "LLM ParametrizedLLM",

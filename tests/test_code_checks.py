@@ -90,6 +90,12 @@ class TestReadAnswer:
         source = read_answer(text, ["f", "g"]).source
         assert "def f" in source
         assert "def g" in source
+        source = read_answer(
+            f"{text}\nBetter:\n```python\ndef f(x):\n    return 3\n```", ["f", "g"]
+        )
+        assert source.source.count("def ") == 2
+        assert "return 3" in source.source
+        assert "return 1" not in source.source
 
     def test_reasoning_and_values(self):
         answer = read_answer(

@@ -25,6 +25,7 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
+from llmopt.prompt.budget import TokenBudget
 from llmopt.search.eventlog import read_events
 from llmopt.text import estimate_tokens
 
@@ -538,11 +539,13 @@ class TestPrompt:
         assert sum(f"try {k}" in whole.partition("#Memory")[2] for k in range(8)) == 7
         assert "try 0" not in whole.partition("#Memory")[2]
         assert "- try 0: score 0\n" in whole  # the list has them all
-        short = prompt.messages(trials[7], trials, budget=len(whole) // 5)[0].content
+        short = prompt.messages(
+            trials[7], trials, budget=TokenBudget(len(whole) // 5, estimate_tokens)
+        )[0].content
         assert estimate_tokens(short) <= len(whole) // 5
         assert "#Code" in short
         with pytest.raises(PromptTooLongError, match="tokens"):
-            prompt.messages(trials[7], trials, budget=50)
+            prompt.messages(trials[7], trials, budget=TokenBudget(50, estimate_tokens))
 
     def test_long_feedback_is_cut_in_the_memory_and_less_so_for_the_code_to_improve(self):
         trials = [

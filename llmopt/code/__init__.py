@@ -17,7 +17,7 @@ from llmopt.code.language import LanguageFeedback
 from llmopt.code.policy import evaluate_policy, improve, policy_function
 from llmopt.code.reward.gencode import GenCode
 from llmopt.code.reward.reward import improve_reward, reward_function, train_linear
-from llmopt.code.sandbox.sandbox import Limits, Sandbox, WorkerLimits
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 
 __all__ = [
     "Candidate",
@@ -27,7 +27,6 @@ __all__ = [
     "Function",
     "GenCode",
     "LanguageFeedback",
-    "Limits",
     "NoCandidateError",
     "Output",
     "Sandbox",

@@ -57,9 +57,9 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
     """Read a model's answer, in which functions of these names are wanted.
 
     Code that defines all of `names` comes before other code. Where both do, the order is: JSON
-    with a ``"code"`` entry, the last fenced block (models correct themselves), all fenced blocks
-    with a definition in them together, bare code. Thoughts in ``<think>`` tags are passed over.
-    What stands inside of a program, JSON and tags included, is a part of the program.
+    with a ``"code"`` entry, all fenced blocks with a definition in them but for those that later
+    ones replace (models correct themselves), bare code. Thoughts in ``<think>`` tags are passed
+    over. What stands inside of a program, JSON and tags included, is a part of the program.
 
     Raises:
         ParseError: There is no code in it, or it is too long.
@@ -69,9 +69,9 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
     parts = _parts(re.sub("\r\n?", "\n", text).replace("\ufeff", ""))
-    answers = [_from_json(parts.objects, names), _from_blocks(parts, names)]
+    answers = [_from_json(parts.objects), _from_blocks(parts)]
     found = [a for a in answers if a is not None]
-    whole = [a for a in found if all(_defines(a.source, n) for n in names)]
+    whole = [a for a in found if _defined(a.source) >= set(names)]
     answer = next(iter(whole or found), None)
     if answer is None:
         wanted = " and ".join(f"`def {n}(...)`" for n in names)
@@ -167,12 +167,12 @@ def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
     return len(text)
 
 
-def _from_json(objects: Sequence[Mapping[str, Any]], names: Sequence[str]) -> CodeAnswer | None:
-    answers = [a for a in (_from_mapping(value, names) for value in objects) if a is not None]
+def _from_json(objects: Sequence[Mapping[str, Any]]) -> CodeAnswer | None:
+    answers = [a for a in map(_from_mapping, objects) if a is not None]
     return answers[-1] if answers else None
 
 
-def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer | None:
+def _from_mapping(value: Mapping[str, Any]) -> CodeAnswer | None:
     lowered = {str(k).lower(): v for k, v in value.items()}
     code = lowered.get("code", lowered.get("suggestion"))
     if isinstance(code, Mapping):  # one entry for each function
@@ -181,7 +181,7 @@ def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer 
         code = "\n".join(str(c) for c in code)
     if not isinstance(code, str) or not code.strip():
         return None
-    inner = _from_blocks(_parts(code), names) if "```" in code else None
+    inner = _from_blocks(_parts(code)) if "```" in code else None
     source = inner.source if inner is not None else _tidy(code)
     explanation = lowered.get("reasoning", lowered.get("explanation", lowered.get("answer", "")))
     values = lowered.get("values", lowered.get("params", lowered.get("parameters")))
@@ -192,37 +192,23 @@ def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer 
     )
 
 
-def _from_blocks(parts: _Parts, names: Sequence[str]) -> CodeAnswer | None:
+def _from_blocks(parts: _Parts) -> CodeAnswer | None:
     programs = [b for b in parts.blocks if _ANY_DEF.search(b)]
-    whole = [b for b in programs if all(_defines(b, n) for n in names)]
-    prose = parts.prose
-    if whole:
-        source = _with_helpers(whole[-1], programs, names)
-    elif programs:
-        source = "\n\n".join(_tidy(b) for b in programs)
-    else:
-        bare = [b for b in parts.bare if _DEF.search(b)]
-        if not bare:
-            return None
+    # One of which later ones define everything again is an earlier version.
+    kept = [b for k, b in enumerate(programs) if not _defined(b) <= _defined(*programs[k + 1 :])]
+    bare, prose = [b for b in parts.bare if _DEF.search(b)], parts.prose
+    if kept:
+        source = "\n\n".join(_tidy(b) for b in kept)
+    elif bare:
         source, prose = bare[0], prose[: parts.before]
+    else:
+        return None
     explanation = "\n".join(part for part in prose if part)
     return CodeAnswer(_tidy(source), explanation[:_MAX_EXPLANATION], _values(parts.objects))
 
 
-def _with_helpers(chosen: str, programs: Sequence[str], names: Sequence[str]) -> str:
-    """Put the blocks in front that define other functions and none that was asked for."""
-    have = set(_ANY_DEF.findall(chosen)) | set(names)
-    parts = []
-    for block in programs:
-        if block is chosen:
-            break
-        if not have & set(_ANY_DEF.findall(block)):
-            parts.append(_tidy(block))
-    return "\n\n".join((*parts, _tidy(chosen)))
-
-
-def _defines(block: str, name: str) -> bool:
-    return name in _ANY_DEF.findall(block)
+def _defined(*blocks: str) -> set[str]:
+    return {name for block in blocks for name in _ANY_DEF.findall(block)}
 
 
 def _bare(text: str, start: int, margin: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank, standard_error
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
+from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
 from llmopt.space import Space
 from llmopt.text import estimate_tokens
@@ -49,6 +50,9 @@ _IDEA = 400
 _FEEDBACK = 2500
 """Characters of feedback shown for a try in the memory; four times as many for the code to
 improve, and fewer where the model's context is short."""
+
+
+_ENDLESS = TokenBudget(None, estimate_tokens)
 
 
 def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
@@ -107,14 +111,13 @@ class CodePrompt:
         self,
         current: CodeTrial | None,
         trials: Sequence[CodeTrial],
-        budget: int | None = None,
-        count: Callable[[str], int] | None = None,
+        budget: TokenBudget = _ENDLESS,
         turn: tuple[int, int] | None = None,
     ) -> tuple[Message, ...]:
         """Return the conversation that asks for the next candidate.
 
         `current` is the try to improve; a number below 0 marks code that was never scored. The
-        memory of trials is shortened until `budget` tokens hold it. `turn` is which try this is of
+        memory of trials is shortened until the budget holds it. `turn` is which try this is of
         how many.
 
         Raises:
@@ -123,11 +126,11 @@ class CodePrompt:
         """
         for sizes in self._sizes():
             text = self._render(current, trials, turn, *sizes)
-            tokens = (count or estimate_tokens)(text)
-            if budget is None or tokens <= budget:
+            if budget.holds(text):
                 return (Message("user", text),)
         raise PromptTooLongError(
-            f"the prompt takes {tokens} tokens with no memory in it and {budget} are left: shorten "
+            f"the prompt takes {budget.count(text)} tokens with no memory in it, and {budget.why} "
+            f"leaves {budget.limit}: shorten "
             "the documentation, lower max_output_tokens, or take a model with a longer context"
         )
 

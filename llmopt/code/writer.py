@@ -27,8 +27,9 @@ from llmopt.code.prompt import CodePrompt, complaint, json_schema
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
+from llmopt.prompt.budget import TokenBudget
 from llmopt.search.meter import Meter
-from llmopt.text import cut, estimate_tokens
+from llmopt.text import cut
 
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
@@ -90,6 +91,9 @@ class Writer:
             source = np.random.SeedSequence(self.seed, spawn_key=(number, failures, *keys))
             return int(source.generate_state(1)[0]) >> 1
 
+        answer = (self.max_output_tokens or 1000) + 64
+        budget = TokenBudget.of(model_facts(self.meter.client), None, answer)
+
         def use(completion: Completion) -> Candidate:
             mine = number + len(written)
             text = cut(encodable(completion.text), MAX_SENT_BACK)
@@ -111,7 +115,7 @@ class Writer:
 
         try:
             for attempt in range(self.attempts):
-                request = self._request(current, trials, n, seed_of(attempt, 0), turn)
+                request = self._request(current, trials, n, seed_of(attempt, 0), turn, budget)
 
                 def repair(
                     completion: Completion,
@@ -127,7 +131,11 @@ class Writer:
                         n=1,
                         seed=seed_of(attempt, len(tries)),
                     )
-                    return _completions(self.meter.send(again))[0] if self._fits(again) else None
+                    return (
+                        _completions(self.meter.send(again))[0]
+                        if budget.holds(again.text)
+                        else None
+                    )
 
                 for completion in _completions(self.meter.send(request)):
                     try:
@@ -154,27 +162,17 @@ class Writer:
         n: int,
         seed: int,
         turn: tuple[int, int] | None,
+        budget: TokenBudget,
     ) -> Request:
         names = self.prompt.space.names if self.prompt.space else ()
-        count = model_facts(self.meter.client).count_tokens
         return Request(
-            self.prompt.messages(current, trials, self._room(), count, turn),
+            self.prompt.messages(current, trials, budget, turn),
             n=n,
             temperature=self.temperature,
             max_tokens=self.max_output_tokens,
             seed=seed,
             json_schema=json_schema(names) if self.prompt.answer == "json" else None,
         )
-
-    def _room(self) -> int | None:
-        """Tokens that a prompt may take; ``None`` where the model does not say."""
-        context = model_facts(self.meter.client).context_tokens
-        return None if context is None else context - (self.max_output_tokens or 1000) - 64
-
-    def _fits(self, request: Request) -> bool:
-        room = self._room()
-        count = model_facts(self.meter.client).count_tokens or estimate_tokens
-        return room is None or count(request.text) <= room
 
     def _build(
         self,

@@ -40,6 +40,10 @@ class TokenBudget:
                 )
         return cls(limit, model.count_tokens or estimate_tokens, why)
 
+    def holds(self, text: str) -> bool:
+        """Whether a text fits."""
+        return self.limit is None or self.count(text) <= self.limit
+
     def size(self, messages: Sequence[Message], style: str) -> int:
         """Count the tokens of a prompt, the marks around its messages included."""
         marks = _MESSAGE_TOKENS * (len(messages) + 1) if style == "chat" else 1

@@ -203,7 +203,7 @@ OUTPUTS = (
 class _Forger:
     """Stands in for the channel to a worker, with answers that were made up."""
 
-    mine, pid = True, 0
+    mine, alive, pid = True, True, 0
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

@@ -57,9 +57,6 @@ class WorkerLimits:
                 raise ValueError(f"{name}={value}: expected a positive number")
 
 
-Limits = WorkerLimits  # the name before there were limits of spending, too
-
-
 class Sandbox:
     """One worker for one candidate. Calls of several threads wait for one another.
 
@@ -104,7 +101,7 @@ class Sandbox:
     @property
     def running(self) -> bool:
         """Whether there is a worker that this process can call."""
-        return self._channel is not None and self._channel.mine
+        return self._channel is not None and self._channel.alive
 
     @property
     def pid(self) -> int | None:
@@ -158,7 +155,7 @@ class Sandbox:
             raise
         problems = tuple(map(str, setup["problems"]))
         other = self._channel
-        if other is not None and other.mine:  # another thread was first
+        if other is not None and other.alive:  # another thread was first
             channel.close()
             return
         self._channel = channel
@@ -246,11 +243,6 @@ class Sandbox:
         started = time.monotonic()
         try:
             code, answer = channel.exchange(kind, value, seconds or self.limits.call_seconds)
-        except SandboxError:
-            raise
-        except BaseException:
-            self.close()
-            raise
         finally:
             if kind != worker.SETUP:
                 self._used += time.monotonic() - started

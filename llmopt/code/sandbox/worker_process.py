@@ -58,6 +58,11 @@ class Channel:
         """Whether this process started the worker; a fork of it would take its answers."""
         return os.getpid() == self._owner
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a worker that this process can call."""
+        return self.mine and self._finalizer.alive
+
     def close(self) -> None:
         """Kill the worker with its whole process group."""
         self._finalizer()
