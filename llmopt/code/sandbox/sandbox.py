@@ -226,13 +226,13 @@ class Sandbox:
     def _exchange(
         self, channel: Channel | None, kind: int, value: Any, seconds: float | None = None
     ) -> Any:
-        if channel is None:
-            raise CandidateError("its process is gone; load it again", "crash")
-        if not channel.mine:
+        if channel is not None and not channel.mine:
             raise SandboxError(
                 "the worker belongs to the process that this one was forked from. Load the "
                 "source here too: that starts a worker of this process's own"
             )
+        if channel is None or not channel.alive:
+            raise CandidateError("its process is gone; load it again", "crash")
         if kind != worker.SETUP and self._used > self.limits.total_seconds:
             self.close()
             raise CandidateError(
