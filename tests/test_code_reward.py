@@ -15,11 +15,11 @@ from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
 from llmopt.code.reward.gencode import GenCode
-from llmopt.code.reward.judge import judge
 from llmopt.code.reward.reward import (
     Training,
     course,
     improve_reward,
+    judge,
     reflect,
     reward_function,
     start_seed,

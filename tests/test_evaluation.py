@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, ParameterError
-from llmopt.policies.episode import episode, mean_return
+from llmopt.policies.episode import episode, mean_or_none
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, stream
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.linear import LinearPolicy
@@ -237,9 +237,9 @@ def test_a_failed_episode_has_no_return(fault, reason, raised):
     assert raised is None or (isinstance(made.error, raised) and not made.by_policy)
     sound = episode(Faulty(), lambda seen: np.zeros(1), 1, 7)
     assert (sound.total, sound.length, sound.end) == (7.0, 7, "step limit")
-    assert mean_return([sound, sound]) == 7.0
-    assert mean_return([sound, made]) == (8.5 if not fault else None)
-    assert mean_return([]) is None
+    assert mean_or_none([sound.total, sound.total]) == 7.0
+    assert mean_or_none([sound.total, made.total]) == (8.5 if not fault else None)
+    assert mean_or_none([]) is None
 
 
 @pytest.mark.defect(44)

@@ -25,10 +25,10 @@ from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import CodeTrial, standard_error
 from llmopt.code.policy import PolicyScore
-from llmopt.code.reward.judge import judge, mean_of
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
+    judge,
     linear_words,
     require_linear,
     reward_function,
@@ -36,6 +36,7 @@ from llmopt.code.reward.reward import (
 )
 from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.policies.episode import mean_or_none
 from llmopt.policies.linear import LinearPolicy
 from llmopt.text import short
 
@@ -110,7 +111,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
             if judged:
                 measures = {
                     "policies": names_of(trainings),
-                    "mean_return": mean_of(judged),
+                    "mean_return": mean_or_none(j.mean_return for j in judged),
                     "success_rate": statistics.fmean(j.success_rate or 0.0 for j in judged),
                     "curves": [training.returns for training in trainings],
                     "components": [training.components for training in trainings],
@@ -179,7 +180,7 @@ def _told_of(judged: Sequence[PolicyScore]) -> dict[str, Any]:
     failures = [j.failure for j in judged if j.failure]
     return held_out_of(
         {"starts": len(judged[0].episodes), "trainings": len(judged)},
-        mean_of(judged),
+        mean_or_none(j.mean_return for j in judged),
         standard_error([j.mean_return for j in judged if j.mean_return is not None]),
         statistics.fmean(j.success_rate or 0.0 for j in judged),
         {"failed trainings": len(failures), "failure": failures[0]} if failures else {},

@@ -29,7 +29,7 @@ from llmopt.policies.episode import (
     Episode,
     Step,
     episode,
-    mean_return,
+    mean_or_none,
     random_steps,
 )
 from llmopt.policies.episode_recording import is_sum, number_of
@@ -114,7 +114,7 @@ class PolicyScore:
     @property
     def mean_return(self) -> float | None:
         """Mean return; ``None`` where an episode failed."""
-        return mean_return(self.episodes)
+        return mean_or_none(e.total for e in self.episodes)
 
     @property
     def rank(self) -> float:

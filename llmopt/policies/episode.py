@@ -2,7 +2,7 @@
 
 What goes wrong in an episode is a failure of the policy, never of the search: an exception of
 the policy or of the environment, a reward that is not a finite number, a step that does not give
-five values. Such an episode has no return, and a mean over it does not exist (`mean_return`): to
+five values. Such an episode has no return, and a mean over it does not exist (`mean_or_none`): to
 break off early must never pay.
 """
 
@@ -135,11 +135,11 @@ def step_cap(env: gym.Env[Any, Any], most: int | None = None) -> int:
     return min((cap for cap in (most, limit) if cap is not None), default=STEP_CAP)
 
 
-def mean_return(episodes: Iterable[Episode]) -> float | None:
-    """Return the mean return, or ``None`` for no episodes or where one of them failed."""
-    totals = [each.total for each in episodes]
-    sound = [total for total in totals if total is not None]
-    return math.fsum(sound) / len(sound) if sound and len(sound) == len(totals) else None
+def mean_or_none(values: Iterable[float | None]) -> float | None:
+    """Return the mean of some returns, or ``None`` for none or where one does not exist."""
+    all_values = list(values)
+    sound = [value for value in all_values if value is not None]
+    return math.fsum(sound) / len(sound) if sound and len(sound) == len(all_values) else None
 
 
 def _facts(info: Any) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 As Eureka (arXiv 2310.12931) and VIRAL do: the model writes a reward, a policy is trained
 under it, and the course of each component over training goes back in words. The score never
 comes from the reward itself: it is the environment's own measure, taken in a fresh
-environment (`llmopt.code.reward.judge`).
+environment (`judge`).
 
 While training, the environment and the policy are here. The reward is asked once an
 episode, for all of its steps in one message. It does not see the environment's own reward.
@@ -12,6 +12,7 @@ episode, for all of its steps in one message. It does not see the environment's 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,22 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, EnvironmentFailure
 from llmopt.code.loop import Outcome, search
 from llmopt.code.policy import CodeEpisode, PolicyScore
-from llmopt.code.reward.judge import judge, mean_of, plain_action
-from llmopt.policies.episode import Step, episode, random_steps
+from llmopt.policies.environment import make_gymnasium
+from llmopt.policies.episode import (
+    STEP_CAP,
+    TERMINATED,
+    Episode,
+    Step,
+    episode,
+    mean_or_none,
+    random_steps,
+)
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
 from llmopt.text import cut, first_line
+
+GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
+"""Tasks that end early only at their goal: there ``terminated`` is success."""
 
 SIGNATURE = "reward(obs, action, next_obs, info)"
 DOC = (
@@ -88,6 +100,11 @@ def seen_by_a_reward(
 ) -> tuple[Any, ...]:
     """Return the arguments of a reward for a step, as copies."""
     return np.array(observation), plain_action(action), np.array(following), visible(info)
+
+
+def plain_action(action: Any) -> Any:
+    """Return an action as a reward sees it: an int, or a copy of the array."""
+    return np.asarray(action).item() if np.ndim(action) == 0 else np.array(action)
 
 
 def visible(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,6 +273,47 @@ def _episode(
     return total, component_means(results, known), made.total, made.length
 
 
+def judge(
+    env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
+) -> PolicyScore:
+    """Run a policy in a fresh environment, with an episode from each seed.
+
+    It is flat parameters, as `llmopt.policies.linear.LinearPolicy` orders them, with a bias; or a
+    file that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled.
+
+    Raises:
+        LLMOptError: The environment cannot be made.
+    """
+    with contextlib.closing(make_gymnasium(env_id)) as env:
+        act: Callable[[Any], Any]
+        if isinstance(policy, Path):
+            act = _load(policy)
+        else:  # within the action space: some environments charge for what they clip
+            act = LinearPolicy.for_env(env, clip=True).bind(policy)
+        made = [episode(env, act, seed, cap) for seed in seeds]
+        each = tuple(CodeEpisode(**{**vars(e), "success": _success(env, e)}) for e in made)
+    return PolicyScore(each, cap)
+
+
+def _load(file: Path) -> Callable[[Any], Any]:
+    kind = getattr(importlib.import_module("stable_baselines3"), file.name.partition("-")[0])
+    model = kind.load(file, device="cpu")
+    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])
+
+
+def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
+    """Whether the environment says so, its goal was reached, or its threshold."""
+    if made.total is None:
+        return False
+    for name in ("success", "is_success"):
+        if name in made.info:
+            return bool(np.all(made.info[name]))
+    if env.spec is not None and env.spec.id in GOAL_TASKS:
+        return made.end == TERMINATED
+    threshold = env.spec.reward_threshold if env.spec is not None else None
+    return threshold is not None and made.total >= threshold
+
+
 def training_broke(reason: str) -> EnvironmentFailure:
     """Return the failure of a reward under which no policy could be trained."""
     return EnvironmentFailure(f"training broke down: {reason}")
@@ -395,7 +453,7 @@ def improve_reward(
                 ]
                 candidate.close()
                 judged = [judge(env_id, training.policy, seeds, cap) for training in made]
-                if mean_of(judged) is None:
+                if mean_or_none(j.mean_return for j in judged) is None:
                     reason = next(j.failure for j in judged if j.failure)
                     words = f"a policy trained under it failed: {reason}"
                     raise EnvironmentFailure(words)
