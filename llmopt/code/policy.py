@@ -37,6 +37,7 @@ from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
+_SAMPLES = 4  # observations for which code is tried
 _COURSE = 5  # distances told of an episode
 
 
@@ -187,30 +188,21 @@ def _goodness(e: CodeEpisode) -> tuple[bool, bool, float, int]:
     return e.total is not None, bool(e.success), e.total or 0.0, -e.length
 
 
-def policy_function(
-    env: gym.Env[Any, Any],
-    signature: str = "controller(obs)",
-    doc: str = "",
-    samples: int = 4,
-    seed: int = 0,
-) -> Function:
+def policy_function(env: gym.Env[Any, Any], doc: str = "") -> Function:
     """Describe the policy that an environment wants, with sample observations from it.
 
     Args:
         env: The environment; some random steps are made in it.
-        signature: The function's.
         doc: What the observation holds.
-        samples: Sample observations.
-        seed: Seed of the samples.
 
     Raises:
         TypeError: The action space is neither a `Box` nor `Discrete`.
     """
-    steps = itertools.islice(random_steps(env, seed), 0, 3 * samples, 3)
+    steps = itertools.islice(random_steps(env, 0), 0, 3 * _SAMPLES, 3)
     seen = tuple((np.array(observation),) for observation, *_ in steps)
     space = env.observation_space
-    note = f"obs: array of shape {space.shape}." if space.shape else ""
-    return Function(signature, f"{doc}\n{note}".strip(), Output.from_space(env.action_space), seen)
+    doc += f"\nobs: array of shape {space.shape}." if space.shape else ""
+    return Function("controller(obs)", doc.strip(), Output.from_space(env.action_space), seen)
 
 
 class _Story:

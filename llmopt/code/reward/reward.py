@@ -59,6 +59,7 @@ FINALISTS = 4
 STARTS = 3
 """Starts of a training. Each policy that is tried meets one of them, in turn."""
 _STARTS = 1_000_000  # the seed of the first of them: policies are judged on others
+_BOX = (-3.0, 3.0)  # of every parameter, on scaled observations
 _SCALING_STEPS = 1000  # random steps by which observations are scaled
 _HIDDEN = ("reward", "success", "episode", "timelimit")  # no such fact is shown to a reward
 _COMPONENTS, _NAME = 12, 60  # components of a reward that are told, and characters of a name
@@ -83,15 +84,12 @@ class Training:
     episodes: int
 
 
-def reward_function(
-    env: gym.Env[Any, Any], doc: str = "", samples: int = 6, seed: int = 0
-) -> Function:
+def reward_function(env: gym.Env[Any, Any], doc: str = "") -> Function:
     """Describe the reward that is wanted, with sample steps from an environment.
 
-    `doc` says what observations and actions hold; `samples` random steps are made from `seed`.
+    `doc` says what observations and actions hold.
     """
-    steps = itertools.islice(random_steps(env, seed), samples)
-    seen = tuple(seen_by_a_reward(*step) for step in steps)
+    seen = tuple(seen_by_a_reward(*step) for step in itertools.islice(random_steps(env, 0), 6))
     return Function(SIGNATURE, f"{DOC}\n{doc}".strip(), Output("reward"), seen)
 
 
@@ -124,9 +122,7 @@ def train_linear(
     *,
     episodes: int = 200,
     seed: int = 0,
-    box: tuple[float, float] = (-3.0, 3.0),
     cap: int = 1000,
-    starts: int = STARTS,
 ) -> Training:
     """Train a linear policy by CMA-ES to maximize the sum of a candidate's rewards.
 
@@ -137,18 +133,16 @@ def train_linear(
         candidate: The reward.
         env: The environment; nothing of its own reward reaches the training.
         episodes: Episodes of the search, one for each policy tried. Another
-            ``FINALISTS * starts`` choose among the best of them.
+            ``FINALISTS * STARTS`` choose among the best of them.
         seed: Seed of the search and of the starts.
-        box: Low and high bound of every parameter, on scaled observations.
         cap: Largest number of steps of an episode.
-        starts: Starts that the policies take turns at.
 
     Raises:
         CandidateError: The reward failed.
         LLMOptError: The package `cma` is missing.
     """
     policy = LinearPolicy.for_env(env, clip=True)
-    search = CMA(*box, policy.n_parameters, seed)
+    search = CMA(*_BOX, policy.n_parameters, seed)
     try:
         rescale = _rescaling(policy, env, seed)
     except Exception as error:
@@ -167,12 +161,12 @@ def train_linear(
     tried: list[tuple[float, int, np.ndarray]] = []
     while len(tried) < episodes:
         params = search.ask()
-        total = total_of(params, len(tried) % starts)
+        total = total_of(params, len(tried) % STARTS)
         search.tell(params, total)
         tried.append((total, len(tried), params))
     # One lucky start makes no policy: the best ones meet all of the starts.
     finalists = [params for _, _, params in sorted(tried, reverse=True)[:FINALISTS]]
-    sums = [math.fsum(total_of(params, k) for k in range(starts)) for params in finalists]
+    sums = [math.fsum(total_of(params, k) for k in range(STARTS)) for params in finalists]
     best = rescale(finalists[int(np.argmax(sums))])
     return summarise(tuple(float(p) for p in best), log)
 
@@ -404,7 +398,6 @@ def improve_reward(
     seeds: Sequence[int],
     episodes: int = 200,
     trainings: int = 1,
-    measure: str = "return",
     train: Callable[..., Training] = train_linear,
     on_step: Callable[[int, Sequence[Training], Sequence[PolicyScore], str], None] | None = None,
     done: Callable[[float], bool] = lambda score: False,
@@ -413,6 +406,8 @@ def improve_reward(
     **options: Any,
 ) -> bool:
     """Improve a reward: ask, train under it, judge without it, tell with a reflection.
+
+    The score is the mean return of the policies; the share of successes breaks ties.
 
     Code that the optimizer begins from is scored first.
 
@@ -424,8 +419,6 @@ def improve_reward(
         episodes: Episodes of each training.
         trainings: Trainings under each candidate, from different seeds; the score is the mean
             over their policies.
-        measure: ``"return"`` or ``"success"``: which of the environment's measures is told; the
-            other one breaks ties.
         train: Trains a policy; called as `train_linear`.
         on_step: Called with the candidate's number, its trainings and their scores (none where
             it failed) and words.
@@ -441,8 +434,6 @@ def improve_reward(
         CandidateError: The code to begin from does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
-    if measure not in ("return", "success"):
-        raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
     with contextlib.closing(gym.make(env_id)) as env:
 
         def score(candidate: Candidate) -> Outcome:
@@ -460,10 +451,9 @@ def improve_reward(
             except CandidateError as error:
                 broken = isinstance(error, EnvironmentFailure)
                 return Outcome(None, error.feedback(), broken=broken)
-            values = [[j.rank for j in judged], [j.success_rate or 0.0 for j in judged]]
-            values = values[:: 1 if measure == "return" else -1]
-            first, tie = map(fmean, values)
-            return Outcome(first, reflect(made, judged), [tie], values[0], made=(made, judged))
+            means = [j.rank for j in judged]
+            tie = fmean(j.success_rate or 0.0 for j in judged)
+            return Outcome(fmean(means), reflect(made, judged), [tie], means, made=(made, judged))
 
         def watch(number: int, made: Any, words: str) -> None:
             if on_step is not None:
