@@ -230,7 +230,9 @@ class AnswerReader:
         dropped: list[str] = []  # the same with the place of each point
         for number, block in enumerate(blocks, self.first):
             try:
-                reading = self._check(self._read(block), good)
+                read = self._last if self.last else self._first
+                answer = block if isinstance(block, Answer) else read(block)
+                reading = self._check(answer, good)
                 if len(good) == self.most and not reading.stop:
                     raise ParseError(f"at most {self.most} points are taken from one answer", "")
             except ParseError as error:
@@ -244,11 +246,6 @@ class AnswerReader:
             raise troubles[0] if len(dropped) == 1 else ParseError("; ".join(dropped[:_SAID]), "")
         reading, *more = good.values()
         return replace(reading, more=tuple(more), dropped=tuple(dropped))
-
-    def _read(self, block: Answer | str) -> Answer:
-        if isinstance(block, Answer):
-            return block
-        return self._last(block) if self.last else self._first(block)
 
     def _blocks(self, text: str) -> list[str]:
         """Return the parts of a text that give a point each: one, or one for each proposal.
@@ -277,21 +274,13 @@ class AnswerReader:
             begin, before = end, replace(whole, analysis=whole.analysis or before.analysis)
         return blocks
 
-    def _marks(self, text: str) -> list[re.Match[str]]:
-        """Return the headings of points; where there may be several, "Point 2" is none."""
-        marks = list(MARKER.finditer(text))
-        return list(filter(_is_proposal, marks if self.most > 1 else ())) or marks
-
-    @property
-    def _where(self) -> str:
-        return "the line after `Proposal:`" if self.last else "the first line"
-
     @property
     def _expected(self) -> str:
         """Say where the values are expected, and in which form."""
         names = [self.labels[i] for i in self.space.asked]
+        where = "the line after `Proposal:`" if self.last else "the first line"
         whole = not any(map(self.space.condition, self.space.asked))
-        return expected_values(names, self._where, whole)
+        return expected_values(names, where, whole)
 
     def _first(self, text: str) -> Answer:
         reader = Reader(text, self.space, self.labels)
@@ -308,7 +297,9 @@ class AnswerReader:
         paragraphs or code blocks that name the parameters. Without such a heading it may also
         be a paragraph of nothing but numbers, or stand anywhere, as in `parse_parameters`.
         """
-        marks = self._marks(text)
+        marks = list(MARKER.finditer(text))
+        if self.most > 1:  # where there may be several points, "Point 2" is no heading
+            marks = list(filter(_is_proposal, marks)) or marks
         if self.changes and marks:
             block = text[marks[-1].end() :]
             notes = notes_of(text[: marks[-1].start()].strip())
@@ -359,10 +350,6 @@ class AnswerReader:
             if named or (not marks and bare and sum(map(str.isalpha, bare)) <= 12):
                 yield start, block
 
-    def _novel(self, point: Mapping[int, Value]) -> bool:
-        """Whether a point has a choice that none had: it may bring parameters of its own."""
-        return any(point.get(i) in new for i, new in self.space.unseen.items())
-
     def _changes(self, block: str, start: Start) -> Mapping[int, Value]:
         """Return the values that a block names; all of them, where it lists all."""
         reader = Reader(block, self.space, self.labels)
@@ -370,7 +357,9 @@ class AnswerReader:
         unknown = _unknown(reader)
         unreadable = [i for i in reader.unreadable if i not in changed]
         whole = None if changed or unknown or unreadable else reader.first()
-        if unknown and not self._novel(changed):
+        # A choice that no point had may bring parameters of its own.
+        novel = any(changed.get(i) in new for i, new in self.space.unseen.items())
+        if unknown and not novel:
             trouble = unknown_names(unknown, self.labels)
         elif unreadable:
             got = reader.unreadable[unreadable[0]]

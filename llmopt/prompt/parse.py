@@ -200,7 +200,9 @@ class Reader:
         for key, index in known.items():
             fold = key.casefold()
             folded[fold] = index if folded.get(fold, index) == index else None
-        patterns = sorted((_label_pattern(k) for k in known if k not in ambiguous), key=len)
+        # A label may have spaces or backslashes (Markdown's escapes) put into it.
+        spelled = (r"[ \\]{0,2}".join(map(re.escape, k)) for k in known if k not in ambiguous)
+        patterns = sorted(spelled, key=len)
         if not patterns:
             return
         scan = re.compile(
@@ -421,11 +423,6 @@ def _label_key(label: str) -> str:
     return _SPACES.sub("", label)
 
 
-def _label_pattern(key: str) -> str:
-    """Match a label with spaces or backslashes (Markdown's escapes) put into it."""
-    return r"[ \\]{0,2}".join(re.escape(c) for c in key)
-
-
 def _leaves(node: Any) -> Iterator[tuple[str, Any]]:
     """Yield the scalars of nested JSON as a space names them: ``key.sub``, ``key[0,1]``."""
     stack: list[tuple[str, tuple[int, ...], Any]] = [("", (), node)]
@@ -458,7 +455,7 @@ class ValueMatcher:
             return
         self.choices = tuple(dimension.choices)
         self.by_text: dict[str, Any] = {}
-        spellings = (lambda c: space.format(index, c), _json_text, repr, str, _double_quoted)
+        spellings = (dimension.format, _json_text, repr, str, '"{}"'.format)
         for spell in spellings:  # the prompt's own form wins where two choices look alike
             for choice in self.choices:
                 self.by_text.setdefault(spell(choice), choice)
@@ -529,10 +526,6 @@ def _json_text(choice: Any) -> str:
         return json.dumps(choice, ensure_ascii=False)
     except (TypeError, ValueError):
         return ""
-
-
-def _double_quoted(choice: Any) -> str:
-    return f'"{choice}"'
 
 
 def _is_number(value: Any) -> bool:

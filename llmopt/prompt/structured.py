@@ -105,17 +105,13 @@ class Form:
         return [k for k, name in self.reasons.items() if (self.several and name in _OWN) == own]
 
     def _value(self, index: int) -> dict[str, Any]:
-        value = self._any_value(index)
-        return {"anyOf": [value, {"type": "null"}]} if self._space.condition(index) else value
-
-    def _any_value(self, index: int) -> dict[str, Any]:
         dimension = self._space.dimensions[index]
+        value: dict[str, Any] = {"type": "string"}
         if not isinstance(dimension, Categorical):
-            return {"type": "integer" if isinstance(dimension, Int) else "number"}
-        if len(dimension.choices) > _MOST_CHOICES:
-            return {"type": "string"}
-        shown = [self._space.format(index, choice) for choice in dimension.choices]
-        return {"type": "string", "enum": shown}
+            value = {"type": "integer" if isinstance(dimension, Int) else "number"}
+        elif len(dimension.choices) <= _MOST_CHOICES:
+            value["enum"] = [self._space.format(index, choice) for choice in dimension.choices]
+        return {"anyOf": [value, {"type": "null"}]} if self._space.condition(index) else value
 
     @property
     def note(self) -> str:

@@ -315,7 +315,9 @@ class ModelEmitter(Metered):
                 try:
                     if query.code is not None and (block := query.code(completion.text)):
                         if blocks <= 0:
-                            raise self._too_much(completion.text)
+                            self._meter.count_rejection("unreadable")
+                            why = f"{IN_A_ROW} blocks of Python in a row are the most; now propose"
+                            raise ParseError(f"{why} a point", completion.text)
                         code = code or block
                         continue
                     points, end = self._read(space, query, completion, seen, texts[:k])
@@ -332,7 +334,9 @@ class ModelEmitter(Metered):
                 n = len(found)
                 draft.stop = stop if samples == 1 else None
             if code and len(found) == before:  # of several samples, points go first
-                computed += (self._compute(code, space, history),)
+                data = partial(data_of, space, history, self.labels(space))
+                run = partial(self.calculator.run, code, data=data)
+                computed += (self._meter.compute(code, run),)
                 complaint = None
                 continue
             # A client that gives fewer samples than asked for is asked again at no charge.
@@ -385,18 +389,6 @@ class ModelEmitter(Metered):
         if (query.request.n, query.request.seed) == (samples, seed):
             return query
         return replace(query, request=replace(query.request, n=samples, seed=seed))
-
-    def _compute(self, code: str, space: Space, history: History) -> Computed:
-        """Run a block of Python that the model gave in place of a point."""
-        data = partial(data_of, space, history, self.labels(space))
-        return self._meter.compute(code, lambda before: self.calculator.run(code, before, data))
-
-    def _too_much(self, text: str) -> ParseError:
-        """Count and return what is wrong with a block of Python after so many others."""
-        self._meter.count_rejection("unreadable")
-        return ParseError(
-            f"{IN_A_ROW} blocks of Python in a row are the most; now propose a point", text
-        )
 
     def _read(
         self,

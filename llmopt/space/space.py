@@ -325,15 +325,12 @@ class Space:
         return [values for values in itertools.product(*axes) if self.admits(values)]
 
     def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
-        self._check_length(values)
-        return zip(self.dimensions, values, strict=True)
-
-    def _check_length(self, values: Sequence[Value]) -> None:
         if len(values) != len(self.names):
             names = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
             raise ParameterError(
                 f"got {len(values)} values; expected {len(self.names)}, one for each of {names}."
             )
+        return zip(self.dimensions, values, strict=True)
 
     # Sampling -----------------------------------------------------------------------
 
@@ -457,12 +454,10 @@ class Space:
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
-        self._check_length(values)
-        if self._choices:
-            values = list(values)
-            for i, choice in self._choices:
-                values[i] = choice.code(values[i])
-        numbers = np.array(values, dtype=float)
+        found = [v for _, v in self._pairs(values)]
+        for i, choice in self._choices:
+            found[i] = choice.code(found[i])
+        numbers = np.array(found, dtype=float)
         if self._log_at.size:
             numbers[self._log_at] = np.log(numbers[self._log_at])
         numbers -= self._offset
@@ -495,9 +490,9 @@ class Space:
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
+        pairs = self._pairs(values)
         if not self._uniform:
-            return tuple([d.key(v) for d, v in self._pairs(values)])
-        self._check_length(values)
+            return tuple([d.key(v) for d, v in pairs])
         if self._narrow is None:
             return tuple(values)
         return tuple(np.array(values, dtype=self._narrow).tolist())
