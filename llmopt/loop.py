@@ -12,7 +12,17 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsFloat, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    SupportsFloat,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from llmopt.arguments import check_names, one_of, whole_number
 from llmopt.client.base import Client
@@ -38,6 +48,8 @@ _MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so 
 
 Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
 """What a function returns: a number, or a number and words on what was seen."""
+
+_Call = TypeVar("_Call")
 
 if TYPE_CHECKING:
     import pandas
@@ -211,30 +223,12 @@ def minimize(
     return _search(f, space, n_trials, client, "minimize", options)
 
 
-@overload
-def maximize(
-    f: Callable[[dict[str, Any]], Score],
-    space: Mapping[str, Dimension],
-    n_trials: int,
-    client: Client | str | None = None,
-    **options: Unpack[LoopArguments],
-) -> SearchResult[dict[str, Any]]: ...
-@overload
-def maximize(
-    f: Callable[[_Form], Score],
-    space: GymnasiumSpace[_Form],
-    n_trials: int,
-    client: Client | str | None = None,
-    **options: Unpack[LoopArguments],
-) -> SearchResult[_Form]: ...
-@overload
-def maximize(
-    f: Callable[[Any], Score],
-    space: Space,
-    n_trials: int,
-    client: Client | str | None = None,
-    **options: Unpack[LoopArguments],
-) -> SearchResult[Any]: ...
+def _typed_as(_: _Call) -> Callable[[Callable[..., Any]], _Call]:
+    """Give a function the overloads of another one."""
+    return lambda function: cast("_Call", function)
+
+
+@_typed_as(minimize)
 def maximize(
     f: Callable[[Any], Score],
     space: Any,

@@ -66,18 +66,10 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):
         if names:
             found.append(f"only {where}: {', '.join(sorted(names)[:5])}{' ...' * (len(names) > 5)}")
-    for name in (name for name in old if name in new):
-        keys = ["type"] if old[name]["type"] != new[name]["type"] else {*old[name], *new[name]}
-        for key in sorted(keys):
-            pair = old[name].get(key), new[name].get(key)
-            if pair[0] != pair[1]:
-                found.append(f"{name}: {key} ({_compared(*pair)})")
-    if not found and list(old) != list(new):
-        found.append(f"the order of the parameters ({_compared(list(old), list(new))})")
+    both = [name for name in old if name in new and old[name] != new[name]]
+    found += [f"{name}: {_compared(old[name], new[name])}" for name in both]
     if not found and there != now:
-        keys = sorted({*there, *now} - {"dimensions"})
-        pairs = [(key, there.get(key), now.get(key)) for key in keys]
-        found += [f"space {key} ({_compared(a, b)})" for key, a, b in pairs if a != b]
+        found.append(_compared({**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}))
     return found
 
 

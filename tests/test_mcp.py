@@ -14,7 +14,7 @@ import pytest
 
 from llmopt import LLMOptimizer
 from llmopt.errors import LLMOptError
-from llmopt.service.mcp_tools import Desk
+from llmopt.service.mcp_tools import SearchFolder
 
 SPACE = {
     "x": {"type": "number", "minimum": -5, "maximum": 5},
@@ -24,96 +24,96 @@ SEARCH = {"space": SPACE, "direction": "minimize", "seed": 0}
 ANSWER = "Analysis: none.\nHypothesis: the middle.\nStart from: new\nProposal:\nx: {}, k: {}"
 
 
-def create(desk, name, search):
+def create(searches, name, search):
     known = "space direction model description constraints start".split()
     options = {k: v for k, v in search.items() if k not in known}
     own = {k: v for k, v in search.items() if k in known}
-    return desk.create_search(name, **own, options=options)
+    return searches.create_search(name, **own, options=options)
 
 
 @pytest.fixture
-def desk(tmp_path):
-    return Desk(tmp_path / "searches", wait=5.0)
+def searches(tmp_path):
+    return SearchFolder(tmp_path / "searches", wait=5.0)
 
 
 class TestAgentIsTheModel:
-    def begun(self, desk, **keys):
-        create(desk, "mine", {**SEARCH, "model": "agent", "warmup": 1, **keys})
-        point = desk.ask("mine")["points"][0]
-        desk.tell("mine", point["params"], 3.0, feedback="too slow")
-        return desk
+    def begun(self, searches, **keys):
+        create(searches, "mine", {**SEARCH, "model": "agent", "warmup": 1, **keys})
+        point = searches.ask("mine")["points"][0]
+        searches.tell("mine", point["params"], 3.0, feedback="too slow")
+        return searches
 
-    def test_it_gets_the_prompt_and_its_answer_is_checked(self, desk, caplog):
-        self.begun(desk, description="a pump", constraints=["x <= k"])
-        found = desk.ask("mine")
+    def test_it_gets_the_prompt_and_its_answer_is_checked(self, searches, caplog):
+        self.begun(searches, description="a pump", constraints=["x <= k"])
+        found = searches.ask("mine")
         assert "failed" not in caplog.text  # to wait for the agent is no failure
         assert found["points"] == []
         text = "\n".join(m["content"] for m in found["request"])
         assert "a pump" in text
         assert "too slow" in text
         assert "- x <= k" in text
-        again = desk.answer("mine", "I do not know")
+        again = searches.answer("mine", "I do not know")
         assert again["points"] == []
         assert "cannot be used" in again["request"][-1]["content"]
-        (point,) = desk.answer("mine", ANSWER.format(1.5, 4))["points"]
+        (point,) = searches.answer("mine", ANSWER.format(1.5, 4))["points"]
         assert point["params"] == {"x": 1.5, "k": 4}
         assert "the middle" in point["explanation"]
-        usage = desk.status("mine")["usage"]
+        usage = searches.status("mine")["usage"]
         assert (usage["requests"], usage["failed_requests"]) == (2, 0)
         assert usage["rejected"] == {"unreadable": 1}
 
-    def test_a_kill_between_prompt_and_answer_loses_nothing(self, desk, tmp_path):
-        self.begun(desk)
-        first = desk.ask("mine")
-        desk.answer("mine", "no idea")  # paid for, and kept
-        other = Desk(tmp_path / "searches")  # as after a kill: nothing is in memory
+    def test_a_kill_between_prompt_and_answer_loses_nothing(self, searches, tmp_path):
+        self.begun(searches)
+        first = searches.ask("mine")
+        searches.answer("mine", "no idea")  # paid for, and kept
+        other = SearchFolder(tmp_path / "searches")  # as after a kill: nothing is in memory
         assert other.ask("mine")["request"][: len(first["request"])] == first["request"]
         assert "no idea" in str(other.ask("mine")["request"])
         (point,) = other.answer("mine", ANSWER.format(1, 2))["points"]
         assert point["params"] == {"x": 1.0, "k": 2}
 
-    def test_a_repeated_point_is_asked_again(self, desk):
-        self.begun(desk)
-        point = desk.answer("mine", ANSWER.format(1, 2))["points"][0]
-        desk.tell("mine", point["params"], 1.0)
-        assert "already tried" in str(desk.answer("mine", ANSWER.format(1, 2))["request"])
+    def test_a_repeated_point_is_asked_again(self, searches):
+        self.begun(searches)
+        point = searches.answer("mine", ANSWER.format(1, 2))["points"][0]
+        searches.tell("mine", point["params"], 1.0)
+        assert "already tried" in str(searches.answer("mine", ANSWER.format(1, 2))["request"])
 
-    def test_one_at_a_time(self, desk):
-        self.begun(desk)
+    def test_one_at_a_time(self, searches):
+        self.begun(searches)
         with pytest.raises(LLMOptError, match="one at a time"):
-            desk.ask("mine", 2)
-        create(desk, "theirs", SEARCH)
+            searches.ask("mine", 2)
+        create(searches, "theirs", SEARCH)
         with pytest.raises(LLMOptError, match="a model of its own"):
-            desk.answer("theirs", "x: 1, k: 2")
+            searches.answer("theirs", "x: 1, k: 2")
 
 
-class TestDesk:
-    def test_storage_is_the_same_file_as_everywhere(self, desk, tmp_path):
-        create(desk, "mine", SEARCH)
-        point = desk.ask("mine")["points"][0]["params"]
-        desk.tell("mine", point, 1.0)
+class TestSearchFolder:
+    def test_storage_is_the_same_file_as_everywhere(self, searches, tmp_path):
+        create(searches, "mine", SEARCH)
+        point = searches.ask("mine")["points"][0]["params"]
+        searches.tell("mine", point, 1.0)
         loaded = LLMOptimizer.load(tmp_path / "searches" / "mine.jsonl")
         assert loaded.best.params == point
 
-    def test_create_goes_on_with_the_same_and_refuses_another(self, desk):
-        create(desk, "mine", SEARCH)
-        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
-        assert create(desk, "mine", SEARCH)["trials"] == 1
+    def test_create_goes_on_with_the_same_and_refuses_another(self, searches):
+        create(searches, "mine", SEARCH)
+        searches.tell("mine", {"x": 1, "k": 1}, 1.0)
+        assert create(searches, "mine", SEARCH)["trials"] == 1
         with pytest.raises(LLMOptError, match="another search"):
-            create(desk, "mine", {**SEARCH, "seed": 1})
-        assert [s["name"] for s in desk.list_searches()] == ["mine"]
+            create(searches, "mine", {**SEARCH, "seed": 1})
+        assert [s["name"] for s in searches.list_searches()] == ["mine"]
 
     @pytest.mark.parametrize(
         "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a" * 65, "a\x00b", "x.json", 3, None]
     )
-    def test_a_name_is_no_path(self, desk, name, tmp_path):
+    def test_a_name_is_no_path(self, searches, name, tmp_path):
         before = sorted(tmp_path.rglob("*"))
         for call in (
-            lambda: create(desk, name, SEARCH),
-            lambda: desk.ask(name),
-            lambda: desk.tell(name, {}, 1),
-            lambda: desk.status(name),
-            lambda: desk.plot(name),
+            lambda: create(searches, name, SEARCH),
+            lambda: searches.ask(name),
+            lambda: searches.tell(name, {}, 1),
+            lambda: searches.status(name),
+            lambda: searches.plot(name),
         ):
             with pytest.raises(LLMOptError, match="name="):
                 call()
@@ -121,7 +121,7 @@ class TestDesk:
 
     @pytest.mark.defect(46)
     @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
-    def test_a_link_is_not_followed(self, desk, tmp_path, suffix):
+    def test_a_link_is_not_followed(self, searches, tmp_path, suffix):
         folder = tmp_path / "searches"
         (folder / "a.json").write_text(json.dumps(SEARCH))
         outside = tmp_path / "outside"
@@ -129,31 +129,33 @@ class TestDesk:
         outside.write_text(before)
         (folder / f"a{suffix}").unlink(missing_ok=True)
         (folder / f"a{suffix}").symlink_to(outside)
-        for call in (desk.status, desk.ask):
+        for call in (searches.status, searches.ask):
             with pytest.raises(LLMOptError, match="it is a link"):
                 call("a")
         assert outside.read_text() == before
 
     @pytest.mark.defect(42, 46)
-    def test_searches_that_are_begun_at_once_are_whole(self, desk, tmp_path):
+    def test_searches_that_are_begun_at_once_are_whole(self, searches, tmp_path):
         secret = tmp_path / "secret"
         secret.write_text("mine")
         (tmp_path / "searches" / f".a.json.{os.getpid()}.part").symlink_to(secret)
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda _: create(desk, "a", SEARCH), range(16)))
+            found = list(pool.map(lambda _: create(searches, "a", SEARCH), range(16)))
         assert {f["trials"] for f in found} == {0}
         kept = json.loads((tmp_path / "searches" / "a.json").read_text())
         assert kept == {**SEARCH, "description": ""}
         assert secret.read_text() == "mine"
 
     @pytest.mark.defect(27)
-    def test_trials_are_counted_as_in_the_prompt(self, desk):
-        create(desk, "mine", {**SEARCH, "model": "agent", "warmup": 1})
-        point = desk.ask("mine")["points"][0]["params"]
-        told = desk.tell("mine", point, 3.0)
+    def test_trials_are_counted_as_in_the_prompt(self, searches):
+        create(searches, "mine", {**SEARCH, "model": "agent", "warmup": 1})
+        point = searches.ask("mine")["points"][0]["params"]
+        told = searches.tell("mine", point, 3.0)
         assert told["trial"]["number"] == told["best"]["number"] == 1
-        assert desk.status("mine")["best"]["number"] == desk.trials("mine")[0]["number"] == 1
-        assert "#1 |" in str(desk.ask("mine")["request"])
+        assert (
+            searches.status("mine")["best"]["number"] == searches.trials("mine")[0]["number"] == 1
+        )
+        assert "#1 |" in str(searches.ask("mine")["request"])
 
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -183,37 +185,37 @@ class TestDesk:
             ({"direction": "sideways"}, "direction"),
         ],
     )
-    def test_hostile_descriptions(self, desk, tmp_path, change, said):
+    def test_hostile_descriptions(self, searches, tmp_path, change, said):
         with pytest.raises(LLMOptError, match=said):
-            create(desk, "mine", {**SEARCH, **change})
+            create(searches, "mine", {**SEARCH, **change})
         assert list((tmp_path / "searches").iterdir()) == []
 
-    def test_a_file_that_was_changed_cannot_name_another_model(self, desk, tmp_path):
-        create(desk, "mine", SEARCH)
+    def test_a_file_that_was_changed_cannot_name_another_model(self, searches, tmp_path):
+        create(searches, "mine", SEARCH)
         path = tmp_path / "searches" / "mine.json"
         path.write_text(json.dumps({**SEARCH, "model": "folder:/tmp/x"}))
         with pytest.raises(LLMOptError, match="may not be asked here"):
-            desk.ask("mine")
+            searches.ask("mine")
 
     @pytest.mark.parametrize("n", [0, -1, 101, 10**12, True, 1.5, "3"])
-    def test_counts_are_limited(self, desk, n):
-        create(desk, "mine", SEARCH)
+    def test_counts_are_limited(self, searches, n):
+        create(searches, "mine", SEARCH)
         with pytest.raises(LLMOptError, match="n="):
-            desk.ask("mine", n)
+            searches.ask("mine", n)
 
     def test_caps_of_the_server_hold_whatever_the_agent_says(self, tmp_path):
-        desk = Desk(tmp_path, caps={"max_requests": 0, "max_cost": None})
+        searches = SearchFolder(tmp_path, caps={"max_requests": 0, "max_cost": None})
         search = {**SEARCH, "model": "agent", "warmup": 1, "max_requests": 99}
-        create(desk, "mine", search)
-        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
+        create(searches, "mine", search)
+        searches.tell("mine", {"x": 1, "k": 1}, 1.0)
         with pytest.raises(LLMOptError, match="max_requests=0"):
-            desk.answer("mine", ANSWER.format(1, 2))
+            searches.answer("mine", ANSWER.format(1, 2))
 
-    def test_a_plot(self, desk):
+    def test_a_plot(self, searches):
         pytest.importorskip("matplotlib")
-        create(desk, "mine", SEARCH)
-        desk.tell("mine", {"x": 1, "k": 1}, 1.0)
-        assert desk.plot("mine").startswith(b"\x89PNG")
+        create(searches, "mine", SEARCH)
+        searches.tell("mine", {"x": 1, "k": 1}, 1.0)
+        assert searches.plot("mine").startswith(b"\x89PNG")
 
 
 # -- the official client --------------------------------------------------------------------

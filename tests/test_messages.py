@@ -252,9 +252,9 @@ class TestFiles:
         for options, parts in (
             ({"direction": "minimize"}, ("directions (there ['maximize'], now ['minimize'])",)),
             ({"warmup": 3}, ("warmup (there 0, now 3)",)),
-            ({"space": {"lr": Float(0.0, 2.0)}}, ("lr: high (there 1.0, now 2.0)",)),
+            ({"space": {"lr": Float(0.0, 2.0)}}, ("lr: high: there 1.0, now 2.0",)),
             ({"space": {"rate": Float(0.0, 1.0)}}, ("only there: k, lr", "only now: rate")),
-            ({"space": {"lr": Int(0, 1)}}, ("lr: type (there 'float', now 'int')",)),
+            ({"space": {"lr": Int(0, 1)}}, ("type: there 'float', now 'int'",)),
         ):
             told(
                 StorageError,

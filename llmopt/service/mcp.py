@@ -9,7 +9,7 @@ from typing import Any
 
 from llmopt._version import __version__
 from llmopt.errors import LLMOptError, install_hint
-from llmopt.service.mcp_tools import AGENT, Desk
+from llmopt.service.mcp_tools import AGENT, SearchFolder
 
 _INSTRUCTIONS = f"""\
 Black-box optimization by ask and tell. create_search() describes what is searched; then repeat:
@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve on standard input and output until it is closed."""
     caps = {name: getattr(args, name) for name in ("max_requests", "max_tokens", "max_cost")}
-    make_server(Desk(args.folder, args.model or ("smollm2",), caps)).run()
+    make_server(SearchFolder(args.folder, args.model or ("smollm2",), caps)).run()
     return 0
 
 
-def make_server(desk: Desk) -> Any:
+def make_server(searches: SearchFolder) -> Any:
     """Return a server of the official SDK; `ImportError` without the package `mcp` of version 2."""
     try:
         from mcp.server.mcpserver import Image, MCPServer
@@ -71,20 +71,20 @@ def make_server(desk: Desk) -> Any:
         return told
 
     for method in (
-        desk.create_search,
-        desk.list_searches,
-        desk.ask,
-        desk.answer,
-        desk.tell,
-        desk.enqueue,
-        desk.status,
-        desk.trials,
+        searches.create_search,
+        searches.list_searches,
+        searches.ask,
+        searches.answer,
+        searches.tell,
+        searches.enqueue,
+        searches.status,
+        searches.trials,
     ):
         tool(method)
 
     @tool
     def plot(name: str) -> Any:
         """Get a picture of the rewards and of the best so far."""
-        return Image(data=desk.plot(name), format="png")
+        return Image(data=searches.plot(name), format="png")
 
     return server

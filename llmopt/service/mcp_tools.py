@@ -66,7 +66,7 @@ class _AgentClient:
         return Reply((Completion(answer),), AGENT, 0, 0, 0, cost=0.0)
 
 
-class Desk:
+class SearchFolder:
     """Searches in a folder, outside of which nothing is read or written.
 
     Agents may have `models` asked, the first by default, beside themselves. `caps` on requests,
