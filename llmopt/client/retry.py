@@ -26,6 +26,7 @@ def complete_with_retries(
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
     on_failure: Callable[[ClientError, int], None] | None = None,
+    call: Callable[[Request], Reply] | None = None,  # in place of the client's `complete`
 ) -> Reply:
     """Ask a client, and ask again while its error says that this may help.
 
@@ -60,7 +61,7 @@ def complete_with_retries(
     while True:
         attempt += 1
         try:
-            return client.complete(request)
+            return client.complete(request) if call is None else call(request)
         except ClientError as error:
             if on_failure is not None:
                 on_failure(error, attempt)

@@ -96,36 +96,6 @@ class Journal:
         return own
 
 
-class _Calls:
-    """A client whose calls are announced and paid for, and that knows of one that was cut off."""
-
-    def __init__(
-        self, client: Client, announce: Callable[[], object], account: Callable[[], Account]
-    ) -> None:
-        self._client, self._announce, self._account = client, announce, account
-        self.begun = self.under_way = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def complete(self, request: Request) -> Reply:
-        try:
-            self.begun = True
-            self._announce()
-        except LLMOptError:
-            self.begun = False
-            raise
-        self.under_way = True
-        try:
-            with paying(self._account()):
-                return self._client.complete(request)
-        except ClientError:
-            raise  # `under_way` stays set until the meter has counted this failure
-        except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
-            self.under_way = False
-            raise
-
-
 class Meter:
     """Sends requests under limits, counts what they cost, and pays for none twice."""
 
@@ -220,16 +190,32 @@ class Meter:
                 usage.cost = had + (lost.cost or 0.0)
             self._usage = usage
 
-        calls = _Calls(
-            self.client,
-            lambda: self.journal.announce(record()),
-            lambda: Account(self.limits, now),
-        )
+        # Whether a call was announced, and whether one was sent of which nobody knows the end.
+        begun = under_way = False
+
+        def call(request: Request) -> Reply:
+            nonlocal begun, under_way
+            try:
+                begun = True
+                self.journal.announce(record())
+            except LLMOptError:
+                begun = False
+                raise
+            under_way = True
+            try:
+                with paying(Account(self.limits, now)):
+                    return self.client.complete(request)
+            except ClientError:
+                raise  # `under_way` stays set until this failure is counted
+            except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
+                under_way = False
+                raise
 
         def count_failure(error: ClientError, attempt: int) -> None:
+            nonlocal under_way
             with uninterrupted():
                 fail(error.requests, error.unpriced, error.cost, error.estimated)
-                calls.under_way = False
+                under_way = False
             if error.requests or error.retryable:  # else nothing was sent; the error says why
                 name = client_name(self.client)
                 logger.warning("%s: attempt %d failed: %s", name, attempt, error)
@@ -245,8 +231,9 @@ class Meter:
 
         try:
             answer = complete_with_retries(
-                calls,
+                self.client,
                 request,
+                call=call,
                 most_calls=left,
                 on_failure=count_failure,
             )
@@ -268,9 +255,9 @@ class Meter:
             trouble = f"{type(error).__name__}: {error}"
             if reply is None:
                 with uninterrupted():
-                    if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
+                    if under_way:  # cut off by Ctrl-C, say: it may be charged for
                         fail(1, self.in_doubt)
-                    if lost.requests or calls.begun:
+                    if lost.requests or begun:
                         store()
             raise
         finally:
