@@ -129,13 +129,9 @@ class FreshStarts:
         """What small changes of the best point brought after the model had ended the search."""
         found = self.optimizer.finish
         before, after = self._around_finish()
-        if found is None or before is None:
+        if found is None or before is None or after is None:
             return found
-        first = next(t for t in self.optimizer.trials if t.values == before.values)
-        best = self._best_change()
-        gain = max(0.0, _value(best) - _value(first)) if best is not None else 0.0
-        fresh = None if after is None else mean_of(after) - mean_of(before)
-        return Finish(found.evaluations, gain, fresh)
+        return replace(found, fresh=mean_of(after) - mean_of(before))
 
     def _around_finish(self) -> tuple[Point | None, Point | None]:
         """Return what the fresh starts said of the point where a finish began, and of its best."""

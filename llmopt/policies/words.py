@@ -19,11 +19,9 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.docstrings import (
-    Section,
     chosen,
     clean_markdown,
     docstring_of,
-    find,
     sections_of,
 )
 from llmopt.policies.naming import Quantity, names_of
@@ -107,7 +105,7 @@ def describe_environment(
     must = [head, *_facts(env, step_cap)]
     if threshold and (solved := solved_from(env, step_cap)) is not None:
         must += [f"A mean return of {solved:g} counts as solved; more may be possible."]
-    must += _ceiling(env, sections, step_cap)
+    must += _ceiling(env, step_cap)
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
@@ -186,33 +184,15 @@ def _keeps_return(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
     return type(layer).step in steps and not isinstance(layer, gym.RewardWrapper)
 
 
-_EACH_STEP = re.compile(
-    r"reward of `?\+?(\d+(?:\.\d+)?)`? (?:is )?(?:given|awarded|received|obtained) "
-    r"(?:for|at|in|on) (?:each|every) (?:time)?step",
-    re.IGNORECASE,
-)
+_ONE_A_STEP = ("CartPole-v0", "CartPole-v1", "InvertedPendulum-v5")  # and nothing else
 
 
-def _ceiling(
-    env: gym.Env[Any, Any], sections: Sequence[Section], step_cap: int | None
-) -> list[str]:
-    """Say the largest return there can be, where every step earns the same and nothing else does.
-
-    Only of Gymnasium's own environments, whose descriptions were read for it: a description of
-    somebody else may name a bonus in any place and in any words.
-    """
-    limit = _limit(env, step_cap)
-    if limit is None or not type(env.unwrapped).__module__.startswith("gymnasium.envs."):
+def _ceiling(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
+    """Say the largest return there can be, for environments of which it is known."""
+    limit, spec = _limit(env, step_cap), env.spec
+    if limit is None or spec is None or spec.id not in _ONE_A_STEP or not _as_registered(env):
         return []
-    text = find(sections, "reward")
-    said = [s for s in re.split(r"(?<=\.)\s+", text) if not s.lstrip().startswith("If `")]
-    found = [m for m in map(_EACH_STEP.search, said) if m]
-    if len(found) != 1 or not _as_registered(env):
-        return []
-    if re.search(r"reward\s*=|cost|penal|minus", " ".join(said)):
-        return []
-    most = float(found[0][1]) * limit
-    return [f"A return of {most:g} is the most there can be ({limit} steps): stop there."]
+    return [f"A return of {limit} is the most there can be ({limit} steps): stop there."]
 
 
 def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
