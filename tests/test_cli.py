@@ -151,7 +151,7 @@ def test_a_run_is_named_by_its_folder_alone_and_extended(tmp_path, capsys):
     assert main(["run", "cartpole", *QUICK, "--out", "r"]) == 0
     assert main(["run", "--resume", "r", "--iterations", "5"]) == 0
     rows = [json.loads(line) for line in (tmp_path / "r" / "trials.jsonl").open()]
-    assert sum(row["method"] == "random" for row in rows) == 5
+    assert sum((row["method"], row["round"]) == ("random", "search") for row in rows) == 5
     assert main(["run", "--resume", "r", "--iterations", "4"]) == 2
     assert "holds a run of 5 iterations: give as many or more" in errors(capsys)[-1]
     assert main(["run", "--resume", "r", "--out", "other"]) == 2

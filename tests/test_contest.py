@@ -110,7 +110,11 @@ def test_a_method_finds_the_same_whatever_runs_beside_it(tmp_path):
         config = RunConfig("cartpole", methods=methods, iterations=4, gif=False, **BUDGET)
         run(config, tmp_path / "-".join(methods))
     alone, beside = (
-        [json.loads(x)["params"] for x in file.read_text().splitlines() if '"random","index"' in x]
+        [
+            x["params"]
+            for x in map(json.loads, file.read_text().splitlines())
+            if (x["method"], x["round"]) == ("random", "search")
+        ]
         for file in sorted(tmp_path.glob("*random/trials.jsonl"), key=lambda f: -len(str(f)))
     )
     assert len(alone) == 4

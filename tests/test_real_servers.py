@@ -105,7 +105,7 @@ def test_a_run(address):
     command += ["--episodes", "1", "--warmup", "2", "--heldout", "1", "--no-gif"]
     assert main([*command, "--methods", "llm", "--out", "r"]) == 0
     with open("r/trials.jsonl") as file:
-        trials = [json.loads(line) for line in file]
+        trials = [trial for trial in map(json.loads, file) if trial["round"] == "search"]
     sources = [trial["source"] for trial in trials if trial["method"] == "llm"]
     assert len(sources) == 2
     assert "llm" in sources

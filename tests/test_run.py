@@ -115,10 +115,8 @@ TIMES = ("model_seconds", "evaluation_seconds", "cpu_seconds", "seconds", "crc")
 
 def facts(path):
     """Everything a run wrote, apart from what the clock says."""
-    found = {}
-    for name in ("trials.jsonl", "heldout.jsonl"):
-        rows = [json.loads(line) for line in (path / name).read_text().splitlines()]
-        found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    rows = [json.loads(line) for line in (path / "trials.jsonl").read_text().splitlines()]
+    found = {"trials.jsonl": [{k: v for k, v in row.items() if k not in TIMES} for row in rows]}
     summary = json.loads((path / "summary.json").read_text())
     found["summary"] = [{k: v for k, v in row.items() if k not in TIMES} for row in summary]
     for file in sorted(path.rglob("*.txt")):

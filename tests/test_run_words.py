@@ -53,7 +53,8 @@ def point(request):
 
 def rows(path):
     lines = (Path(path) / "trials.jsonl").read_text().splitlines()
-    return [(r["method"], r["params"], r["returns"]) for r in map(json.loads, lines)]
+    found = (r for r in map(json.loads, lines) if r["round"] == "search")
+    return [(r["method"], r["params"], r["returns"]) for r in found]
 
 
 class Closing(ScriptedClient):
@@ -85,8 +86,8 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.e-]+ \|", text, re.MULTILINE)) == 5
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
-    told = [json.loads(li) for li in Path("r/statistics.jsonl").read_text().splitlines()]
-    assert {t["method"] for t in told} == {"warmup", "llm"}  # none of a baseline
+    told = map(json.loads, Path("r/trials.jsonl").read_text().splitlines())
+    assert {t["method"] for t in told if t["told"]} == {"warmup", "llm"}  # none of a baseline
     decimals = [p for method, params, _ in rows("r") for p in params if method == "llm"]
     assert any(round(p, 1) != p for p in decimals)
 
@@ -99,7 +100,8 @@ def test_statistics_can_be_left_out_and_are_not_given_to_the_published_prompts()
             run(config(iterations=1, **options), name, client=client)
         assert "Mean return " not in client.requests[-1].text
         assert "feedback" not in client.requests[-1].messages[-1].content
-        assert not Path(name, "statistics.jsonl").exists()
+        assert '"told":{}' in Path(name, "trials.jsonl").read_text().replace(" ", "")
+        assert "Mean return" not in Path(name, "trials.jsonl").read_text()
         stored = json.loads(Path(name, "config.json").read_text())["run"]
         assert stored["statistics"] is False
 
@@ -296,8 +298,7 @@ def test_resume_takes_the_run_that_was_stopped(monkeypatch, capsys):
     assert main([*base, "--seed", "1"]) == 0
     assert main([*base, "--seed", "2"]) == 0
     stopped = Path("runs/cartpole-baselines-none-seed1")
-    for name in ("summary.json", "heldout.jsonl"):
-        (stopped / name).unlink()
+    (stopped / "summary.json").unlink()
     capsys.readouterr()
     assert main(["run", "cartpole", "--resume"]) == 0
     assert f"writing to {stopped}" in capsys.readouterr().err
@@ -381,7 +382,8 @@ def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):
     client = ScriptedClient(point, default_prompt="words")
     run(config(iterations=7, requests=2), tmp_path / "run", client=client)
     lines = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
-    sources = [r["source"] for r in map(json.loads, lines) if r["method"] == "llm"]
+    found = [r for r in map(json.loads, lines) if r["round"] == "search"]
+    sources = [r["source"] for r in found if r["method"] == "llm"]
     assert sources == ["llm"] * 2 + ["refine"] * 5
     assert len(client.requests) == 2
     assert estimate.estimate_run(config(iterations=7, requests=2), client).requests == 2

@@ -191,8 +191,8 @@ class Contest:
         return self._told(entrant, record)
 
     def _told(self, entrant: Entrant, record: Record) -> Outcome:
-        key = record.method, record.index, entrant.named
-        return Outcome.of(record.evaluation, self.kept.words.get(key, "") if entrant.reads else "")
+        said = record.told.get(_form(entrant), "") if entrant.reads else ""
+        return Outcome.of(record.evaluation, said)
 
     def _evaluate(
         self,
@@ -207,8 +207,8 @@ class Contest:
         started = time.process_time()
         readers = [e for e in self._entrants.values() if method in (WARMUP, e.name) and e.reads]
         statistics = {
-            named: episode_statistics(self.task, self.policy, self.seeds, named=named)
-            for named in {entrant.named for entrant in readers}
+            _form(e): episode_statistics(self.task, self.policy, self.seeds, named=e.named)
+            for e in readers
         }
         shown = self.kept.wants_steps(method, by_model=by_model)
         steps: list[str] = []
@@ -222,10 +222,9 @@ class Contest:
         watched = watch if shown or statistics else None
         outcome = self._evaluator.evaluate(params, self.seeds, watched)
         cpu_seconds += time.process_time() - started
-        record = Record.of(method, index, params, outcome, cpu_seconds=cpu_seconds, **facts)
-        # Words come first: a kill in between makes them again, and a record is never without.
-        for named, watcher in statistics.items():
-            self.kept.add_words(record, watcher.text(outcome), named)
+        told = {form: watcher.text(outcome) for form, watcher in statistics.items()}
+        facts |= {"cpu_seconds": cpu_seconds, "told": told}
+        record = Record.of(method, index, params, outcome, **facts)
         self._keep(record, steps)
         return record
 
@@ -241,8 +240,7 @@ class Contest:
         def evaluate(index: int) -> Evaluation:
             params = records[index].params
             if params not in known:
-                fresh = self.run_on(params, self._final_seeds, name, index, "final")
-                self.kept.add_final(fresh)
+                fresh = self.run_on(params, self._final_seeds, name, index, "final", "final")
                 known[params] = fresh.evaluation
             return known[params]
 
@@ -253,17 +251,30 @@ class Contest:
         best = records[place]
         heldout = self.kept.heldout.get(name)
         if heldout is None or heldout.params != best.params:
-            heldout = self.run_on(best.params, self.heldout_seeds, name, best.index, best.source)
-            self.kept.add_heldout(heldout)
+            at = best.index, best.source
+            heldout = self.run_on(best.params, self.heldout_seeds, name, *at, "heldout")
         final = next((f.mean for f in finals if f.index == place), best.mean)
         return Chosen(place, best, final, finals, heldout)
 
     def run_on(
-        self, params: Sequence[float], seeds: Sequence[int], method: str, index: int, source: str
+        self,
+        params: Sequence[float],
+        seeds: Sequence[int],
+        method: str,
+        index: int,
+        source: str,
+        round: str,
     ) -> Record:
-        """Evaluate a policy on starts that the search did not have."""
+        """Evaluate a policy on starts that the search did not have, and keep the record."""
         outcome = self._evaluator.evaluate(params, seeds)
-        return Record.of(method, index, params, outcome, source=source)
+        record = Record.of(method, index, params, outcome, source=source, round=round)
+        self.kept.add(record)
+        return record
+
+
+def _form(entrant: Entrant) -> str:
+    """Return which form of the words on a policy an entrant is told."""
+    return "names" if entrant.named else "numbers"
 
 
 def step_line(observation: Any, action: Any, reward: float) -> str:

@@ -1,9 +1,9 @@
-"""What a contest of methods has found so far: every evaluated point, and words on each."""
+"""What a contest of methods has found so far: every evaluated point."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.errors import StorageError
@@ -29,6 +29,9 @@ class Record:
     model_seconds: float = 0.0  # likewise for the seconds spent waiting for the model
     evaluation_seconds: float = 0.0  # wall-clock seconds of the episodes
     cpu_seconds: float = 0.0  # processor seconds of proposing and evaluating
+    round: str = "search"  # or, on fresh starts, `"final"` and `"heldout"`
+    # what a model is told of it, with `"names"` or `"numbers"`
+    told: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -60,10 +63,13 @@ class Record:
                 "lengths": tuple(int(x) for x in data["lengths"]),
             }
             record = cls(**fields)
-            if not isinstance(record.method, str):
-                raise TypeError(f"method {record.method!r}: expected a text")
+            for text in (record.method, *record.told.values()):
+                if not isinstance(text, str):
+                    raise TypeError(f"{text!r}: expected a text")
+            if record.round not in ("search", "final", "heldout"):
+                raise ValueError(f"round {record.round!r}")
             return record
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StorageError(
                 f"a line of the run's records cannot be read ({error!r}): the file was written "
                 "by another version of llmopt, or changed by something else"
@@ -77,24 +83,15 @@ class Records:
         self.records: dict[str, list[Record]] = {}  # by method, in the order of their indices
         self.finals: dict[str, list[Record]] = {}  # the records of the last round, by method
         self.heldout: dict[str, Record] = {}  # the held-out records, by method; the latest of each
-        self.words: dict[tuple[str, int, bool], str] = {}  # by method, index and whether with names
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
-        """Keep an evaluated point."""
-        self.records.setdefault(record.method, []).append(record)
+        """Keep an evaluated point, where its round belongs."""
+        if record.round == "heldout":
+            self.heldout[record.method] = record
+        else:
+            of_round = self.finals if record.round == "final" else self.records
+            of_round.setdefault(record.method, []).append(record)
 
     def wants_steps(self, record_of: str, *, by_model: bool) -> bool:
         """Whether `add` makes something of the steps of a method's points."""
         return False
-
-    def add_final(self, record: Record) -> None:
-        """Keep what one of a method's finalists did on the fresh starts."""
-        self.finals.setdefault(record.method, []).append(record)
-
-    def add_heldout(self, record: Record) -> None:
-        """Keep the held-out result of a method's best point."""
-        self.heldout[record.method] = record
-
-    def add_words(self, record: Record, text: str, named: bool) -> None:
-        """Keep what is told with a record's reward, with the task's names or with numbers."""
-        self.words[record.method, record.index, named] = text

@@ -3,10 +3,9 @@
 ::
 
     config.json        what was asked for, and the versions that answered
-    trials.jsonl       every evaluated point of every method, one a line
-    finals.jsonl       the best few points of every method on fresh starts, which choose one
-    heldout.jsonl      the chosen point of every method on the held-out starts
-    statistics.jsonl   what each policy did, where a model is told so
+    trials.jsonl       every evaluated point of every method, one a line: those of the search, then
+                       its best few on fresh starts, which choose one, and that one on held-out
+                       starts (`round`); with what each policy did, where a model is told so
     stopped.json       the methods that the model ended before all evaluations, and its reasons
     optimizer.jsonl    the model's side: its replies, and what a resume needs
     summary.json, summary.txt, learning_curve.png, policy.gif
@@ -32,7 +31,6 @@ formats, so that what reads those reads these:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -55,7 +53,6 @@ SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
 _STOPPED = "stopped.json"
-_WORDS = "statistics.jsonl"
 _BY_MODEL = ("llm", "fallback", "refine")  # sources of points that a model, or its stand-in, gave
 _RECORD = b'{"method":'
 
@@ -81,30 +78,21 @@ class RunFolder(Records):
         self.stopped: dict[str, str] = {}  # why the model ended a method's search, by method
         self.added: Callable[[Record], None] = lambda record: None  # called with each new record
         self._overall: dict[str, OverallLog] = {}
-        self._words: EventLog | None = None
-        with contextlib.ExitStack() as files:
-            logs = {}
-            for name in ("trials", "heldout", "finals"):
-                logs[name] = EventLog(path / f"{name}.jsonl", durable=True, start=_RECORD)
-                files.callback(logs[name].close)
-            self._trials, self._heldout, self._finals = logs.values()
+        self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
+        try:
             for record in _records(self._trials):
-                rows = self.records.setdefault(record.method, [])
-                if record.index != len(rows):
+                before = len(self.records.get(record.method, ()))
+                if record.round == "search" and record.index != before:
                     raise StorageError(
                         f"{self._trials.path}: point {record.index} of {record.method} follows "
-                        f"{len(rows)} others, so some are missing or double; restore the file"
+                        f"{before} others, so some are missing or double; restore the file"
                     )
-                rows.append(record)
-            for record in _records(self._finals):
-                super().add_final(record)
-            for record in _records(self._heldout):
-                super().add_heldout(record)
+                super().add(record)
             if (path / _STOPPED).exists():
                 self.stopped = read_json_object(path / _STOPPED)
-            if (path / _WORDS).exists():
-                self._open_words()
-            self._files = files.pop_all()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -124,18 +112,8 @@ class RunFolder(Records):
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
-        self._files.close()
-
-    def _open_words(self) -> EventLog:
-        if self._words is None:
-            self._words = EventLog(self.path / _WORDS)
-            if hasattr(self, "_files"):
-                self._files.callback(self._words.close)
-            for event in self._words.events:
-                key = event.get("method", ""), event.get("index", -1), event.get("named", False)
-                self.words[key] = event.get("text", "")
-        return self._words
+        """Close the file of records."""
+        self._trials.close()
 
     def extend(self, iterations: int) -> None:
         """Give the run more evaluations; nothing changes where it has as many."""
@@ -155,34 +133,20 @@ class RunFolder(Records):
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
         """Write one record; it is on disk when this returns."""
+        search = record.round == "search"
         # The other files come first: a kill in between makes them again, and a record is
         # never without its files.
-        if record.method == WARMUP:
+        if search and record.method == WARMUP:
             file = self.path / WARMUP / f"warmup_rollout_{record.index}.txt"
             write_text_atomically(file, rollout_text(record, steps))
-        elif record.source in _BY_MODEL:
+        elif search and record.source in _BY_MODEL:
             self._write_episode(record, steps)
         self._trials.append(asdict(record))
         super().add(record)
-        self.added(record)
-        if record.method in self._overall:
-            self._overall[record.method].add(record)
-
-    def add_words(self, record: Record, text: str, named: bool) -> None:
-        """Write what is told with a record's reward, so that a resumed run tells the same."""
-        event = {"event": "statistics", "method": record.method, "index": record.index}
-        self._open_words().append({**event, "named": named, "text": text})
-        super().add_words(record, text, named)
-
-    def add_final(self, record: Record) -> None:
-        """Write what one of a method's finalists did on the fresh starts."""
-        self._finals.append(asdict(record))
-        super().add_final(record)
-
-    def add_heldout(self, record: Record) -> None:
-        """Write the held-out result of a method's best point."""
-        self._heldout.append(asdict(record))
-        super().add_heldout(record)
+        if search:
+            self.added(record)
+            if record.method in self._overall:
+                self._overall[record.method].add(record)
 
     def begin(self, method: str) -> None:
         """Write a method's ``overall_log.txt`` anew, and go on with it."""

@@ -60,7 +60,7 @@ from llmopt.policies.picture import choose_renderer
 from llmopt.policies.words import solved_from
 from llmopt.trackers.callback import Bell, Callback, Search
 
-_ZERO = "zero"  # the policy whose parameters are all zero, in heldout.jsonl
+_ZERO = "zero"  # the policy whose parameters are all zero, among the held-out records
 _STILL_STARTS = 20
 _STILL_SHARE = 0.01  # of the size of what standing still returns
 
@@ -243,7 +243,7 @@ class _Session:
             return False
         if _ZERO not in self.folder.heldout:
             params, seeds = (0.0,) * len(best.params), self.contest.heldout_seeds[:_STILL_STARTS]
-            self.folder.add_heldout(self.contest.run_on(params, seeds, _ZERO, 0, _ZERO))
+            self.contest.run_on(params, seeds, _ZERO, 0, _ZERO, "heldout")
         zero = self.folder.heldout[_ZERO].mean
         return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
 

@@ -246,7 +246,7 @@ def made_run(folder):
 
 def test_run_folders(tmp_path):
     read = made_run(tmp_path)
-    for name in ("config.json", "trials.jsonl", "heldout.jsonl"):
+    for name in ("config.json", "trials.jsonl"):
         attack(tmp_path / "r" / name, read, exact=True, numbered=name != "config.json")
 
 
