@@ -5,9 +5,11 @@ import pickle
 import pytest
 from stubs import in_threads
 
+from llmopt.client import record_replay
 from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import OpenAIClient
+from llmopt.client.record_replay import ReplayClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError
 
@@ -42,7 +44,7 @@ def test_an_answer_from_the_folder_costs_nothing(tmp_path):
     assert reply.completions == PAID.completions
     assert (reply.requests, reply.prompt_tokens, reply.completion_tokens) == (0, 0, 0)
     assert reply.cost == 0.0
-    assert "0.25" in next(tmp_path.rglob("*.json")).read_text()
+    assert "0.25" in next(tmp_path.iterdir()).read_text()
 
 
 def test_failures_are_not_kept_and_the_retry_gets_the_same_place(tmp_path):
@@ -65,9 +67,9 @@ def test_failures_are_not_kept_and_the_retry_gets_the_same_place(tmp_path):
 )
 def test_other_models_and_settings_have_answers_of_their_own(tmp_path, other):
     one = CachedClient(OpenAIClient("m"), tmp_path)
-    assert one._digest(ASK) != CachedClient(other, tmp_path)._digest(ASK)
+    assert one.path != CachedClient(other, tmp_path).path
     same = OpenAIClient("m", api_key="another", timeout=3)
-    assert one._digest(ASK) == CachedClient(same, tmp_path)._digest(ASK)
+    assert one.path == CachedClient(same, tmp_path).path
 
 
 def test_it_stands_in_for_the_model(tmp_path):
@@ -88,10 +90,18 @@ def test_pickling(tmp_path):
 
 def test_a_broken_file_is_named(tmp_path):
     CachedClient(ScriptedClient(["a"]), tmp_path).complete(ASK)
-    file = next(tmp_path.rglob("*.json"))
+    file = next(tmp_path.iterdir())
     file.write_text('{"reply": ')
-    with pytest.raises(StorageError, match=file.name):
-        CachedClient(ScriptedClient(["b"]), tmp_path).complete(ASK)
+    asked = ScriptedClient(["b"])
+    with pytest.raises(ClientError, match=file.name):
+        CachedClient(asked, tmp_path).complete(ASK)
+    assert asked.requests == []
+
+
+def test_what_is_kept_is_a_recording(tmp_path):
+    client = CachedClient(ScriptedClient(["a"]), tmp_path)
+    client.complete(ASK)
+    assert texts(ReplayClient(client.path), ASK) == ["a"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
@@ -103,10 +113,10 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_paid_answer_survives_a_full_disk(tmp_path, monkeypatch):
-    def full(*args, **kwargs):
+    def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("llmopt.files.os.replace", full)
+    monkeypatch.setattr(record_replay, "open_to_append", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert texts(CachedClient(ScriptedClient(["a"]), tmp_path), ASK) == ["a"]
 
@@ -122,7 +132,7 @@ def test_threads_leave_whole_files_and_one_answer_each(tmp_path):
     assert sorted(got, key=int) == [f"{i}" for i in range(40)]
     again = CachedClient(ScriptedClient([]), tmp_path)
     assert sorted(texts(again, *([ASK] * 40)), key=int) == [f"{i}" for i in range(40)]
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert [p.name for p in tmp_path.iterdir()] == [client.path.name]
 
 
 @pytest.mark.defect(17)

@@ -46,6 +46,7 @@ class RecordClient(Wrapper):
         self.path = Path(path)
         self._begun = False
         self._unwritten = b""
+        self._lock = Lock()
 
     def complete(self, request: Request) -> Reply:
         """Answer through the recorded client, then append the exchange to the file.
@@ -68,6 +69,10 @@ class RecordClient(Wrapper):
 
     def _append(self, data: bytes) -> None:
         """Append lines, after those that could not be written before; keep them if they cannot."""
+        with self._lock:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
         data = self._unwritten + data
         self._unwritten = data
         begin = (

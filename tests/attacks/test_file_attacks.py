@@ -294,7 +294,7 @@ READERS = {
     "config": lambda p: main(["run", "cartpole", "--config", str(p)]),
     "code folder": lambda p: write_report(p.parent),
     "run folder": lambda p: RunFolder(p.parent),
-    "cached": lambda p: CachedClient(ScriptedClient([]), p.parents[1]).complete(QUESTION),
+    "cached": lambda p: CachedClient(ScriptedClient([]), p.parent).complete(QUESTION),
     "next": lambda p: next_request(p.parent),
     "ask": lambda p: main(["ask", str(p)]),
     "prices": lambda p: get_price("openai:mine"),
@@ -315,10 +315,8 @@ NAMES = {
 def test_what_is_no_file_hangs_no_reader(tmp_path, reader, kind, monkeypatch, capsys):
     name = NAMES.get(reader, "f.jsonl")
     if reader == "cached":
-        digest = CachedClient(ScriptedClient([]), tmp_path)._digest(QUESTION)
-        name = f"{digest[:2]}/{digest}-0.json"
+        name = CachedClient(ScriptedClient([]), tmp_path).path.name
     path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
