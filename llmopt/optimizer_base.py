@@ -275,10 +275,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
                 "save to another path"
             )
         with self._meter.lock, self._changing:
-            meter = self._meter
-            snapshot = self._state.snapshot(
-                meter.usage, meter.paid, meter.computed, meter.computed_open
-            )
+            snapshot = self._state.snapshot(self._meter.books)
         lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
         write_bytes_atomically(path, lines, durable=True)
 

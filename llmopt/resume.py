@@ -168,7 +168,7 @@ def replay(
         if isinstance(event, Asked):
             ledger.asked(proposals=event.proposals, rejected=event.rejected)
         elif isinstance(event, Snapshot):
-            ledger.begin_with(event)
+            ledger.begin_with(event.books)
 
     ledger.replay(events, path, take)
 

@@ -171,7 +171,7 @@ def replay(
         event = read_event(line, state.space)
         state.apply(event)
         if isinstance(event, Asked):
-            asked = ledger.usage.proposals.get("llm", 0) + len(event.trials)
+            asked = ledger.books.usage.proposals.get("llm", 0) + len(event.trials)
             ledger.asked(proposals={"llm": asked})
         elif isinstance(event, GaveUp):
             ledger.asked()

@@ -20,6 +20,7 @@ from llmopt.client.base import Reply
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed
+from llmopt.search.meter import Books
 from llmopt.space import Space, Value
 from llmopt.text import describe_curve, short
 
@@ -134,18 +135,15 @@ class Returned:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state at once: see `SearchState`, and `Meter` for what was paid and spent."""
+    """The whole state at once: see `SearchState`, and `Books` for what was paid and spent."""
 
     trials: Sequence[Trial]
     pending: Sequence[Proposal]
     queue: Sequence[Proposal]
-    paid: Sequence[tuple[str, Reply]]
     warmed: int
     rng: Mapping[str, Any]
-    usage: Usage
+    books: Books
     stop: Stop | None = None
-    computed: Sequence[Computed] = ()
-    computed_open: int = 0
 
     def line(self, space: Space) -> Line:  # noqa: D102
         line: Line = {
@@ -159,14 +157,14 @@ class Snapshot:
             ],
             "pending": [_of_proposal(p, space) for p in self.pending],
             "ready": [_of_proposal(p, space) for p in self.queue],
-            "paid": [[digest, reply.to_dict()] for digest, reply in self.paid],
+            "paid": [[digest, reply.to_dict()] for digest, reply in self.books.paid],
             "warmed": self.warmed,
             "rng": self.rng,
-            "usage": self.usage.to_dict(),
+            "usage": self.books.usage.to_dict(),
         }
-        if self.computed:
-            line["computed"] = [block.line() for block in self.computed]
-            line["computed_open"] = self.computed_open
+        if self.books.computed:
+            line["computed"] = [block.line() for block in self.books.computed]
+            line["computed_open"] = self.books.computed_open
         return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
@@ -181,17 +179,20 @@ class Snapshot:
                 raise ValueError(f"trial {short(trial.number)} follows {len(trials)} others")
             _check_trial(trial)
             trials.append(trial)
+        books = Books(
+            Usage.from_dict(line["usage"]),
+            [(digest, Reply.from_dict(reply)) for digest, reply in line["paid"]],
+            [Computed.read(block) for block in line.get("computed", ())],
+            whole_number("computed_open", line.get("computed_open", 0), 0),
+        )
         return cls(
             trials,
             [_proposal(p, space) for p in line["pending"]],
             [_proposal(p, space) for p in line["ready"]],
-            [(digest, Reply.from_dict(reply)) for digest, reply in line["paid"]],
             whole_number("warmed", line["warmed"], 0),
             line["rng"],
-            Usage.from_dict(line["usage"]),
+            books,
             _stop(line),
-            [Computed.read(block) for block in line.get("computed", ())],
-            whole_number("computed_open", line.get("computed_open", 0), 0),
         )
 
 

@@ -20,7 +20,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,17 @@ class Draft:
     committed: bool = False  # whether `proposals` and `rejected` count
     computed: list[Computed] = field(default_factory=list)  # now or before
     process: int = field(default_factory=os.getpid)
+
+
+@dataclass
+class Books:
+    """What a meter knows of a search."""
+
+    usage: Usage = field(default_factory=Usage)
+    # replies that were paid for in asks that were cut off, each after the digest of its request
+    paid: list[tuple[str, Reply]] = field(default_factory=list)
+    computed: list[Computed] = field(default_factory=list)  # what a model computed
+    computed_open: int = 0  # how many of the last blocks are of an ask that was cut off
 
 
 class Journal:
@@ -152,14 +163,9 @@ class Meter:
             return found
 
     @property
-    def computed_open(self) -> int:
-        """How many of the last blocks are of an ask that was cut off."""
-        return len(self._kept)
-
-    @property
     def variables(self) -> tuple[str, ...]:
         """What the blocks of asks that are over left."""
-        over = self.computed[: len(self.computed) - self.computed_open]
+        over = self.computed[: len(self.computed) - len(self._kept)]
         return over[-1].variables if over else ()
 
     def _pay(self, request: Request) -> Reply:
@@ -400,18 +406,16 @@ class Meter:
         draft = self._draft
         return draft if draft is not None and draft.process == os.getpid() else None
 
-    def restore(
-        self,
-        usage: Usage,
-        paid: Iterable[tuple[str, Reply]] = (),
-        computed: Sequence[Computed] = (),
-        computed_open: int = 0,
-    ) -> None:
-        """Go on from what a stored search has spent, has paid for and not used, and computed."""
-        self._usage = usage.copy()
-        self._paid = deque(paid)
-        self.computed = list(computed)
-        self._kept = self.computed[len(computed) - computed_open :]
+    @property
+    def books(self) -> Books:
+        """All that is known (a copy)."""
+        return Books(self.usage, list(self._paid), list(self.computed), len(self._kept))
+
+    def restore(self, books: Books) -> None:
+        """Go on from what is known of a stored search."""
+        self._usage, self._paid = books.usage.copy(), deque(books.paid)
+        self.computed = list(books.computed)
+        self._kept = self.computed[len(books.computed) - books.computed_open :]
 
     # -- copies ---------------------------------------------------------------------------
 

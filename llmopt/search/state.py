@@ -7,15 +7,13 @@ resumed run cannot differ from an uninterrupted one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from llmopt.client.base import Reply
-from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.prompt.python_block import Computed
+from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
+from llmopt.search.meter import Books
 from llmopt.space import Space
 
 
@@ -40,19 +38,10 @@ class SearchState:
         open_points = tuple([p.values for p in (*self.pending, *self.queue)])
         return History(tuple(self.trials), open_points, self.directions)
 
-    def snapshot(
-        self,
-        usage: Usage,
-        paid: Sequence[tuple[str, Reply]],
-        computed: Sequence[Computed] = (),
-        computed_open: int = 0,
-    ) -> Snapshot:
-        """Return the event that holds all of the state."""
+    def snapshot(self, books: Books) -> Snapshot:
+        """Return the event that holds all of the state, and what its meter knows."""
         points = tuple(self.trials), tuple(self.pending), tuple(self.queue)
-        return Snapshot(
-            *points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage, self.stop,
-            tuple(computed), computed_open,
-        )  # fmt: skip
+        return Snapshot(*points, self.warmed, self.rng.bit_generator.state, books, self.stop)
 
     def apply(self, event: SearchEvent) -> None:
         """Change the state by one event."""

@@ -18,8 +18,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.prompt.python_block import Computed
 from llmopt.search.eventlog import Event, EventLog
-from llmopt.search.events import Snapshot
-from llmopt.search.meter import Journal, Meter, Metered, Spent
+from llmopt.search.meter import Books, Journal, Meter, Metered, Spent
 from llmopt.text import short
 from llmopt.threads import uninterrupted
 
@@ -125,10 +124,7 @@ class Ledger:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._lost = _NOTHING
-        self.usage = Usage()
-        self.paid: list[tuple[str, Reply]] = []
-        self.computed: list[Computed] = []
-        self.computed_open = 0
+        self.books = Books()
 
     def replay(
         self, lines: Sequence[Event], path: str | os.PathLike[str], apply: Callable[[Event], None]
@@ -142,7 +138,7 @@ class Ledger:
                 if not self._take(line):
                     apply(line)
         self._count_lost()
-        self._meter.restore(self.usage, self.paid, self.computed, self.computed_open)
+        self._meter.restore(self.books)
 
     def _take(self, event: Event) -> bool:
         """Take in a line, if it is of a request; return whether it is."""
@@ -154,16 +150,16 @@ class Ledger:
             self._lost = 1 + failed, self._meter.in_doubt + unpriced, cost, estimated
         elif kind == "reply":
             reply = Reply.from_dict(event["reply"])
-            self.usage.add_failure(*_read_failures({"failed": 0, **event}, "failed"))
-            self.usage.add_reply(reply)
-            self.paid.append((text_of(event["digest"]), reply))
+            self.books.usage.add_failure(*_read_failures({"failed": 0, **event}, "failed"))
+            self.books.usage.add_reply(reply)
+            self.books.paid.append((text_of(event["digest"]), reply))
             self._lost = _NOTHING
         elif kind == "compute":
-            self.computed.append(Computed.read(event))
-            self.computed_open += 1
+            self.books.computed.append(Computed.read(event))
+            self.books.computed_open += 1
         elif kind == "error" or (kind == "failure" and "requests" in event):
             # Earlier searches over code called it "error", and another event "failure".
-            self.usage.add_failure(*_read_failures(event, "requests"))
+            self.books.usage.add_failure(*_read_failures(event, "requests"))
             self._lost = _NOTHING
         else:
             return False
@@ -172,17 +168,16 @@ class Ledger:
     def asked(self, **counts: Mapping[str, int]) -> None:
         """Note the end of an ask: the replies before it have come to it."""
         if counts:
-            self.usage = Usage.from_dict({**vars(self.usage), **counts})
-        self.paid.clear()
-        self.computed_open = 0
+            self.books.usage = Usage.from_dict({**vars(self.books.usage), **counts})
+        self.books.paid.clear()
+        self.books.computed_open = 0
 
-    def begin_with(self, event: Snapshot) -> None:
+    def begin_with(self, books: Books) -> None:
         """Begin anew with what a line tells of all before it."""
-        self.usage, self.paid, self._lost = event.usage.copy(), list(event.paid), _NOTHING
-        self.computed, self.computed_open = list(event.computed), event.computed_open
+        self.books, self._lost = books, _NOTHING
 
     def _count_lost(self) -> None:
-        self.usage.add_failure(*self._lost)
+        self.books.usage.add_failure(*self._lost)
         self._lost = _NOTHING
 
 
