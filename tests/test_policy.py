@@ -89,7 +89,7 @@ def test_wrong_number_of_parameters_says_how_many_and_why():
     policy = LinearPolicy(BOX, BOX)
     with pytest.raises(ParameterError, match=r"\(5,\), expected \(6,\).*2 inputs and a bias"):
         policy.bind(np.zeros(5))
-    with pytest.raises(ParameterError, match="one parameter vector"):
+    with pytest.raises(ParameterError, match=r"\(1, 6\), expected \(6,\)"):
         policy.bind(np.zeros((1, 6)))
 
 

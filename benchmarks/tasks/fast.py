@@ -13,16 +13,16 @@ say) is run again by the plain `Evaluator`, so that failures read the same, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.episode import Watcher
 from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.wrapping import done_through, seen_through, stack
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _BATCHED = "MountainCarContinuous-v0"
@@ -41,9 +41,7 @@ class FastEvaluator:
         self.step_cap = self._plain.step_cap  # environment steps after which an episode ends
         self._env: Any = task.make_env()
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.batched = task.env_id == _BATCHED and Wrapped.can_batch(self._env)
-        if self.batched:
-            self._wrapped = Wrapped(self._env)
+        self.batched = task.env_id == _BATCHED and _row_by_row(self._env)
 
     def __enter__(self) -> FastEvaluator:
         return self
@@ -84,7 +82,7 @@ class FastEvaluator:
         for step in range(1, self.step_cap + 1):
             # One vector-matrix product for each lane, which BLAS rounds as it does a single one.
             outputs = (observed.astype(np.float64)[:, None] @ weights)[:, 0] + bias
-            actions = self._wrapped.act(outputs.astype(np.float32))[:, 0]
+            actions = done_through(self._env, outputs.astype(np.float32))[:, 0]
             state, rewards, ended = _step(state, actions)
             sums += rewards
             if ended.any():
@@ -94,7 +92,7 @@ class FastEvaluator:
                 state = tuple(s[going] for s in state)
                 if not lanes.size:
                     break
-            observed = self._wrapped.observe(np.stack(state, axis=1).astype(np.float32))
+            observed = seen_through(self._env, np.stack(state, axis=1).astype(np.float32))
         totals[lanes] = sums
         return totals, lengths
 
@@ -107,46 +105,17 @@ class FastEvaluator:
         return self._starts[seed]
 
 
-class Wrapped:
-    """What an environment's wrappers make of a batch of observations, and of actions."""
-
-    def __init__(self, env: Any) -> None:
-        layers = list(_layers(env))
-        scaling = (wrappers.RescaleObservation, wrappers.NormalizeObservation)
-        self._maps = [x.observation for x in layers if isinstance(x, scaling)]
-        acting = (wrappers.RescaleAction, wrappers.ClipAction)
-        self._acts = [x.action for x in layers[::-1] if isinstance(x, acting)]
-
-    @staticmethod
-    def can_batch(env: Any) -> bool:
-        """Whether all wrappers do with each row of a batch what they do with a single one."""
-        frozen = all(not getattr(x, "update_running_mean", False) for x in _layers(env))
-        return frozen and all(type(x) in _ROW_BY_ROW for x in _layers(env))
-
-    def observe(self, observed: np.ndarray) -> np.ndarray:
-        """Return ``(n, n_inputs)`` observations as the policy sees them."""
-        for each in self._maps:
-            observed = each(observed)
-        return observed
-
-    def act(self, actions: np.ndarray) -> np.ndarray:
-        """Return ``(n, n_outputs)`` actions as they act."""
-        for each in self._acts:
-            actions = each(actions)
-        return actions
-
-
 _ROW_BY_ROW = (
     wrappers.RescaleObservation, wrappers.NormalizeObservation, wrappers.RescaleAction,
     wrappers.ClipAction, wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker,
 )  # fmt: skip
 
 
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield the wrappers of an environment, the innermost first."""
-    if isinstance(env, gym.Wrapper):
-        yield from _layers(env.env)
-        yield env
+def _row_by_row(env: Any) -> bool:
+    """Whether all wrappers do with each row of a batch what they do with a single one."""
+    layers = stack(env)
+    frozen = all(not getattr(layer, "update_running_mean", False) for layer in layers)
+    return frozen and all(type(layer) in _ROW_BY_ROW for layer in layers)
 
 
 def _between(values: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -11,7 +11,13 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.policies.wrapping import Surroundings, acting_space, title_of
+from llmopt.policies.wrapping import (
+    Surroundings,
+    acting_space,
+    done_through,
+    seen_through,
+    title_of,
+)
 
 MAX_PARAMETERS = 10_000
 """Larger policies are refused: no prompt holds them."""
@@ -112,40 +118,28 @@ class LinearPolicy:
         """Split flat parameters into weights and bias.
 
         Args:
-            params: ``(n_parameters,)`` array-like, or a batch ``(n, n_parameters)``.
+            params: ``(n_parameters,)`` array-like.
 
         Returns:
-            ``W`` of shape ``(..., n_inputs, n_outputs)`` and ``b`` of shape
-            ``(..., n_outputs)``, zero without a bias. Both are copies, in float64.
+            ``W`` of shape ``(n_inputs, n_outputs)`` and ``b`` of shape ``(n_outputs,)``, zero
+            without a bias. Both are copies, in float64.
 
         Raises:
             ParameterError: The number of parameters is wrong.
         """
         flat = np.array(params, dtype=np.float64)
-        if flat.ndim not in (1, 2) or flat.shape[-1] != self.n_parameters:
+        if flat.shape != (self.n_parameters,):
             raise ParameterError(
-                f"got parameters of shape {flat.shape}, expected ({self.n_parameters},) or "
-                f"(n, {self.n_parameters}): {self.n_inputs} inputs"
-                f"{' and a bias' if self.bias else ''} for each of {self.n_outputs} outputs"
+                f"got parameters of shape {flat.shape}, expected ({self.n_parameters},): "
+                f"{self.n_inputs} inputs{' and a bias' if self.bias else ''} for each of "
+                f"{self.n_outputs} outputs"
             )
-        table = flat.reshape(*flat.shape[:-1], self.n_inputs + self.bias, self.n_outputs)
-        if self.bias:
-            return table[..., :-1, :], table[..., -1, :]
-        return table, np.zeros((*flat.shape[:-1], self.n_outputs))
+        table = flat.reshape(-1, self.n_outputs)
+        return (table[:-1], table[-1]) if self.bias else (table, np.zeros(self.n_outputs))
 
     def bind(self, params: Any) -> BoundPolicy:
-        """Fix the parameters: the form that an episode uses.
-
-        Args:
-            params: ``(n_parameters,)`` array-like.
-
-        Raises:
-            ParameterError: The number of parameters is wrong.
-        """
-        weights, bias = self.unpack(params)
-        if weights.ndim != 2:
-            raise ParameterError("one policy has one parameter vector")
-        return BoundPolicy(self, weights, bias)
+        """Fix the parameters, as `unpack` takes them: the form that an episode uses."""
+        return BoundPolicy(self, *self.unpack(params))
 
     def names(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> tuple[str, ...]:
         """Name each flat parameter by what it joins: ``"torque<-angle"``, ``"torque<-bias"``.
@@ -206,7 +200,8 @@ class BoundPolicy:
         """Return the action for one observation, in the form that the environment takes."""
         if self.around is None:
             return self._act(observation)
-        return self.around.do(self._act(self.around.see(observation)))
+        env = self.around.env
+        return done_through(env, self._act(seen_through(env, observation)))
 
     def _act(self, observation: Any) -> Any:
         seen, acts = self.policy.observation_space, self.policy.action_space

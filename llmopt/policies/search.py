@@ -357,10 +357,9 @@ class PolicySearch(FreshStarts):
             params: A point of the search's space. It is not told to the optimizer.
             seeds: Seeds of other starts.
         """
-        named = isinstance(self.policy.observation_space, spaces.Discrete)
         statistics = EpisodeStatistics(
             self.policy,
-            () if named else self._inputs,
+            self._inputs,
             self._outputs,
             max_chars=self._max_feedback,
             detail=self._detail,

@@ -211,6 +211,22 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     return np.ravel(-zero * size), np.ravel(size)
 
 
+def seen_through(env: Env, observation: Any) -> Any:
+    """Return an observation after an environment's wrappers, the innermost first."""
+    for layer in stack(env):
+        if isinstance(layer, gym.ObservationWrapper):
+            observation = layer.observation(observation)
+    return observation
+
+
+def done_through(env: Env, action: Any) -> Any:
+    """Return an action before an environment's wrappers, the outermost first."""
+    for layer in reversed(stack(env)):
+        if isinstance(layer, gym.ActionWrapper):
+            action = layer.action(action)
+    return action
+
+
 # -- wrappers that travel with a policy ------------------------------------------------------
 
 _OBSERVING = {
@@ -258,20 +274,6 @@ class Surroundings:
         env = wrap(_Shell(self.observation_space, self.action_space), kept, self.normal)
         object.__setattr__(self, "wrappers", kept)
         object.__setattr__(self, "env", env)
-
-    def see(self, observation: Any) -> Any:
-        """Return an observation as the policy sees it."""
-        for layer in stack(self.env):
-            if isinstance(layer, gym.ObservationWrapper):
-                observation = layer.observation(observation)
-        return observation
-
-    def do(self, action: Any) -> Any:
-        """Return a policy's action as the environment takes it."""
-        for layer in stack(self.env)[::-1]:
-            if isinstance(layer, gym.ActionWrapper):
-                action = layer.action(action)
-        return action
 
 
 def _name(text: str) -> str:
