@@ -6,8 +6,9 @@ All of them derive from `LLMOptError`, so one ``except`` catches the library's o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from llmopt.text import clean
 
@@ -201,6 +202,26 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered)) or "none"
     more = f", and {left} more" if left > 0 else ""
     return (f"did you mean {near[0]!r}? " if near else "") + f"Valid: {listed}{more}"
+
+
+@contextlib.contextmanager
+def needs(what: str, package: str, *, extra: str = "", otherwise: str = "") -> Iterator[None]:
+    """Say how to install a package where an import inside fails.
+
+    Args:
+        what: What needs it, as the first words of the message.
+        package: Its name.
+        extra: The extra of llmopt that brings it, if one does.
+        otherwise: What else helps, as the last words.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "llmopt":
+            raise  # no package is missing: this is a fault of ours
+        command = install_hint(extra) if extra else f"pip install {package}"
+        said = f"{what} needs {package} ({error}): {command}{otherwise}"
+        raise ImportError(said, name=package) from error
 
 
 def install_hint(extra: str) -> str:

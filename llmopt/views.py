@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, needs
 from llmopt.history import History, Trial
 from llmopt.text import cut
 
@@ -52,13 +52,9 @@ def dataframe(
     trials: Sequence[Trial[Any]], names: Sequence[str], objectives: int
 ) -> pandas.DataFrame:
     """Return one row for each trial; see `LLMOptimizer.trials_dataframe`."""
-    try:
+    without = ". Without it, the same is in `optimizer.trials`"
+    with needs("trials_dataframe()", "pandas", otherwise=without):
         import pandas
-    except ImportError as error:
-        raise ImportError(
-            "trials_dataframe() needs pandas: pip install pandas. Without it, the same is in "
-            "`optimizer.trials`"
-        ) from error
     rows = [
         {
             "number": trial.number,
@@ -87,10 +83,8 @@ def plot(history: History, ax: Axes | None = None) -> Axes:
             "draw the columns of trials_dataframe() against each other"
         )
     if ax is None:
-        try:
+        with needs("plot_history()", "matplotlib"):
             import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("plot_history() needs Matplotlib: pip install matplotlib") from error
         _, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     done = [t for t in history.complete if t.rewards]
     for source, colour in _COLOURS.items():

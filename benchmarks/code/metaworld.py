@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.language import LanguageFeedback, Verdict
-from llmopt.errors import LLMOptError, did_you_mean, install_hint
+from llmopt.errors import LLMOptError, did_you_mean, needs
 
 INNER_STEPS = 20
 """Environment steps that one target pose may take, as in LLF-Bench (metaworld/wrapper.py)."""
@@ -62,13 +62,9 @@ _INSTRUCTIONS = (
 
 
 def _metaworld() -> Any:
-    try:
+    own = " in an environment of its own (it pins mujoco==3.3.0)"
+    with needs("this task", "metaworld", extra="metaworld", otherwise=own):
         return importlib.import_module("metaworld")
-    except ImportError as error:
-        raise ImportError(
-            f"Meta-World is missing: {install_hint('metaworld')} in an environment of its "
-            "own (it pins mujoco==3.3.0)"
-        ) from error
 
 
 def task_names() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmopt.client.api_keys import redact
-from llmopt.errors import install_hint
+from llmopt.errors import needs
 from llmopt.threads import Lock
 
 CONNECT_SECONDS = 20.0
@@ -27,12 +27,8 @@ MOST_BYTES = 32 * 2**20
 
 def load(module: str, package: str) -> Any:
     """Import an SDK."""
-    try:
+    with needs("this model", module, extra=package):
         return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"{module} cannot be imported ({error}): {install_hint(package)}"
-        ) from error
 
 
 _ASKING: ContextVar[bool] = ContextVar("asking", default=False)

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import Any
 
-from llmopt.errors import LLMOptError, install_hint
+from llmopt.errors import needs
 
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -18,10 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the script."""
-    try:
+    with needs("llmopt completion", "shtab", extra="shell"):
         import shtab
-    except ModuleNotFoundError:
-        raise LLMOptError(f"completion needs the package shtab: {install_hint('shell')}") from None
     print(shtab.complete(whole_parser(), shell=args.shell))
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmopt._version import __version__
-from llmopt.errors import LLMOptError, install_hint
+from llmopt.errors import LLMOptError, needs
 from llmopt.service.mcp_tools import AGENT, SearchFolder
 
 _INSTRUCTIONS = f"""\
@@ -48,14 +48,9 @@ def main(args: argparse.Namespace) -> int:
 
 def make_server(searches: SearchFolder) -> Any:
     """Return a server of the official SDK; `ImportError` without the package `mcp` of version 2."""
-    try:
+    with needs("llmopt mcp", "mcp>=2", extra="mcp"):
         from mcp.server.mcpserver import Image, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"llmopt mcp needs the package mcp, version 2 or newer: {install_hint('mcp')}",
-            name="mcp",
-        ) from error
 
     server = MCPServer("llmopt", instructions=_INSTRUCTIONS, version=__version__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.errors import ClientError, LLMOptError, did_you_mean, install_hint
+from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
 from llmopt.files import make_folder, read_mapping, write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
@@ -286,12 +286,9 @@ class SearchFolder:
 
     def plot(self, name: Any) -> bytes:
         """Return a picture of the rewards and the best so far, as PNG."""
-        try:
+        otherwise = "; trials() has the numbers"
+        with needs("a plot", "matplotlib", extra="bench", otherwise=otherwise):
             from matplotlib.figure import Figure
-        except ModuleNotFoundError:
-            raise LLMOptError(
-                f"a plot needs matplotlib: {install_hint('bench')}; trials() has the numbers"
-            ) from None
         with self._search(name) as optimizer:
             history = optimizer.history
         figure = Figure(figsize=(6, 4), layout="constrained")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -158,13 +157,3 @@ class RunTracker(Callback):
 def _by_name(search: Search, trial: Trial) -> Row:
     pairs = zip(search.parameters, trial.values, strict=True)
     return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
-
-
-@contextlib.contextmanager
-def needs(package: str, name: str) -> Iterator[None]:
-    """Say how to install the package that an import inside lacks."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        said = f'{name} needs the package {package}: pip install "{package}"'
-        raise ImportError(said, name=package) from error

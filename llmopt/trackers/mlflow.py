@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from llmopt.errors import needs
 from llmopt.history import Trial
-from llmopt.trackers.callback import Row, RunTracker, Search, needs
+from llmopt.trackers.callback import Row, RunTracker, Search
 
 _AT_ONCE = 100  # parameters that MLflow takes in one call
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
@@ -32,7 +33,7 @@ class MLflow(RunTracker):
     def __init__(
         self, experiment: str = "llmopt", *, tracking_uri: str | None = None, children: bool = True
     ) -> None:
-        with needs("mlflow", "MLflow()"):
+        with needs("MLflow()", "mlflow"):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
         super().__init__()

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from llmopt.errors import needs
 from llmopt.search.meter import Spent
-from llmopt.trackers.callback import Callback, Search, needs
+from llmopt.trackers.callback import Callback, Search
 
 # What the conventions call a provider where its name here is another.
 _PROVIDERS = {
@@ -40,7 +41,7 @@ class Telemetry(Callback):
     def __init__(
         self, *, content: bool = False, tracer_provider: Any = None, meter_provider: Any = None
     ) -> None:
-        with needs("opentelemetry-api", "Telemetry()"):
+        with needs("Telemetry()", "opentelemetry-api"):
             from opentelemetry import metrics, trace
         self._trace = trace
         self._content = content

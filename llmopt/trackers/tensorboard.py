@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llmopt.errors import needs
 from llmopt.history import Trial
-from llmopt.trackers.callback import Row, RunTracker, Search, needs
+from llmopt.trackers.callback import Row, RunTracker, Search
 
 
 class TensorBoard(RunTracker):
@@ -20,7 +21,7 @@ class TensorBoard(RunTracker):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
-        with needs("tensorboard", "TensorBoard()"):
+        with needs("TensorBoard()", "tensorboard"):
             from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
             from tensorboard.plugins.text import metadata
             from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmopt.errors import needs
 from llmopt.history import Trial
-from llmopt.trackers.callback import Row, RunTracker, Search, needs
+from llmopt.trackers.callback import Row, RunTracker, Search
 
 
 class WeightsAndBiases(RunTracker):
@@ -17,7 +18,7 @@ class WeightsAndBiases(RunTracker):
     """
 
     def __init__(self, project: str = "llmopt", **options: Any) -> None:
-        with needs("wandb", "WeightsAndBiases()"):
+        with needs("WeightsAndBiases()", "wandb"):
             import wandb
         super().__init__()
         self._wandb: Any = wandb

@@ -23,7 +23,7 @@ from llmopt.code.reward.reward import (
     summarise,
     training_broke,
 )
-from llmopt.errors import LLMOptError, install_hint
+from llmopt.errors import LLMOptError, needs
 from llmopt.text import first_line
 
 _ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
@@ -33,13 +33,9 @@ ALGORITHMS = tuple(_ACTIONS)
 def _algorithm(name: str) -> Any:
     if name not in ALGORITHMS:
         raise LLMOptError(f"algorithm {name!r}: expected one of {', '.join(ALGORITHMS)}")
-    try:
+    linear = ", or train a linear policy (--trainer linear)"
+    with needs("this trainer", "stable-baselines3", extra="sb3", otherwise=linear):
         return getattr(importlib.import_module("stable_baselines3"), name)
-    except ImportError as error:
-        raise ImportError(
-            f"stable-baselines3 cannot be imported ({error}): {install_hint('sb3')}, or train "
-            "a linear policy (--trainer linear)"
-        ) from error
 
 
 def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
