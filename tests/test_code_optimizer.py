@@ -783,11 +783,13 @@ def test_what_is_wrong_with_a_journal_is_told_by_its_line(tmp_path, kind, change
 
 def test_a_template_is_rendered_in_a_sandbox(tmp_path):
     mark = tmp_path / "mark"
-    payload = f"{{{{ cycler.__init__.__globals__.os.popen('touch {mark}').read() }}}}"
-    optimizer, client = make(fenced("return 1.0"), template=payload)
-    with optimizer, pytest.raises(TemplateError, match="unsafe"):
-        optimizer.ask()
-    assert client.requests == []
+    touch = f"{{{{ cycler.__init__.__globals__.os.popen('touch {mark}').read() }}}}"
+    endless = "{% for a in range(999999) %}{% for b in range(999999) %}{% endfor %}{% endfor %}"
+    for payload, said in ((touch, "unsafe"), (endless, "turns")):
+        optimizer, client = make(fenced("return 1.0"), template=payload)
+        with optimizer, pytest.raises(TemplateError, match=said):
+            optimizer.ask()
+        assert client.requests == []
     assert not mark.exists()
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import jinja2
 import numpy as np
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Message
@@ -18,6 +17,7 @@ from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
+from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.space import Space
 from llmopt.text import estimate_tokens
 
@@ -134,6 +134,11 @@ class CodePrompt:
             "the documentation, lower max_output_tokens, or take a model with a longer context"
         )
 
+    def _compiled(self) -> jinja2.Template:
+        if self.template:
+            return _environment().from_string(self.template)
+        return _environment().get_template("code_function.j2")
+
     def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield how many best, latest and listed tries, and characters of feedback, are shown."""
         yield from ((self.best, n, _LISTED, _FEEDBACK) for n in range(self.latest, 0, -1))
@@ -157,43 +162,37 @@ class CodePrompt:
         last = last[len(last) - latest :] if latest else []
         whole = feedback if feedback < _FEEDBACK else 4 * _FEEDBACK
         space = self.space
+        variables = dict(
+            instruction=self.instruction,
+            objective=self.objective,
+            scoring=self.scoring,
+            direction=self.direction,
+            hint=self.hint,
+            functions=[_described(f) for f in self.functions],
+            documentation=self.documentation,
+            imports=self.imports,
+            variables=(
+                list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
+            ),
+            samples=list(_samples(self.functions)),
+            log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
+            spread=any(t.samples for t in trials),
+            turn=turn,
+            best=[_shown(t, feedback, space) for t in top],
+            latest=[_shown(t, feedback, space) for t in last],
+            current=_shown(current, whole, space) if current is not None else None,
+            answer=(_JSON if self.answer == "json" else _FENCED)
+            + (_VALUES[self.answer] if space else ""),
+        )
         try:
-            template = (
-                _environment().from_string(self.template)
-                if self.template
-                else _environment().get_template("code_function.j2")
-            )
-            return template.render(
-                instruction=self.instruction,
-                objective=self.objective,
-                scoring=self.scoring,
-                direction=self.direction,
-                hint=self.hint,
-                functions=self.functions,
-                documentation=self.documentation,
-                imports=self.imports,
-                variables=(
-                    list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
-                ),
-                samples=list(_samples(self.functions)),
-                log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
-                spread=any(t.samples for t in trials),
-                turn=turn,
-                best=[_shown(t, feedback, space) for t in top],
-                latest=[_shown(t, feedback, space) for t in last],
-                current=_shown(current, whole, space) if current is not None else None,
-                answer=(_JSON if self.answer == "json" else _FENCED)
-                + (_VALUES[self.answer] if space else ""),
-            )
+            return _environment().render(self._compiled(), variables)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the prompt's template cannot be rendered: {error}") from error
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    return ImmutableSandboxedEnvironment(
-        loader=jinja2.PackageLoader("llmopt.code"), undefined=jinja2.StrictUndefined
-    )
+def _environment() -> TemplateEnvironment:
+    return TemplateEnvironment(jinja2.PackageLoader("llmopt.code"), {})
 
 
 def complaint(reason: str, answer: AnswerFormat) -> str:
@@ -222,6 +221,12 @@ def _score(trial: CodeTrial) -> str | None:
         return None
     error = standard_error(trial.samples)
     return f"{trial.reward:.6g}" + (f" ± {error:.2g}" if error is not None else "")
+
+
+def _described(function: Function) -> Mapping[str, str]:
+    first, *rest = function.doc.splitlines() or [""]
+    doc = "\n".join([first, *(f"    {line}" if line else "" for line in rest)])
+    return {"signature": function.signature, "doc": doc, "output": str(function.output)}
 
 
 def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
