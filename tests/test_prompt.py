@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tiny_gguf import write_tiny_gguf
 
 from llmopt import LLMOptimizer, ScriptedClient
-from llmopt.client.base import Message, Request
 from llmopt.client.local import LocalClient
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
@@ -25,8 +24,6 @@ from llmopt.prompt import (
     PROMPTS,
     Complaint,
     Prompt,
-    Query,
-    Reading,
     Selection,
     Situation,
     estimate_tokens,
@@ -634,25 +631,6 @@ def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
 # Reading
 
 
-def test_functions_of_fewer_arguments_read_too():
-    reading = Reading((1.0,), "", False)
-    request = Request((Message("user", "?"),))
-    given = []
-
-    def of_text(text):
-        given.append((text,))
-        return reading
-
-    def of_sample(text, sample_index):
-        given.append((text, sample_index))
-        return reading
-
-    for read in (of_text, of_sample):
-        assert Query(request, read).read("a") == reading
-        assert replace(Query(request, read), request=request).read("b", 2, ["a"]) == reading
-    assert given == [("a",), ("b",), ("a", 0), ("b", 2)]
-
-
 @pytest.mark.parametrize("name", ["columns", "props"])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
@@ -668,7 +646,7 @@ def test_reading_in_any_order_gives_the_same(name, data):
 
     def read(i):
         try:
-            return query.read(texts[i], i, texts[:i])
+            return query.read(texts[i], *((i, texts[:i]) if query.placed else ()))
         except ParseError as error:
             return error.reason
 

@@ -204,8 +204,8 @@ class AnswerReader:
     most: int = 1  # the most points in one answer
     first: int = 1  # number of the first point that is asked for, from 1
 
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        """Return the points of a reply, whatever the replies beside it.
+    def __call__(self, text: str) -> Reading:
+        """Return the points of a reply.
 
         Raises:
             ParseError: There is no point in it that can be used: it names a parameter or a point

@@ -182,7 +182,8 @@ class ColumnsPrompt:
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if not numeric:
-            return Query(Request(messages=()), _reader_of_choices(situation), drawn=True)
+            draw = _reader_of_choices(situation)
+            return Query(Request(messages=()), draw, drawn=True, placed=True)
         few = len(situation.history.complete) < FEWEST
         choices = [d.count for d in dimensions if isinstance(d, Categorical)]
         # Rows of letters hold choices, too, where there is a letter for each.
@@ -216,7 +217,7 @@ class ColumnsPrompt:
         base = space.conform(point)
         there = [value is not ABSENT for value in base]
         chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
-        at_random = Query(Request(messages=()), lambda *_: Reading(base, "", False), drawn=True)
+        at_random = Query(Request(messages=()), lambda _: Reading(base, "", False), drawn=True)
         if not chosen:
             return at_random
         part = _part(situation, chosen, there)
@@ -244,7 +245,8 @@ class ColumnsPrompt:
             rows = frame.rows(_shown_points(best[:k], space))[::-1]
             return _Lines((*map(write_row, rows), ""), range(len(space)), frame)
 
-        return Query(*self._ask(situation, situation.model, whole, render, len(best), 1.0)[1:])
+        _, request, read = self._ask(situation, situation.model, whole, render, len(best), 1.0)
+        return Query(request, read, placed=True)
 
     def _ask_lines(self, situation: Situation) -> Query:
         """Ask for one letter after each line."""
@@ -281,7 +283,7 @@ class ColumnsPrompt:
         wide = wide and shown.frame.axes is not None
         read: Callable[..., Reading] = _widening(line, situation) if wide else line
         if len(shown.asked) == len(space):
-            return Query(request, read)
+            return Query(request, read, placed=True)
 
         def whole_row(text: str, sample_index: int) -> str:
             """Return the letters of an answer among those of the other parameters, drawn."""
@@ -296,7 +298,7 @@ class ColumnsPrompt:
             before = [whole_row(t, i) for i, t in enumerate(earlier)]
             return read(whole_row(text, sample_index), sample_index, before)
 
-        return Query(request, read_part)
+        return Query(request, read_part, placed=True)
 
     def _ask(
         self,

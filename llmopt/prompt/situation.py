@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from llmopt.arguments import whole_number
@@ -72,46 +70,23 @@ class Query:
 
     Attributes:
         request: What to send.
-        read: ``read(text, sample_index=0, earlier=())`` turns one sample of the reply into a
-            point, with further ones in `Reading.more` where the answer gives several, and
-            raises `ParseError` where there is none. It keeps no state: samples may
-            be read in any order, and again. `sample_index` counts the samples of the reply
-            from 0. `earlier` holds the texts before this one: a line that was there before is
-            placed elsewhere in its cells, so that both can be used. A function that takes
-            the text alone, or the text and the index, may be given, too.
+        read: ``read(text)`` turns one sample of the reply into a point, with further ones in
+            `Reading.more` where the answer gives several, and raises `ParseError` where there
+            is none. It keeps no state: samples may be read in any order, and again.
         code: Returns the Python of an answer that gives no point, or nothing; ``None`` where no
             answer may be Python.
         drawn: Whether the prompt draws its points with no model. Then nothing is sent, and
             they are read from empty texts.
+        placed: Whether ``read(text, sample_index, earlier)`` also takes the place of a sample
+            among those of the reply, from 0, and the texts before it: a line that was there
+            before is placed elsewhere in its cells, so that both can be used.
     """
 
     request: Request
     read: Callable[..., Reading]
     drawn: bool = False
     code: Callable[[str], str] | None = None
-
-    def __post_init__(self) -> None:
-        count = next((n for n in (3, 2) if _takes(self.read, n)), 1)
-        if count < 3:
-            object.__setattr__(self, "read", partial(_read_with, self.read, count))
-
-
-def _takes(read: Callable[..., Reading], count: int) -> bool:
-    try:
-        inspect.signature(read).bind(*range(count))
-    except (TypeError, ValueError):  # a ValueError: it does not say what it takes
-        return False
-    return True
-
-
-def _read_with(
-    read: Callable[..., Reading],
-    count: int,
-    text: str,
-    sample_index: int = 0,
-    earlier: Sequence[str] = (),
-) -> Reading:
-    return read(*(text, sample_index, earlier)[:count])
+    placed: bool = False
 
 
 @runtime_checkable

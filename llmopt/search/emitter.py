@@ -404,7 +404,8 @@ class ModelEmitter(Metered):
             self._meter.count_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
-            first = query.read(completion.text, len(earlier), earlier)
+            place = (len(earlier), earlier) if query.placed else ()
+            first = query.read(completion.text, *place)
         except ParseError as error:
             kind, reason = "unreadable", error.reason
             if withheld:
