@@ -79,21 +79,15 @@ def test_targets_are_counted_by_seed():
     assert math.isnan(unknown[0])
 
 
-def test_costs_are_summed_over_seeds():
+def test_costs_are_means_over_runs():
     def usage(**spent):
         return {"requests": 2, "prompt_tokens": 10, "completion_tokens": 1, "cost": 0.5, **spent}
 
     lines = [line("llm-opro", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)]
-    runs = runs_of(lines)[MODEL]
-    assert runs.total("usage", "requests") == 4
-    assert runs.mean("usage", "prompt_tokens") == 10
-    assert runs.mean("seconds", "evaluating") == 2
-    assert runs.cost == 1.0
-    assert runs.fallback_share == 0.25
-    unknown = runs_of([*lines, line("llm-opro", 2, usage=usage(cost=None))])[MODEL]
-    assert unknown.cost is None
-    plain = runs_of([line()])[CMA]
-    assert (plain.cost, plain.fallback_share, plain.total("usage", "requests")) == (0.0, None, 0.0)
+    assert report_runs.costs(lines, True) == ["2", "10", "1", "$0.5000", "25.0 %"]
+    unknown = report_runs.costs([*lines, line("llm-opro", 2, usage=usage(cost=None))], True)
+    assert unknown[3] == "unknown"
+    assert report_runs.costs([line()], False) == ["–"] * 5
 
 
 # -- of many ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -86,33 +86,8 @@ class Runs:
             return [math.nan] * len(self.lines)
         return [evaluations_to(curve, target) for curve in self.curves]
 
-    def total(self, *path: str) -> float:
-        """Sum of one number of the lines, such as ``total("usage", "requests")``."""
-        total = 0.0
-        for line in self.lines.values():
-            value: Any = line
-            for key in path:
-                value = (value or {}).get(key)
-            total += value or 0.0
-        return total
 
-    def mean(self, *path: str) -> float:
-        """Mean over the seeds of one number of the lines."""
-        return self.total(*path) / len(self.lines)
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars of all requests; ``None`` where the price is not known."""
-        costs = [(line.get("usage") or {"cost": 0.0})["cost"] for line in self.lines.values()]
-        return None if any(c is None for c in costs) else float(sum(costs))
-
-    @property
-    def fallback_share(self) -> float | None:
-        """Share of the points asked of a model, or its stand-in, that were drawn at random."""
-        counts = [line["sources"] for line in self.lines.values() if line["sources"]]
-        asked = sum(c.get("llm", 0) + c.get("fallback", 0) for c in counts)
-        return sum(c.get("fallback", 0) for c in counts) / asked if asked else None
-
+COSTS = ("requests a run", "prompt tokens", "answer tokens", "cost a run", "fallback")
 
 Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
 """Runs by problem and label, as `group` returns them."""
@@ -132,6 +107,22 @@ def score(line: Mapping[str, Any]) -> float:
     if line["heldout"] is not None:
         return float(line["heldout"])
     return min((m for m in line["means"] if m is not None), default=-math.inf)
+
+
+def costs(lines: Collection[Mapping[str, Any]], asks_model: bool) -> list[str]:
+    """Return what the runs of a method took, as tables show it: the columns `COSTS`."""
+    row = ["–"] * 4
+    if asks_model:
+        usages = [line["usage"] or {} for line in lines]
+        names = ("requests", "prompt_tokens", "completion_tokens")
+        row = [f"{np.mean([usage.get(n, 0) for usage in usages]):,.0f}" for n in names]
+        dollars = [usage.get("cost", 0.0) for usage in usages]
+        total = sum(cost or 0.0 for cost in dollars)
+        known = f"${total / len(lines):.4f}" if total else "free"
+        row.append("unknown" if None in dollars else known)
+    sources = [line["sources"] for line in lines]
+    lost, given = (sum(c.get(kind, 0) for c in sources) for kind in ("fallback", "llm"))
+    return [*row, f"{100 * lost / (lost + given):.1f} %" if lost + given else "–"]
 
 
 def label_of(line: Mapping[str, Any]) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.report.lines import (
+    COSTS,
     Grouped,
     ReportError,
     Runs,
+    costs,
     every,
     first_model,
     group,
@@ -51,7 +53,7 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
     if len(grouped) > 1:
         said, table = methods_table(grouped, model)
         text += ["", said, "", *table.markdown()] if len(table.rows) > 1 else []
-    text += _markdown_costs(grouped)
+    text += _costs(grouped)
     for note in notes(grouped):
         text += ["", note]
     if source:
@@ -121,34 +123,22 @@ def methods_table(grouped: Grouped, model: str | None) -> tuple[str, Table]:
     return text, Table.of(head, rows)
 
 
-def _markdown_costs(grouped: Grouped) -> list[str]:
-    """Say what the models cost, and how many of their points they did not deliver."""
-    owns: dict[str, list[Runs]] = {}
+def _costs(grouped: Grouped) -> list[str]:
+    """Say what a run of each model took."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
     for runs in every(grouped):
         if runs.asks_model:
-            owns.setdefault(runs.label, []).append(runs)
-    text: list[str] = []
-    for label, many in owns.items():
-        count = sum(len(runs.lines) for runs in many)
-        spent = {
-            name: sum(runs.total("usage", name) for runs in many) / count
-            for name in ("requests", "prompt_tokens", "completion_tokens")
-        }
-        costs = [runs.cost for runs in many]
-        total = sum(c for c in costs if c is not None)
-        cost = f"${total / count:.4f}" if total else "no money"
-        cost = "an unknown cost" if None in costs else cost
-        sources = [line["sources"] for runs in many for line in runs.lines.values()]
-        lost = sum(counts.get("fallback", 0) for counts in sources)
-        asked = lost + sum(counts.get("llm", 0) for counts in sources)
-        text += [
-            "",
-            f"A run of {label} took {spent['requests']:,.0f} requests, "
-            f"{spent['prompt_tokens']:,.0f} prompt and {spent['completion_tokens']:,.0f} answer "
-            f"tokens and {cost} (means over {count} runs). Fallback: {lost:,} of the {asked:,} "
-            "points asked of it were not delivered, and drawn at random instead.",
-        ]
-    return text
+            lines.setdefault(runs.label, []).extend(runs.lines.values())
+    if not lines:
+        return []
+    rows = [[label, *costs(own, True)] for label, own in lines.items()]
+    return [
+        "",
+        "What a run of a model took (means). Fallback is the share of its points that it did not "
+        "deliver, and that were drawn at random instead.",
+        "",
+        *Table.of(["method", *COSTS], rows).markdown(),
+    ]
 
 
 def _plain(text: str) -> str:

@@ -20,6 +20,7 @@ from llmopt.benchmarks.report.lines import (
     ProblemKey,
     ReportError,
     Runs,
+    costs,
     every,
     first_model,
     group,
@@ -90,7 +91,6 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
         ],
         films=_films(grouped, gif) if gif else [],
         said=_explanations(grouped, named),
-        silent=_silent(grouped),
         most_said=_SAID,
     )
 
@@ -168,24 +168,17 @@ def _method_row(runs: Runs) -> list[str]:
     has_target = not any(map(math.isnan, runs.to_target))
     points = runs.problem.evaluations + runs.problem.warmup
     to_target = f"> {points:,}" if math.isinf(median) else f"{median:,.0f}"
-    asks = runs.asks_model
-    asked = (runs.mean("usage", f"{n}") for n in ("requests", "prompt_tokens", "completion_tokens"))
-    cost = "–"
-    if asks:
-        total = runs.cost
-        cost = f"${total / len(runs.lines):.4f}" if total else "free"
-        cost = "unknown" if total is None else cost
-    share = runs.fallback_share
+    lines = list(runs.lines.values())
+    *spent, fallback = costs(lines, runs.asks_model)
     return [
         runs.label,
         *(_spread(values) for values in (runs.heldout, selected)),
-        *((f"{reached} of {len(runs.lines)}", to_target) if has_target else ("–", "–")),
-        f"{runs.mean('episodes'):,.0f}",
-        *(f"{value:,.0f}" if asks else "–" for value in asked),
-        cost,
-        number(runs.mean("seconds", "proposing")),
-        "–" if share is None else f"{100 * share:.1f} %",
-        f"{runs.total('failures'):,.0f}",
+        *((f"{reached} of {len(lines)}", to_target) if has_target else ("–", "–")),
+        f"{np.mean([line['episodes'] for line in lines]):,.0f}",
+        *spent,
+        number(float(np.mean([line["seconds"]["proposing"] for line in lines]))),
+        fallback,
+        f"{sum(line.get('failures', 0) for line in lines):,.0f}",
     ]
 
 
@@ -232,16 +225,6 @@ def _explanations(grouped: Grouped, named: Mapping[ProblemKey, str]) -> list[dic
                 parts.append({"title": title, "count": len(texts), "texts": shown})
                 break
     return parts
-
-
-def _silent(grouped: Grouped) -> list[str]:
-    """Return the models that said nothing on some problem."""
-    silent = (
-        runs.label
-        for runs in every(grouped)
-        if runs.group == "model" and not any(x["explanations"] for x in runs.lines.values())
-    )
-    return list(dict.fromkeys(silent))
 
 
 def _return_of(line: Mapping[str, Any], index: int) -> str:
