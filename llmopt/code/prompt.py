@@ -134,11 +134,6 @@ class CodePrompt:
             "the documentation, lower max_output_tokens, or take a model with a longer context"
         )
 
-    def _compiled(self) -> jinja2.Template:
-        if self.template:
-            return _environment().from_string(self.template)
-        return _environment().get_template("code_function.j2")
-
     def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield how many best, latest and listed tries, and characters of feedback, are shown."""
         yield from ((self.best, n, _LISTED, _FEEDBACK) for n in range(self.latest, 0, -1))
@@ -185,14 +180,18 @@ class CodePrompt:
             + (_VALUES[self.answer] if space else ""),
         )
         try:
-            return _environment().render(self._compiled(), variables)
+            return _compiled(self.template)(variables)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the prompt's template cannot be rendered: {error}") from error
 
 
-@functools.cache
-def _environment() -> TemplateEnvironment:
-    return TemplateEnvironment(jinja2.PackageLoader("llmopt.code"), {})
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str) -> Callable[[dict[str, Any]], str]:
+    """Return what renders a template; the shipped one for an empty source."""
+    environment = TemplateEnvironment(jinja2.PackageLoader("llmopt.code"), {})
+    shipped = "code_function.j2"
+    template = environment.from_string(source) if source else environment.get_template(shipped)
+    return functools.partial(environment.render, template)
 
 
 def complaint(reason: str, answer: AnswerFormat) -> str:
