@@ -665,3 +665,15 @@ def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
         assert one == other
         if number == 30:  # another search in between
             assert evidence(past=past).log == evidence().log
+
+
+def test_a_prompt_lays_out_what_is_new_alone():
+    counted, prompt = [], get_prompt("words", log_tokens=900)
+    facts = ModelFacts("m", count_tokens=lambda text: counted.append(text) or estimate_tokens(text))
+    points = [(i % 7 - 3.0, 0.5, 3) for i in range(400)]
+    made = tuple(trial(i, p, float(i % 11), feedback="it fell.") for i, p in enumerate(points))
+    for n in range(300, 331):
+        prompt.prepare(Situation.after(History(made[:n]), SPACE, facts))
+        if n == 300:
+            counted.clear()
+    assert len(counted) <= 2 * 30  # the entry with its notes, and once it is old without
