@@ -10,7 +10,7 @@ from stubs import in_threads
 from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Message, Request
 from llmopt.client.faults import Fault, parse_duration, parse_retry_after
-from llmopt.client.learned import Change, Learned
+from llmopt.client.refusals import Change, Learned
 from llmopt.client.transport import RateLimiter, merged
 
 

@@ -32,7 +32,14 @@ from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.local import LocalClient
 from llmopt.client.model_facts import ModelFacts
-from llmopt.client.network import LEVELS, Network, NetworkClient, draw_choices, features, read_line
+from llmopt.client.small_network import (
+    LEVELS,
+    Network,
+    NetworkClient,
+    draw_choices,
+    features,
+    read_line,
+)
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation

@@ -29,7 +29,7 @@ from llmopt import (
     StorageError,
 )
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
-from llmopt.client.network import NetworkClient
+from llmopt.client.small_network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.search.ask_options import AskOptions

@@ -14,7 +14,7 @@ from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
-from llmopt.client.network import letter_ranges
+from llmopt.client.small_network import letter_ranges
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
 from llmopt.prompt import ColumnsPrompt, Situation, get_prompt

@@ -12,7 +12,7 @@ import numpy as np
 
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.client.network import draw_rows
+from llmopt.client.small_network import draw_rows
 from llmopt.search.cma import CMA
 
 

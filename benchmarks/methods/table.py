@@ -28,7 +28,7 @@ from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
-from llmopt.client.network import NetworkClient
+from llmopt.client.small_network import NetworkClient
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
 from llmopt.search.cma import CMA

@@ -33,7 +33,7 @@ from llmopt.client.llama import (
     wait_for_loads,
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
-from llmopt.client.network import draw_choices
+from llmopt.client.small_network import draw_choices
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes
 from llmopt.text import clean

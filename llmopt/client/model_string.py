@@ -46,7 +46,7 @@ class Provider(NamedTuple):
 _OTHERS = (
     ("embedded", "embedded_client", "smollm2",
      ": SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key"),
-    ("network", "NetworkClient", "network",
+    ("small_network", "NetworkClient", "network",
      ": 80,000 weights for searches of numbers, in this package, no key, no words"),
     ("local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
     ("folder", "FolderClient", "folder:",

@@ -16,10 +16,10 @@ from llmopt.client.base import Reply, Request, Style
 from llmopt.client.call import note_paid, priced, take_call
 from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
-from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.prefix_cache import WORTH_CACHING
 from llmopt.client.prices import Price, get_price
+from llmopt.client.refusals import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
 from llmopt.client.transport import (
     CONNECT_SECONDS,
     RateLimiter,
@@ -90,7 +90,7 @@ class RemoteClient:
     was paid for and is counted. One with no completion at all is malformed, hence retryable.
 
     A parameter that the model refuses is left out from then on, with one warning, and a cap on the
-    answer that is too large is lowered; see `llmopt.client.learned`. Hidden reasoning counts
+    answer that is too large is lowered; see `llmopt.client.refusals`. Hidden reasoning counts
     against the cap at every provider: `Request.max_tokens` is sent with `reasoning_tokens` on top,
     and with more, up to 131,072, once a sample was all reasoning and no text, until eight answers
     in a row did not need it.

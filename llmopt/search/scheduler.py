@@ -21,9 +21,9 @@ from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
 from llmopt.search.history_follower import FAILED, Follower, rank_of
-from llmopt.search.network import NetworkEmitter
 from llmopt.search.numeric import next_points
 from llmopt.search.refine import RefineEmitter
+from llmopt.search.small_network import NetworkEmitter
 from llmopt.space import Space
 
 Partner = Literal["cma", "refine", "network"]

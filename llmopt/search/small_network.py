@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from numpy.random import Generator
 
-from llmopt.client.network import NetworkClient
+from llmopt.client.small_network import NetworkClient
 from llmopt.history import History, Proposal, Source
 from llmopt.search.emitter import ModelEmitter, Taken
 from llmopt.space import Space
