@@ -46,7 +46,12 @@ _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 def learned(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that count for start-up and for the search space."""
-    return [t for t in trials if t.state in _STATES and not is_stopped(t)]
+    return list(filter(is_learned, trials))
+
+
+def is_learned(trial: FrozenTrial) -> bool:
+    """Whether a trial counts for start-up and for the search space."""
+    return trial.state in _STATES and not is_stopped(trial)
 
 
 def known_params(trial: FrozenTrial, space: StudySpace) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import inspect
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Unpack
 
@@ -26,7 +27,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker, Begun
-from llmopt.adapters.optuna.history import known_params, learned, recommended
+from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
@@ -398,7 +399,8 @@ class LLMSampler(BaseSampler):
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""
-        return len(learned(trials)) >= self.n_startup_trials
+        wanted = self.n_startup_trials
+        return sum(1 for _ in islice(filter(is_learned, trials), wanted)) == wanted
 
     def _draw_together(
         self, trial: FrozenTrial, search_space: Distributions, given: Mapping[str, Any]

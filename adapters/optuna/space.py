@@ -20,6 +20,7 @@ from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
 from llmopt.space.branches import BranchedSpace, Condition, find_conditions
 from llmopt.space.constraints import Constraint
+from llmopt.space.layout import check_names
 from llmopt.space.values import ABSENT
 
 # Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
@@ -84,7 +85,8 @@ def read_space(space: Mapping[str, BaseDistribution | Dimension] | Space) -> Dis
 def trouble_with(name: str, distribution: BaseDistribution) -> str:
     """Return why a model cannot be asked for this parameter; empty if it can."""
     try:
-        Space({name: dimension(distribution)})
+        check_names([name])
+        dimension(distribution)
     except SpaceError as error:
         return str(error)
     return ""
