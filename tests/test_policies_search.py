@@ -194,7 +194,7 @@ def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"words": "some"}, "expected 'all', 'names' or 'none'"),
+        ({"words": "some"}, "expected one of 'all', 'names', 'none'"),
         ({"starts": 0}, "starts=0: expected a whole number from 1 to 1,000,000"),
         ({"starts": 10**30}, "expected a whole number from 1 to 1,000,000"),
         ({"max_steps": 0}, "max_steps=0: expected a whole number of at least 1"),

@@ -338,7 +338,6 @@ def evaluate_policy(
     *,
     cap: int = STEP_CAP,
     success: Callable[[float, dict[str, Any]], bool] | None = None,
-    name: str | None = None,
     every: bool = False,
     statistics: Callable[[], EpisodeStatistics] | None = None,
 ) -> PolicyScore:
@@ -347,13 +346,12 @@ def evaluate_policy(
     The words of a `LanguageFeedback` depend on the candidate's number and the start's alone.
 
     Args:
-        candidate: The policy.
+        candidate: The policy, its first function.
         env: The environment that counts.
         seeds: Seed of each episode's start. Use other ones to report than to select, and none
             that code could guess (`llmopt.code.secret_seeds.Starts`).
         cap: Largest number of steps.
         success: See `run_episode`.
-        name: Which of several functions; the first by default.
         every: Go on after a failure, so that a report is on all of the starts.
         statistics: Makes what watches all steps and says what the policy did in them.
 
@@ -363,7 +361,6 @@ def evaluate_policy(
     Raises:
         ValueError: There are no seeds.
     """
-    function = name or candidate.functions[0].name
     episodes: list[CodeEpisode] = []
     watch = statistics() if statistics is not None else None
     for number, seed in enumerate(seeds):
@@ -376,8 +373,7 @@ def evaluate_policy(
             lost = CodeEpisode(seed, None, 0, FAILED, words, error, True, number=number)
             episodes.append(replace(lost, feedback=words))
         else:
-            act = candidate.function(function)
-            episodes.append(run_episode(act, env, seed, cap, success, watch, number))
+            episodes.append(run_episode(candidate, env, seed, cap, success, watch, number))
         if episodes[-1].failure and not every:
             break
     if not episodes:

@@ -35,7 +35,6 @@ class FreshStarts:
     starts: Sequence[int]
     _parameters: PolicySpace
     _evaluator: Evaluator
-    _requests: int | None
     _finishing: Literal["auto", "off"] | None
     # In a check that was passed: the point, its starts, what came of it.
     _passed: tuple[tuple[Any, ...], int, Evaluation, str] | None = None
@@ -102,7 +101,8 @@ class FreshStarts:
 
         A point that failed there and is recommended all the same is not tried again.
         """
-        asked = self._requests is not None and self.optimizer.usage.requests >= self._requests
+        most = self.optimizer._options.requests
+        asked = most is not None and self.optimizer.usage.requests >= most
         if asked or left < 2 or not best.samples or best.values in self._checks():
             return None
         size = min(CHECKED, left) * len(self.starts)

@@ -13,19 +13,17 @@ In five lines::
 from __future__ import annotations
 
 import inspect
-import math
-import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
+from llmopt.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
@@ -167,17 +165,15 @@ class PolicySearch(FreshStarts):
         check_names("PolicySearch", options, (*own, *SearchOptions.names()))
         one_of("finish", finish, FINISHES)
         self._finishing = finish
-        if words not in ("all", "names", "none"):
-            raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
+        one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
         seed = whole_number("seed", seed, 0, MOST_SEED)
         max_words = whole_number("max_words", max_words, 0)
         max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:
             max_steps = whole_number("max_steps", max_steps, 1)
-        most: Any = ceiling
-        if not (most is None or (isinstance(most, numbers.Real) and math.isfinite(most))):
-            raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
+        if ceiling is not None:
+            number("ceiling", ceiling)
         self._make = EnvMaker(env, wrappers)
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
         self.seed = seed
@@ -216,7 +212,6 @@ class PolicySearch(FreshStarts):
             measure=self._usual_sizes,
             stored=begun.get("space"),
         )
-        self._requests: int | None = options.get("requests")
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
