@@ -8,7 +8,7 @@ from wire import Drip, Say, anthropic_body, anthropic_error
 
 from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.base import Message, Request
-from llmopt.client.prefix_cache import blocks
+from llmopt.client.request_form import blocks
 
 __all__ = ["no_proxies", "server"]
 

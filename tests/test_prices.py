@@ -11,7 +11,7 @@ import pytest
 
 from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, Message, Reply, Request
-from llmopt.client.call import priced
+from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price, get_price, price_list, price_source, set_price
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from llmopt import Categorical, Float, Int, Space
 from llmopt.client.anthropic import AnthropicClient
-from llmopt.client.call import closed
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.openai import OpenAIClient
+from llmopt.client.request_form import closed
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt

@@ -8,11 +8,10 @@ from urllib.parse import quote
 
 from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
-from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import MalformedBody
-from llmopt.client.prefix_cache import in_blocks
-from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
+from llmopt.client.request_form import closed, in_blocks
 from llmopt.client.transport import load, merged, whole_body
 
 _FINISH: dict[str, FinishReason] = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
-from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import BOTH, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, headers_of, parse_duration, words
-from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
+from llmopt.client.request_form import closed
 from llmopt.client.transport import http_options, load, merged
 
 FINISH: dict[str, FinishReason] = {

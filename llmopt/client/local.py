@@ -22,7 +22,6 @@ import numpy as np
 
 from llmopt.arguments import one_of
 from llmopt.client.base import Completion, Reply, Request, Style
-from llmopt.client.call import take_call
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.llama import (
     EXITING,
@@ -33,6 +32,7 @@ from llmopt.client.llama import (
     wait_for_loads,
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
+from llmopt.client.payment import take_call
 from llmopt.client.small_network import draw_choices
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes

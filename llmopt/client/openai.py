@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
-from llmopt.client.call import closed, finish
 from llmopt.client.endpoint import (
     CUSTOM_KEY_VARIABLE,
     LISTS,
@@ -24,9 +23,9 @@ from llmopt.client.endpoint import (
     openai_endpoint,
 )
 from llmopt.client.faults import MalformedBody
-from llmopt.client.prefix_cache import WORTH_CACHING, in_blocks
 from llmopt.client.prices import FREE, Price, get_price
-from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
+from llmopt.client.request_form import WORTH_CACHING, closed, in_blocks
 from llmopt.client.transport import check_url, is_local, load, merged, whole_body
 from llmopt.errors import ModelNotFoundError, did_you_mean
 from llmopt.text import clean

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.api_keys import Secret, find_key, redact
-from llmopt.client.base import Reply, Request, Style
-from llmopt.client.call import note_paid, priced, take_call
+from llmopt.client.base import FinishReason, Reply, Request, Style
 from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.prefix_cache import WORTH_CACHING
+from llmopt.client.payment import note_paid, priced, take_call
 from llmopt.client.prices import Price, get_price
 from llmopt.client.refusals import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
+from llmopt.client.request_form import WORTH_CACHING
 from llmopt.client.transport import (
     CONNECT_SECONDS,
     RateLimiter,
@@ -526,3 +526,8 @@ def _complied(results: list[_Result]) -> bool:
         isinstance(r, Reply) and all(c.finish_reason in ("stop", "length") for c in r.completions)
         for r in results
     )
+
+
+def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
+    """Translate a provider's finish reason; one that is not in `table` means ``"stop"``."""
+    return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")

@@ -10,8 +10,8 @@ import numpy as np
 
 from llmopt.client.base import Client, Request, client_name
 from llmopt.client.model_facts import model_facts
-from llmopt.client.prefix_cache import in_blocks
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
+from llmopt.client.request_form import in_blocks
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.situation import Situation

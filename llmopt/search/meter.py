@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
-from llmopt.client.call import paying
+from llmopt.client.payment import paying
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage

@@ -1,12 +1,12 @@
-"""One call to a provider: who pays for it, what it costs, and the form of what is asked for."""
+"""Who pays for a call to a provider, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from llmopt.client.api_keys import Secret, hide
 from llmopt.client.base import Completion, FinishReason, Reply, Request
@@ -15,8 +15,6 @@ from llmopt.client.prices import Price
 from llmopt.text import clean
 
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
-_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
-_DATA = ("enum", "const", "default", "examples", "required")
 
 
 class Payer(Protocol):
@@ -89,27 +87,3 @@ def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completi
     reason: FinishReason = "stop" if ends else completion.finish_reason
     text = text[: min(ends, default=None)]
     return Completion(text[:_MOST_CHARACTERS], "length" if text[_MOST_CHARACTERS:] else reason)
-
-
-def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
-    """Translate a provider's finish reason; one that is not in `table` means ``"stop"``."""
-    return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")
-
-
-def closed(schema: object) -> Any:
-    """Return a JSON schema as strict modes want it: closed, all fields required, no lengths."""
-    if isinstance(schema, list | tuple):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    result: dict[str, Any] = {}
-    for word, value in schema.items():
-        if word in _NAMED_SCHEMAS and isinstance(value, Mapping):
-            result[word] = {name: closed(inner) for name, inner in value.items()}
-        elif word != "maxLength":
-            result[word] = value if word in _DATA else closed(value)
-    if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
-        result.setdefault("additionalProperties", False)
-        if result.get("properties"):
-            result["required"] = list(result["properties"])
-    return result

@@ -1,4 +1,4 @@
-"""Blocks of a prompt, up to whose ends providers keep its beginning in their prefix cache.
+"""The form in which providers take schemas, and prompts whose beginning their caches keep.
 
 Blocks of whole lines, counted from the start, end at the same places as long as a prompt only
 grows; the line that changes is in the last block, which is not cached.
@@ -6,10 +6,12 @@ grows; the line that changes is in the last block, which is not cached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _BLOCK_CHARACTERS = 2000
+_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
+_DATA = ("enum", "const", "default", "examples", "required")
 WORTH_CACHING = 2 * _BLOCK_CHARACTERS
 """Characters below which nothing is cached (about 1,024 tokens)."""
 
@@ -33,4 +35,23 @@ def blocks(text: str, size: int = _BLOCK_CHARACTERS) -> list[str]:
         result.append(block)
     else:
         result[-1] += block
+    return result
+
+
+def closed(schema: object) -> Any:
+    """Return a JSON schema as strict modes want it: closed, all fields required, no lengths."""
+    if isinstance(schema, list | tuple):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    result: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            result[word] = {name: closed(inner) for name, inner in value.items()}
+        elif word != "maxLength":
+            result[word] = value if word in _DATA else closed(value)
+    if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
+        result.setdefault("additionalProperties", False)
+        if result.get("properties"):
+            result["required"] = list(result["properties"])
     return result
