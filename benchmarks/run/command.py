@@ -15,7 +15,7 @@ from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
-from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
+from llmopt.benchmarks.run.folder import is_empty, read_config
 from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
@@ -143,7 +143,7 @@ def main(args: argparse.Namespace) -> int:
         config = replace(
             RunConfig.from_dict(read_config(out)["run"]), **given
         )  # the rest as it was
-        check_given(out, _settings(config, out), given)
+        check_given(out, _settings(config), given)
     resume = bool(resume)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
@@ -158,7 +158,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"llmopt: writing to {path}", file=sys.stderr)
 
     def advice() -> str:
-        command = resume_command("run", _settings(config, begun[0]), begun[0])
+        command = resume_command("run", _settings(config), begun[0])
         return f"everything so far is kept; go on with: {command}"
 
     with warnings.catch_warnings():
@@ -221,15 +221,13 @@ def _compared(drawn: MethodResult, best: MethodResult) -> str:
     )
 
 
-def _settings(config: RunConfig, path: Path) -> dict[str, Any]:
+def _settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings that a resume would use."""
-    settings = asdict(config)
+    settings = {**asdict(config), "warmup": None}  # its points are those of the folder
     if not any(m == "llm" or METHODS[m].asks_model for m in config.methods):
         settings |= {"model": None, "record": None}
     if "llm" not in config.methods:
         settings["prompt"] = None
-    if has_points(path):
-        settings["warmup"] = None
     return settings
 
 

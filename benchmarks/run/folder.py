@@ -37,7 +37,12 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
-from llmopt.benchmarks.run.published import OverallLog, parameters_text, rollout_text
+from llmopt.benchmarks.run.published import (
+    OverallLog,
+    WarmupPoint,
+    parameters_text,
+    rollout_text,
+)
 from llmopt.errors import StorageError
 from llmopt.files import (
     read_json_object,
@@ -48,7 +53,6 @@ from llmopt.files import (
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
-POINTS = "points.json"
 SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
@@ -93,6 +97,18 @@ class RunFolder(Records):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def warmup(self) -> list[WarmupPoint]:
+        """The shared points, each with its returns where these are known."""
+        try:
+            pairs = self.config["warmup"]
+            return [WarmupPoint(*(tuple(map(float, each)) for each in pair)) for pair in pairs]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{self.path} holds no warm-up points that can be read ({error!r}): restore its "
+                "config.json"
+            ) from error
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -186,11 +202,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if "run" not in config:
         raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
     return config
-
-
-def has_points(path: Path) -> bool:
-    """Whether a run keeps its warm-up points, so that it needs no other folder."""
-    return (path / WARMUP / POINTS).exists()
 
 
 def is_empty(path: Path) -> bool:

@@ -6,8 +6,8 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmopt.benchmarks.engine.records import WARMUP, Record
 from llmopt.errors import LLMOptError, StorageError
@@ -72,8 +72,7 @@ def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
     return "\n".join(["Weights:", *rows, *tail]) + "\n"
 
 
-@dataclass(frozen=True)
-class WarmupPoint:
+class WarmupPoint(NamedTuple):
     """A point to start from."""
 
     params: tuple[float, ...]  # flat policy parameters

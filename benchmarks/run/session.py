@@ -28,10 +28,8 @@ from llmopt.benchmarks.report.figures import learning_curve, policy_gif
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
 from llmopt.benchmarks.run.folder import (
-    POINTS,
     SUMMARY,
     RunFolder,
-    has_points,
     is_empty,
     read_config,
 )
@@ -47,11 +45,8 @@ from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
-from llmopt.errors import StorageError
 from llmopt.files import (
-    read_json_object,
     write_bytes_atomically,
-    write_json_atomically,
     write_text_atomically,
 )
 from llmopt.history import Usage
@@ -107,21 +102,20 @@ def run(
             seeds = selection_seeds(config.seed, terms.episodes)
             for entrant in contestants.entrants.values():
                 check_prompt(entrant.spec, task, evaluator.policy, config.iterations, seeds)
-        begun = resume and has_points(path)  # such a run has its own points
-        points = None if begun else warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
             folder.extend(config.iterations)
         else:
-            folder = RunFolder.create(path, _describe(config, task, evaluator, contestants))
+            points = warmup_points(config, task, evaluator.policy.n_parameters)
+            folder = RunFolder.create(path, _describe(config, task, evaluator, contestants, points))
         with folder:
             if announce is not None:
                 announce(path)
             folder.policy = evaluator.policy
             planned = int(folder.config.get("planned", config.iterations))
             contest = Contest(evaluator, terms, contestants.entrants.values(), folder, planned)
-            return _Session(config, contest, folder, contestants, callbacks).all(points, progress)
+            return _Session(config, contest, folder, contestants, callbacks).all(progress)
 
 
 def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
@@ -161,31 +155,19 @@ class _Session:
         self.folder, self.contestants, self.callbacks = folder, contestants, callbacks
         self.chosen: dict[str, Chosen | None] = {}
 
-    def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
-        points = self._kept_points(points)
+    def all(self, progress: bool) -> RunResult:
+        points = self.folder.warmup
         methods = self.config.methods
         total = len(points) + len(methods) * self.config.iterations
         with Progress(total, self.contestants.labels, progress) as self.progress:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
             self.folder.added = self.progress.step
             self.progress.tell(self.task.ranges(self.contest.policy))
-            self.contest.warm_up([(p.params, p.returns) for p in points])
+            self.contest.warm_up(points)
             for method in methods:
                 self._search(method)
                 self._judge(method)
         return self._finish()
-
-    def _kept_points(self, points: Sequence[WarmupPoint] | None) -> list[WarmupPoint]:
-        """Keep the warm-up points with the run, so that a resume needs nothing else."""
-        file = self.folder.path / WARMUP / POINTS
-        if points is not None:
-            write_json_atomically(file, {"points": [asdict(p) for p in points]}, indent=None)
-            return list(points)
-        try:
-            stored = read_json_object(file)["points"]
-            return [WarmupPoint(tuple(p["params"]), tuple(p["returns"])) for p in stored]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"cannot read {file} ({error!r}): restore it") from error
 
     def _search(self, name: str) -> None:
         spec, label = self.contestants.entrants[name].spec, self.contestants.labels[name]
@@ -333,7 +315,11 @@ def _final(result: MethodResult) -> float:
 
 
 def _describe(
-    config: RunConfig, task: Task, evaluator: FastEvaluator, contestants: Contestants
+    config: RunConfig,
+    task: Task,
+    evaluator: FastEvaluator,
+    contestants: Contestants,
+    points: Sequence[WarmupPoint],
 ) -> dict[str, Any]:
     """Return what ``config.json`` holds."""
     return {
@@ -351,4 +337,5 @@ def _describe(
             for name, entrant in contestants.entrants.items()
         },
         "versions": run_versions(),
+        "warmup": points,  # so that a resume needs no other folder
     }
