@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
@@ -100,17 +100,10 @@ class RecordClient(Wrapper):
 
 
 @dataclass(frozen=True)
-class _Exchange:
-    digest: str
-    request: Request
-    reply: Reply
-
-
-@dataclass(frozen=True)
 class _Recording:
     facts: dict[str, Any]
     prompts: set[int]  # versions of the prompts; recordings without one are of version 1
-    exchanges: list[_Exchange]
+    exchanges: list[tuple[str, Request, Reply]]  # each with the digest of its request
 
 
 class ReplayClient:
@@ -168,7 +161,7 @@ class ReplayClient:
     @property
     def exchanges(self) -> list[tuple[Request, Reply]]:
         """The recorded requests, each with its reply, in order."""
-        return [(e.request, e.reply) for e in self._read().exchanges]
+        return [(request, reply) for _, request, reply in self._read().exchanges]
 
     @property
     def default_prompt(self) -> str:
@@ -187,9 +180,9 @@ class ReplayClient:
             exchanges = recording.exchanges
             digest = request.digest()
             left = [i for i in range(len(exchanges)) if i not in self._given]
-            index = next((i for i in left if exchanges[i].digest == digest), None)
+            index = next((i for i in left if exchanges[i][0] == digest), None)
             if index is None:
-                given = sum(exchanges[i].digest == digest for i in self._given)
+                given = sum(exchanges[i][0] == digest for i in self._given)
                 problem = (
                     f"was recorded {given} time(s), and all of those replies have been given"
                     if given
@@ -202,13 +195,13 @@ class ReplayClient:
                 if left:
                     message += (
                         f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
-                        + first_difference(exchanges[left[0]].request, request)
+                        + first_difference(exchanges[left[0]][1], request)
                     )
                 # The words of a prompt may change, but not the search that it stands in.
                 worded_anew = (
                     recording.prompts != {PROMPT_VERSION}
                     and left
-                    and (exchanges[left[0]].request.seed == request.seed)
+                    and (exchanges[left[0]][1].seed == request.seed)
                 )
                 if not left or (self.strict and not worded_anew):
                     raise ClientError(
@@ -228,7 +221,7 @@ class ReplayClient:
             self._given.add(index)
             # Nobody is waited for and nothing is paid now; tokens are those of the model then.
             seconds = time.monotonic() - began
-            return replace(exchanges[index].reply, seconds=seconds, cost=0.0, unpriced=0)
+            return replace(exchanges[index][2], seconds=seconds, cost=0.0, unpriced=0)
 
     def _read(self) -> _Recording:
         if self._recording is None:
@@ -257,14 +250,13 @@ def _parse(data: bytes, path: Path) -> _Recording:
                 version = whole_number("prompts", entry.get("prompts", 1), 1)
                 continue
             request, reply = Request.from_dict(entry["request"]), Reply.from_dict(entry["reply"])
-            exchange = _Exchange(request.digest(), request, reply)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ClientError(
                 f"{path}, line {number}: not an exchange as RecordClient wrote it "
                 f"({error}). Restore the file from a copy, remove the line, or record again",
                 requests=0,
             ) from error
-        recording.exchanges.append(exchange)
+        recording.exchanges.append((request.digest(), request, reply))
         recording.prompts.add(version)
     return recording
 
@@ -318,13 +310,8 @@ def _facts(client: Client) -> dict[str, Any]:
 
 def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of a recording that this version knows."""
-    count = (int, type(None))
-    kinds: dict[str, Any] = {
-        **dict.fromkeys(("style", "default_prompt"), str),
-        **dict.fromkeys(("chats", "columns", "schema", "structured"), bool),
-        "grammar": (bool, type(None)),
-        **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
-    }
+    kinds = {**get_type_hints(ModelFacts), "style": str}
+    del kinds["name"], kinds["count_tokens"]
     known = {name: data[name] for name in kinds if name in data}
     for name, value in known.items():
         if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value < 2**63:

@@ -116,25 +116,21 @@ def estimate(
 
     # A prompt grows smoothly, so a few requests tell about all.
     places = np.unique(np.linspace(0, max(0, simulated - 1), _POINTS).astype(int))
-    prompt_tokens, cacheable, written, completion = [], [], [], []
+    rows = []
     for number in places if iterations else ():
         now = request(int(number))
         before = request(int(number) - 1) if number else None
-        read, wrote = prefix_use(before, now, client, count_tokens)
-        prompt_tokens.append(count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1))
-        cacheable.append(read)
-        written.append(wrote)
         words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
-        completion.append(_answer_tokens(now, space, trials, words, count_tokens))
+        prompt_tokens = count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1)
+        answer = _answer_tokens(now, space, trials, words, count_tokens)
+        rows.append([prompt_tokens, *prefix_use(before, now, client, count_tokens), answer])
     sums = [0, 0, 0, 0]
     if iterations:
-        columns = (prompt_tokens, cacheable, written, completion)
-        known = [np.interp(np.arange(simulated), places, np.array(column)) for column in columns]
+        known = [np.interp(np.arange(simulated), places, column) for column in np.array(rows).T]
         sums = [round(float(c.sum() + (iterations - simulated) * c[-1])) for c in known]
     price = price_of(client)
-    each = [s / iterations if iterations else 0 for s in sums]
     # A price may hold up to a prompt's length only, so it is asked for one request.
-    mean = [round(value) for value in each]
+    mean = [round(s / max(iterations, 1)) for s in sums]
     hour = getattr(client, "cache", "") == "long"
     marked = mean[1] + mean[2] if getattr(client, "marks_cache", False) else 0
     one = price.cost(mean[0], mean[3], 0, marked, marked * hour) if price else None
