@@ -41,6 +41,9 @@ _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
+MAX_SENT_BACK = 20_000
+"""Characters of a bad answer that are sent back and stored; the rest is cut."""
+
 _LISTED = 20
 """Tries in the list of all tries, the latest ones."""
 

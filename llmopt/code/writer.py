@@ -23,8 +23,7 @@ from llmopt.code.failure import (
     SandboxError,
     SandboxUnavailableError,
 )
-from llmopt.code.prompt import CodePrompt, complaint, json_schema
-from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
+from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
 from llmopt.prompt.budget import TokenBudget
@@ -91,10 +90,11 @@ class Writer:
             source = np.random.SeedSequence(self.seed, spawn_key=(number, failures, *keys))
             return int(source.generate_state(1)[0]) >> 1
 
-        answer = (self.max_output_tokens or 1000) + 64
-        budget = TokenBudget.of(model_facts(self.meter.client), None, answer)
+        kept_free = (self.max_output_tokens or 1000) + 64
+        budget = TokenBudget.of(model_facts(self.meter.client), None, kept_free)
 
-        def use(completion: Completion) -> Candidate:
+        def use(completion: Completion) -> str:
+            """Make a candidate of a completion; return what is wrong with it, if anything is."""
             mine = number + len(written)
             text = cut(encodable(completion.text), MAX_SENT_BACK)
             refusal = next((r for r in known if (r.number, r.text) == (mine, text)), None)
@@ -102,7 +102,9 @@ class Writer:
                 known.remove(refusal)
             else:
                 try:
-                    return self._build(completion, mine, current, [*trials, *waiting, *written])
+                    taken: list[CodeTrial | Candidate] = [*trials, *waiting, *written]
+                    written.append(self._build(completion, mine, current, taken))
+                    return ""
                 except (ParseError, CandidateError) as error:
                     reason = encodable(_words(error))
                     if completion.finish_reason == "length":
@@ -111,37 +113,26 @@ class Writer:
                 refusal = Refused(mine, text, reason, kind)
                 refuse(refusal)
             tries.append((text, refusal.reason))
-            raise UnusableError(refusal.reason)
+            return refusal.reason
 
         try:
             for attempt in range(self.attempts):
                 request = self._request(current, trials, n, seed_of(attempt, 0), turn, budget)
-
-                def repair(
-                    completion: Completion,
-                    reason: str,
-                    request: Request = request,
-                    attempt: int = attempt,
-                ) -> Completion | None:
-                    text = cut(encodable(completion.text), MAX_SENT_BACK) or "(nothing)"
-                    said = Message("user", complaint(reason, self.prompt.answer))
-                    again = replace(
-                        request,
-                        messages=(*request.messages, Message("assistant", text), said),
-                        n=1,
-                        seed=seed_of(attempt, len(tries)),
-                    )
-                    return (
-                        _completions(self.meter.send(again))[0]
-                        if budget.holds(again.text)
-                        else None
-                    )
-
                 for completion in _completions(self.meter.send(request)):
-                    try:
-                        written.append(use_or_repair(completion, use, repair, self.repairs))
-                    except UnusableError:
-                        continue  # it is in `tries`
+                    reason = use(completion)
+                    for _ in range(self.repairs if reason else 0):
+                        said = Message("user", complaint(reason, self.prompt.answer))
+                        answer = Message("assistant", tries[-1][0] or "(nothing)")
+                        again = replace(
+                            request,
+                            messages=(*request.messages, answer, said),
+                            n=1,
+                            seed=seed_of(attempt, len(tries)),
+                        )
+                        if not budget.holds(again.text):
+                            break
+                        if not (reason := use(_completions(self.meter.send(again))[0])):
+                            break
                 if written:
                     return written
         except BaseException:

@@ -25,7 +25,7 @@ from llmopt.code.answer import read_answer
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError
-from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
+from llmopt.code.prompt import MAX_SENT_BACK
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
 from llmopt.policies.episode import random_steps
@@ -118,23 +118,21 @@ class GenCode(Metered):
 
         With `error`, what was wrong with the answer, a repair is asked for first. Raises as `get`.
         """
-        answer = self.response or ""
+        answer, left = self.response or "", self._repairs
         if error is not None:
             answer = self._ask_for_repair(answer, error) or answer
-        try:
-            return use_or_repair(answer, self._use, self._ask_for_repair, self._repairs)
-        except UnusableError as failure:
-            raise CandidateError(failure.reason) from failure
-
-    def _use(self, answer: str) -> Candidate:
-        self.response = answer
-        try:
-            self.get_clean_response()
-            return self.compile_reward_function()
-        except (ParseError, CandidateError) as error:
-            reason = error.feedback() if isinstance(error, CandidateError) else str(error)
-            logger.warning("reward function %d: %s", self.current_index, reason)
-            raise UnusableError(reason) from error
+        while True:
+            self.response = answer
+            try:
+                self.get_clean_response()
+                return self.compile_reward_function()
+            except (ParseError, CandidateError) as fault:
+                reason = fault.feedback() if isinstance(fault, CandidateError) else str(fault)
+                logger.warning("reward function %d: %s", self.current_index, reason)
+                following = self._ask_for_repair(answer, reason) if left > 0 else None
+                if following is None:
+                    raise CandidateError(reason) from fault
+            answer, left = following, left - 1
 
     def get_clean_response(self) -> None:
         """Cut the code out of ``self.response``, or raise `ParseError`, a ``ValueError``."""
