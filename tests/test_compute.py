@@ -316,6 +316,9 @@ def test_what_a_block_finds():
     assert (data["low"].tolist(), data["high"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
     assert data_of(space, History(trials), ("p", "q"), 1)["X"].shape == (1, 2)
     assert data_of(space, History(), ("p", "q"))["X"].shape == (0, 2)
+    one, true = (Trial(i, None, (0.5, v), (1.0,)) for i, v in enumerate((1, True)))
+    alike = Space({"x": Float(0, 1), "k": Categorical([1, True])})
+    assert data_of(alike, History((one, true)), ("p", "q"))["X"][:, 1].tolist() == [0.0, 1.0]
     several = History((Trial(0, {}, (0.5, "a"), (1.0, 2.0)),), directions=("minimize", "maximize"))
     assert data_of(space, several, ("p", "q"))["f"].tolist() == [[1.0, 2.0]]
 

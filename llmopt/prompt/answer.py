@@ -159,7 +159,8 @@ def notes_of(text: str) -> Answer:
     return Answer(lesson, analysis, hypothesis, start, dropped=dropped)
 
 
-def _is_proposal(mark: re.Match[str]) -> bool:
+def is_proposal(mark: re.Match[str]) -> bool:
+    """Whether a match of `MARKER` says that it is a proposal."""
     return "propos" in mark[0].lower()
 
 
@@ -253,7 +254,7 @@ class AnswerReader:
         A proposal without a hypothesis or a start has the one before it. A stop behind points
         has the analysis of the answer.
         """
-        marks = list(filter(_is_proposal, MARKER.finditer(text)))[: max(_MAX_BLOCKS, self.most)]
+        marks = list(filter(is_proposal, MARKER.finditer(text)))[: max(_MAX_BLOCKS, self.most)]
         if self.most == 1 or len(marks) < 2:
             return [text]
         blocks: list[str] = []
@@ -299,7 +300,7 @@ class AnswerReader:
         """
         marks = list(MARKER.finditer(text))
         if self.most > 1:  # where there may be several points, "Point 2" is no heading
-            marks = list(filter(_is_proposal, marks)) or marks
+            marks = list(filter(is_proposal, marks)) or marks
         if self.changes and marks:
             block = text[marks[-1].end() :]
             notes = notes_of(text[: marks[-1].start()].strip())

@@ -17,7 +17,7 @@ import numpy as np
 from llmopt.arguments import whole_number
 from llmopt.errors import TemplateError
 from llmopt.history import History
-from llmopt.prompt.answer import MARKER
+from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.parse import strip_thinking
 from llmopt.space import Categorical, Space
@@ -91,7 +91,7 @@ def code_in(text: str) -> str:
     said = strip_thinking(clean(text))
     blocks = [block.strip() for block in _BLOCK.findall(said)]
     rest = _BLOCK.sub("", said)
-    if not any(blocks) or any("propos" in mark[0].lower() for mark in MARKER.finditer(rest)):
+    if not any(blocks) or any(map(is_proposal, MARKER.finditer(rest))):
         return ""
     return "\n".join(blocks)[:_MOST_CODE]
 
@@ -106,25 +106,18 @@ def data_of(
 ) -> dict[str, Any]:
     """Return what a block finds of a search, or of its first `trials` trials."""
     told = history.trials[:trials]
-    places = [
-        {choice: float(k) for k, choice in enumerate(d.choices)}
-        if isinstance(d, Categorical)
-        else None
-        for d in space.dimensions
-    ]
-
-    def value(i: int, given: Any) -> float:
-        if given is ABSENT:
-            return math.nan
-        known = places[i]
-        return float(given) if known is None else known[given]
-
     objectives = len(history.directions)
     f = np.full((len(told), objectives), math.nan)
     for row, trial in enumerate(told):
         if trial.rewards is not None and trial.state != "failed":
             f[row] = trial.rewards
-    points = [[value(i, v) for i, v in enumerate(t.values)] for t in told]
+    points = [
+        [
+            math.nan if value is ABSENT else float(dimension.code(value))
+            for dimension, value in zip(space.dimensions, trial.values, strict=True)
+        ]
+        for trial in told
+    ]
     ends = [
         (0.0, len(d.choices) - 1.0) if isinstance(d, Categorical) else (float(d.low), float(d.high))
         for d in space.dimensions
