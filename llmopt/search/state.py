@@ -96,20 +96,14 @@ class SearchState:
             Trial(
                 number=len(self.trials),
                 params=self.space.unflatten(event.values),
-                values=event.values,
                 rewards=event.rewards,
                 state="failed" if event.rewards is None else "complete",
                 feedback=event.feedback,
-                source=asked.source,
-                explanation=asked.explanation,
-                prompt_tokens=asked.prompt_tokens,
-                completion_tokens=asked.completion_tokens,
-                seconds=asked.seconds,
                 constraint_violation=event.violation,
                 stderr=event.stderr,
                 samples=event.samples,
                 kind=event.kind,
-                clipped=asked.clipped,
+                **{**vars(asked), "values": event.values},  # who proposed it, and what it cost
             )
         )
 
