@@ -93,11 +93,16 @@ def task_of(cell: Cell) -> Task:
     return get_task(cell.task, bias=cell["bias"], box=cell["box"], wrappers=cell["wrappers"])
 
 
-def run_cell(cell: Cell, client: Client | None = None, callbacks: Sequence[Callback] = ()) -> Line:
-    """Run one cell in this process, on one core, and return its line of raw data."""
+def run_cell(
+    cell: Cell,
+    client: Client | None = None,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
+) -> Line:
+    """Run one cell in this process, a local model on some threads, and return its line."""
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
-        client = repeatable(load_model(cell.model), spec.prompt)
+        client = repeatable(load_model(cell.model, threads), spec.prompt)
     task, name = task_of(cell), cell.method
     evaluator = _evaluator(task)
     terms = Terms(cell.seed, cell.evaluations, cell["episodes"], cell["heldout"], cell["finalists"])
@@ -178,24 +183,14 @@ def run_bench(
 
     `client` takes the place of the models that cells name; it and callbacks need one job.
     """
-    if jobs < 1 or (jobs > 1 and client is not None):
-        raise BenchConfigError(f"jobs={jobs}: expected at least 1, and 1 with a client object")
-    if jobs > 1 and callbacks:
+    if jobs < 1 or (jobs > 1 and (client is not None or callbacks)):
         raise BenchConfigError(
-            f"jobs={jobs}: searches are followed in one process only: take jobs=1 with trackers "
-            "(--track) or callbacks, or leave them out"
+            f"jobs={jobs}: expected at least 1, and 1 with a client object, callbacks or trackers "
+            "(--track), since these are in one process only"
         )
     threads = None if jobs == 1 else 1
-    run = functools.partial(_run, threads=threads, client=client, callbacks=tuple(callbacks))
+    run = functools.partial(run_cell, client=client, callbacks=tuple(callbacks), threads=threads)
     return run_pool(cells, run, out, jobs=jobs, summary=_summary)
-
-
-def _run(
-    cell: Cell, threads: int | None, client: Client | None, callbacks: Sequence[Callback]
-) -> Line:
-    if client is None and threads and METHODS[cell.method].asks_model:
-        client = repeatable(load_model(cell.model, threads), METHODS[cell.method].prompt)
-    return run_cell(cell, client, callbacks)
 
 
 def _summary(line: dict[str, Any]) -> str:

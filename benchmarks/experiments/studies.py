@@ -20,10 +20,8 @@ the methods without one.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +35,7 @@ from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.extras import require_packages
+from llmopt.benchmarks.methods.libraries import quietly
 from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
     format_p,
@@ -243,21 +242,12 @@ def search(
         direction: Of the objective.
         catch: Errors of the objective that fail a trial alone.
     """
-    loggers = [logging.getLogger("llmopt"), logging.getLogger("optuna")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:  # each trial's line of Optuna, and notes of llmopt
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sampler = make()
-            study = optuna.create_study(sampler=sampler, direction=direction)
-            if first is not None:
-                study.enqueue_trial(dict(first))
-            study.optimize(objective, n_trials=count, catch=catch)
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with quietly():
+        sampler = make()
+        study = optuna.create_study(sampler=sampler, direction=direction)
+        if first is not None:
+            study.enqueue_trial(dict(first))
+        study.optimize(objective, n_trials=count, catch=catch)
     if not isinstance(sampler, LLMSampler):
         return {}
     usage = sampler.usage

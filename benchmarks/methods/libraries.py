@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ class Optuna:
         one = optuna.distributions.FloatDistribution(problem.low, problem.high)
         self._space: dict[str, Any] = dict.fromkeys(names, one)
         kind = optuna.samplers.TPESampler if sampler == "TPE" else optuna.samplers.GPSampler
-        with _quietly():
+        with quietly():
             made: Any = kind(seed=int(seed.generate_state(1)[0]))
             self._study = optuna.create_study(direction="maximize", sampler=made)
             for params, reward in problem.warmup:
@@ -34,32 +35,34 @@ class Optuna:
 
     def ask(self) -> np.ndarray:
         """Return the next point."""
-        with _quietly():
+        with quietly():
             self._trial = self._study.ask(self._space)
         return np.array(list(self._trial.params.values()))
 
     def tell(self, params: Any, reward: float) -> None:
         """Report the value."""
-        with _quietly():
+        with quietly():
             self._study.tell(self._trial, reward)
 
     def tell_failure(self, params: Any, reason: str) -> None:
         """Report that there is no value."""
         from optuna.trial import TrialState
 
-        with _quietly():
+        with quietly():
             self._study.tell(self._trial, state=TrialState.FAIL)
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+def quietly() -> Iterator[None]:
+    """Keep each trial's line of Optuna, notes of llmopt, and warnings off the terminal."""
+    loggers = [logging.getLogger("llmopt"), logging.getLogger("optuna")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        optuna.logging.set_verbosity(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
