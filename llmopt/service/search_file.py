@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.model_string import names_a_place, one_model, with_options
+from llmopt.client.model_string import get_client, names_a_place, one_model, with_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.files import read_mapping
@@ -66,54 +66,49 @@ def open_file(
         )
     start = start_of(list(read_events(path)), path)
     with as_written(path, 1, start):
-        arguments, named = stored_options(start, {}), str(start["client"])
-    stored = with_options(model or named, options)
+        arguments = {**stored_options(start, {}), "client": str(start["client"])}
+    stored = with_options(arguments["client"], options)
     if model is None and asks and names_a_place(stored):
         raise StorageError(
             f"{path} names {stored!r} as its model: an address, a file or a folder is asked only "
             "if you name it, too. Give --model"
         )
     try:
-        client: Client | str = _client(stored, asks)
+        return _open(arguments, path, model=model, options=options, wait=wait, asks=asks)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"{error}. Give --model") from None
-    return _opened({**arguments, "client": client}, path, wait)
 
 
 def open_described(
     description: Mapping[str, Any],
     storage: Path | None,
     *,
+    client: Client | None = None,  # in place of a model
+    **how: Any,  # as for `open_file`
+) -> LLMOptimizer[Any]:
+    """Open the search of a description as `open_file` does."""
+    arguments = read_description(description)
+    return _open(arguments | ({} if client is None else {"client": client}), storage, **how)
+
+
+def _open(
+    arguments: dict[str, Any],
+    path: Path | None,
+    *,
     model: str | None = None,
     options: Sequence[str] = (),
-    client: Client | None = None,
     wait: float = 0.0,
     asks: bool = True,
 ) -> LLMOptimizer[Any]:
-    """Open the search of a description as `open_file` does; `client` is in place of a model."""
-    arguments = read_description(description)
+    """Open a search by the arguments of `LLMOptimizer`."""
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
-    if client is not None:
-        arguments["client"] = client
     if not asks and isinstance(arguments.get("client"), str):
-        arguments["client"] = _client(arguments["client"], asks)
-    return _opened(arguments, storage, wait)
-
-
-def _client(model: str, asks: bool) -> Client | str:
-    from llmopt.client.model_string import get_client
-
-    try:
-        return get_client(model)
-    except LLMOptError:
-        if asks:
-            raise
-        return ScriptedClient([], name=model)
-
-
-def _opened(arguments: dict[str, Any], path: Path | None, wait: float) -> LLMOptimizer[Any]:
+        try:
+            get_client(arguments["client"])
+        except LLMOptError:
+            arguments["client"] = ScriptedClient([], name=arguments["client"])
     until = time.monotonic() + wait
     try:
         while True:
