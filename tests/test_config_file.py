@@ -64,11 +64,11 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ('max-cost = "much"', "expected a number"),
+            ('max-cost = "much"', "invalid float value: 'much'"),
             ("giff = 1", "unknown option 'giff'; did you mean 'gif'"),
             ("gif = 1", "expected true or false"),
             ('iterations = "many"', "iterations = 'many'"),
-            ("iterations = 1.5", "iterations = 1.5: expected a whole number"),
+            ("iterations = 1.5", "iterations = 1.5: invalid int value: '1.5'"),
             ("iterations = true", "expected a text or a number"),
             ('methods = "cma"', "expected a list"),
             ("box = [1, 2, 3]", "expected 2 values"),

@@ -43,9 +43,10 @@ def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
         if action is None:
             raise LLMOptError(f"{path}: unknown option {name!r}; {did_you_mean(name, actions)}")
         try:
-            found = _value(action, value)
-        except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
-            raise LLMOptError(f"{path}: {name} = {value!r}: {error}") from None
+            found = _value(parser, action, value)
+        except (argparse.ArgumentError, TypeError, ValueError) as error:
+            said = error.message if isinstance(error, argparse.ArgumentError) else error
+            raise LLMOptError(f"{path}: {name} = {value!r}: {said}") from None
         if not action.option_strings:
             action.nargs = "?"
         parser.set_defaults(**{action.dest: found})
@@ -57,41 +58,31 @@ def _name(action: argparse.Action) -> str:
     return longest.removeprefix("--").removeprefix("no-") or action.dest.replace("_", "-")
 
 
-def _value(action: argparse.Action, value: Any) -> Any:
+def _value(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> Any:
     """Return an option's value as the command line would give it."""
     if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
         if not isinstance(value, bool):
             raise ValueError("expected true or false")
         return value
-    several = isinstance(action.nargs, int) or action.nargs in ("+", "*")
     appended = isinstance(action, argparse._AppendAction)
     if appended and isinstance(value, dict):
         value = [f"{k}={v}" for k, v in value.items()]
-    if not several and not appended:
-        return _one(action, value)
-    if not isinstance(value, list):
+    several = appended or isinstance(action.nargs, int) or action.nargs in ("+", "*")
+    if several and not isinstance(value, list):
         raise ValueError("expected a list")
-    if isinstance(action.nargs, int) and len(value) != action.nargs:
+    given = value if several else [value]
+    if isinstance(action.nargs, int) and len(given) != action.nargs:
         raise ValueError(f"expected {action.nargs} values")
-    return [_one(action, one) for one in value]
-
-
-def _one(action: argparse.Action, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError("expected a text or a number")
-    if action.type is None and not isinstance(value, str):
-        raise ValueError("expected a text")
-    convert: Any = action.type or str
-    try:
-        found = convert(str(value))
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number"}.get(convert)
-        if wanted is None:
-            raise
-        raise ValueError(f"expected {wanted}") from None
-    if action.choices is not None and found not in action.choices:
-        raise ValueError(f"expected one of {', '.join(map(str, action.choices))}")
-    return found
+    for one in given:
+        if isinstance(one, bool) or not isinstance(one, (str, int, float)):
+            raise ValueError("expected a text or a number")
+        if action.type is None and not isinstance(one, str):
+            raise ValueError("expected a text")
+    texts = list(map(str, given))
+    # argparse converts and checks it, as it does what stands on the command line.
+    if appended:
+        return [parser._get_values(action, [text]) for text in texts]
+    return parser._get_values(action, texts)
 
 
 def add_option_argument(parser: argparse.ArgumentParser) -> None:
