@@ -423,7 +423,7 @@ def test_lags_are_told_against_the_same_signal_whatever_oscillates_best():
 def test_each_probe_speaks_for_itself():
     """A probe is a function of a recording, and gives nothing where it has nothing to say."""
     statistics, outcome = watched([[(float(k), 1.0) for k in range(30)]] * 2)
-    recording = statistics.recording
+    recording = statistics
     recording.evaluation = outcome
     said = {probe.__name__: fit(probe(recording), 10_000) for probe in PROBES}
     assert said["parts"].startswith("The parts of the mean return: reward_up 60")
@@ -570,7 +570,7 @@ def test_pictures_are_not_kept():
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
         assert statistics.text(outcome).startswith("Mean return 1 over 2 starts")
-        assert not statistics.recording.episodes[0].seen
+        assert not statistics.episodes[0].seen
 
 
 @pytest.mark.filterwarnings("error")

@@ -224,12 +224,16 @@ class Function:
         doc: What it does, its inputs and its result.
         output: What it has to return.
         samples: Argument tuples of the trial calls; two at least say something.
+        name: The function's name.
+        parameters: The names of its positional parameters.
     """
 
     signature: str
     doc: str = ""
     output: Output = field(default_factory=lambda: Output("any"))
     samples: tuple[tuple[Any, ...], ...] = ()
+    name: str = field(init=False)
+    parameters: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         text = self.signature.strip().removeprefix("def ").rstrip(": ")
@@ -242,18 +246,9 @@ class Function:
                 f"signature {self.signature!r}; expected a function's, such as 'controller(obs)'"
             )
         object.__setattr__(self, "signature", text)
-        object.__setattr__(self, "_node", node)
+        object.__setattr__(self, "name", node.name)
+        object.__setattr__(self, "parameters", tuple(a.arg for a in node.args.args))
         object.__setattr__(self, "samples", tuple(tuple(s) for s in self.samples))
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return str(self._node.name)  # type: ignore[attr-defined]
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of its positional parameters."""
-        return tuple(a.arg for a in self._node.args.args)  # type: ignore[attr-defined]
 
 
 def check(

@@ -82,7 +82,6 @@ class CodePrompt:
         answer: Form of the answer that is asked for; every form is read.
         best: Tries in the memory that scored best.
         latest: Tries in the memory that were made last.
-        instruction: First paragraph.
         template: Jinja2 template with the variables of ``code_function.j2``, in place of it.
         scoring: What the score is and is not, and the highest there can be, in words.
     """
@@ -97,7 +96,6 @@ class CodePrompt:
     answer: AnswerFormat = "fenced"
     best: int = 2
     latest: int = 3
-    instruction: str = INSTRUCTION
     template: str = ""
     scoring: str = ""
 
@@ -161,7 +159,7 @@ class CodePrompt:
         whole = feedback if feedback < _FEEDBACK else 4 * _FEEDBACK
         space = self.space
         variables = dict(
-            instruction=self.instruction,
+            instruction=INSTRUCTION,
             objective=self.objective,
             scoring=self.scoring,
             direction=self.direction,

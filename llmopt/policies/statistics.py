@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.policies.episode import TERMINATED, Step
+from llmopt.policies.episode import TERMINATED
 from llmopt.policies.episode_recording import Recording, Track, names_of
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.line import Line, alike, counted, digits, figure, fit, scaled, short, span
@@ -37,7 +37,7 @@ Probe = Callable[[Recording], Iterable[Line]]
 """What looks at a recording; it gives nothing where it has nothing to say."""
 
 
-class EpisodeStatistics:
+class EpisodeStatistics(Recording):
     """Watches the episodes of one evaluation and says what happened, as feedback for a model.
 
     Args:
@@ -63,13 +63,9 @@ class EpisodeStatistics:
         contacts: bool = False,
     ) -> None:
         waves = detail or max_chars >= _ROOM_FOR_LAGS
-        self.recording = Recording(policy, observations, actions, contacts=contacts, waves=waves)
+        super().__init__(policy, observations, actions, contacts=contacts, waves=waves)
         self._most = math.inf if detail else max_chars
         self._detail = detail
-
-    def __call__(self, step: Step) -> None:
-        """Note one step."""
-        self.recording(step)
 
     @np.errstate(over="ignore", invalid="ignore")  # what a policy blew up is told as it is
     def text(self, evaluation: Evaluation) -> str:
@@ -78,13 +74,13 @@ class EpisodeStatistics:
         At most `max_chars` characters; empty where no step was watched. Every line ends with a full
         stop, so that they can be joined by spaces.
         """
-        if not self.recording.episodes:
+        if not self.episodes:
             return ""
-        self.recording.evaluation = evaluation
+        self.evaluation = evaluation
         probes = (failure,) if evaluation.failure else PROBES
         if self._detail and not evaluation.failure:
             probes = (*PROBES, single_episodes)
-        return fit((line for probe in probes for line in probe(self.recording)), self._most)
+        return fit((line for probe in probes for line in probe(self)), self._most)
 
 
 # -- probes of every policy -------------------------------------------------------------------
