@@ -85,8 +85,7 @@ def _situation(model: ModelFacts) -> Situation:
     rng = np.random.default_rng(0)
     trials = []
     for number in range(8):
-        values = space.round(space.sample(rng))
-        x, y = values
+        x, y = values = tuple(round(value, 1) for value in space.sample(rng))
         reward = round(-((x - 1.0) ** 2) - (y + 2.0) ** 2, 2)
         trials.append(Trial(number, space.unflatten(values), values, (reward,)))
     return Situation.after(History(tuple(trials)), space, model, total=20)

@@ -195,7 +195,11 @@ def simulated_trials(
 ) -> tuple[Trial, ...]:
     """Return `n` random points with random rewards; after the warm-up with a model's words."""
     rng = np.random.default_rng(0)
-    values = [space.round(space.sample(rng)) for _ in range(n)]
+    drawn = [space.sample(rng) for _ in range(n)]
+    # With as few digits as a prompt shows.
+    texts = [[space.format(i, value) for i, value in enumerate(point)] for point in drawn]
+    read = [[space.parse_value(i, text) for i, text in enumerate(point)] for point in texts]
+    values = [space.clip(point) for point in read]
     rewards = rng.normal(50.0, 30.0, n).round(2)
     trials = []
     for number, (point, reward) in enumerate(zip(values, rewards, strict=True)):

@@ -171,10 +171,6 @@ class BranchedSpace(Space):
         pairs = self._pairs(self.conform(values))
         return tuple([v if v is ABSENT else d.clip(v) for d, v in pairs])
 
-    def round(self, values: Sequence[Value]) -> tuple[Value, ...]:  # noqa: D102
-        pairs = self._pairs(self.conform(values))
-        return tuple([v if v is ABSENT else d.round(v) for d, v in pairs])
-
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:  # noqa: D102
         return self.conform(super().draw(rng))
 

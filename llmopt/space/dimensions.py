@@ -5,8 +5,8 @@ immutable from then on. All arithmetic with a single value is here; a `Space` lo
 dimensions, each of which knows its name there (`bound`):
 
 - ``check`` and ``clip`` return a value in exact form. A value that does not belong to the
-  dimension is refused by ``check``; ``clip`` moves a number. ``round`` also moves it onto one
-  that ``format`` can show, and ``parse`` reads that text.
+  dimension is refused by ``check``; ``clip`` moves a number.
+- ``format`` shows a value as text, and ``parse`` reads that.
 - ``draw`` turns a random number into a value, ``decode`` a point of [0, 1].
 - ``count`` is the number of values, and ``value(k)`` the one at place k.
 - ``key`` identifies a value. ``code`` is the number that stands for it, ``restore`` reads it.
@@ -151,7 +151,6 @@ class Categorical(BaseDimension):
         return self.choices[self.code(value)]
 
     clip = check
-    round = check
 
     def value(self, k: int) -> Hashable:
         """Return choice number `k`."""

@@ -136,10 +136,6 @@ class _Number(BaseDimension):
             return self.high
         return self._nearest(number)
 
-    def round(self, value: Value) -> Value:
-        """Return the nearest valid value that a prompt can show."""
-        return self.clip(value)
-
     @abstractmethod
     def _nearest(self, number: float | int) -> Value:
         """Return the valid value nearest to a number between the bounds."""
@@ -270,23 +266,6 @@ class Float(_Number):
             return self.low
         on_grid: float = round(self.low + k * self._step, self._places)
         return min(on_grid, self.high) + 0.0
-
-    def round(self, value: Value) -> Value:
-        """Return the nearest valid value that a prompt can show."""
-        inside = self.clip(value)
-        if self._step or self.low == self.high:
-            return inside
-        shown = float(self.format(inside))
-        if not self._least <= shown <= self._most:
-            # The nearest number that can be shown lies beyond a bound: take its neighbour.
-            if self.decimals is None:
-                unit = 10.0 ** (math.floor(math.log10(abs(inside))) - self._digits + 1)
-            else:
-                unit = 10.0**-self.decimals
-            shown = float(self.format(shown + (unit if shown < self.low else -unit)))
-            if not self._least <= shown <= self._most:
-                return inside
-        return self.clip(shown)
 
     def key(self, value: Value) -> Value:
         """Return the value in the type of its array."""

@@ -367,13 +367,6 @@ class Space:
         """
         return tuple([d.clip(v) for d, v in self._pairs(values)])
 
-    def round(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move each number to the nearest valid value that a prompt can show.
-
-        Where the nearest such value lies beyond a bound, the next one inside is taken. See `clip`.
-        """
-        return tuple([d.round(v) for d, v in self._pairs(values)])
-
     # Constraints --------------------------------------------------------------------
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
@@ -405,9 +398,9 @@ class Space:
     def format(self, index: int, value: Value) -> str:
         """Return the text that shows a valid value of one dimension in a prompt.
 
-        For the values that `round` returns, reading the text with `parse_value` and then
-        `clip` gives the value again. A choice that is a plain word is shown as it is, any
-        other by its `repr`.
+        `parse_value` reads the text; at a bound it may lie beyond it, where a prompt's digits
+        are too few for the bound. A choice that is a plain word is shown as it is, any other by
+        its `repr`.
         """
         return self.dimensions[index].format(value)
 
