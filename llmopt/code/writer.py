@@ -92,6 +92,14 @@ class Writer:
 
         kept_free = (self.max_output_tokens or 1000) + 64
         budget = TokenBudget.of(model_facts(self.meter.client), None, kept_free)
+        names = self.prompt.space.names if self.prompt.space else ()
+        asked = Request(
+            self.prompt.messages(current, trials, budget, turn),
+            n=n,
+            temperature=self.temperature,
+            max_tokens=self.max_output_tokens,
+            json_schema=json_schema(names) if self.prompt.answer == "json" else None,
+        )
 
         def use(completion: Completion) -> str:
             """Make a candidate of a completion; return what is wrong with it, if anything is."""
@@ -117,7 +125,7 @@ class Writer:
 
         try:
             for attempt in range(self.attempts):
-                request = self._request(current, trials, n, seed_of(attempt, 0), turn, budget)
+                request = replace(asked, seed=seed_of(attempt, 0))
                 for completion in _completions(self.meter.send(request)):
                     reason = use(completion)
                     for _ in range(self.repairs if reason else 0):
@@ -144,25 +152,6 @@ class Writer:
             f"the model {client_name(self.meter.client)} gave no usable code in {self.attempts} "
             f"requests with {self.repairs} repairs each: {reasons}",
             tries,
-        )
-
-    def _request(
-        self,
-        current: CodeTrial | None,
-        trials: Sequence[CodeTrial],
-        n: int,
-        seed: int,
-        turn: tuple[int, int] | None,
-        budget: TokenBudget,
-    ) -> Request:
-        names = self.prompt.space.names if self.prompt.space else ()
-        return Request(
-            self.prompt.messages(current, trials, budget, turn),
-            n=n,
-            temperature=self.temperature,
-            max_tokens=self.max_output_tokens,
-            seed=seed,
-            json_schema=json_schema(names) if self.prompt.answer == "json" else None,
         )
 
     def _build(
