@@ -101,7 +101,7 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
     names += ["TPE", "GP", "small network", "smollm2, names", "random"]
     found = hpo.regrets(lines_of("hpo"))
     for task, *cells in rows(shown):
-        assert cells == [f"{found[task, 0, name][20]:.3f}" for name in names]
+        assert cells == [f"{found[name][20][task, 0]:.3f}" for name in names]
 
 
 @pytest.mark.parametrize(

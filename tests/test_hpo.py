@@ -118,7 +118,8 @@ def test_the_table_ranks_what_all_have_searched():
         lines.append(line("tpe", seed, [0.0] * 49 + [1.0]))
     lines.append(line("gp", 0, [0.0] * 50))
     found = hpo.regrets(lines)
-    assert found["t", 0, "small network"] == {5: 1.0, 10: 1.0, 20: 0.5, 50: 0.5}
+    network = {n: own["t", 0] for n, own in found["small network"].items()}
+    assert network == {5: 1.0, 10: 1.0, 20: 0.5, 50: 0.5}
     rows = {r.split(" | ")[0].strip("| "): r for r in hpo.make_table(lines).splitlines()}
     assert "3 : 0" in hpo.make_table(lines)
     assert "| 0.000 |" in rows["TPE"]

@@ -24,7 +24,9 @@ model: its results on them say what it remembers.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.experiments.command import Experiment, answering
-from llmopt.benchmarks.experiments.studies import Hidden, search, short
+from llmopt.benchmarks.experiments.studies import Hidden, Key, Regrets, search, short
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
@@ -137,32 +139,29 @@ def label(line: Mapping[str, Any]) -> str:
     return name + (" + default" if line["start"] == "default" else "")
 
 
-def regrets(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int, str], dict[int, float]]:
-    """Return the regret of each search after some trials, by task, seed and label.
+def regrets(lines: Sequence[Mapping[str, Any]]) -> Regrets:
+    """Return the regret of each search: by label, trials, and (task, seed).
 
     0 is the best value of the table, or of all searches where the best is not known; 1 is the
     median of random points.
     """
-    found = {}
+    found: dict[str, dict[int, dict[Key, float]]] = {}
     for task in dict.fromkeys(line["task"] for line in lines):
         own = [line for line in lines if line["task"] == task]
         drawn = [v for r in own if r["method"] == "random" for v in r["values"]]
         middle = float(np.median(drawn or [v for r in own for v in r["values"][:STARTUP]]))
         best = own[0]["best_possible"]
         best = max(v for r in own for v in r["values"]) if best is None else best
-        for line in own:
-            found[task, line["seed"], label(line)] = {
-                n: (best - max(line["values"][:n])) / (best - middle)
-                for n in CHECKPOINTS
-                if n <= line["evaluations"]
-            }
+        for line, n in itertools.product(own, CHECKPOINTS):
+            if n <= line["evaluations"]:
+                regret = (best - max(line["values"][:n])) / (best - middle)
+                found.setdefault(label(line), {}).setdefault(n, {})[task, line["seed"]] = regret
     return found
 
 
 def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the Markdown page."""
     found = regrets(lines)
-    labels = sorted({key[2] for key in found})
     text = [
         "# Hyper-parameters",
         "",
@@ -180,13 +179,10 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "Median regret, and mean rank after 50 trials among the methods that have all searches.",
         "",
     ]
-    text += _overview(found, labels)
-    for task in dict.fromkeys(key[0] for key in found):
-        rows = []
-        for name in labels:
-            own = [r for key, r in found.items() if (key[0], key[2]) == (task, name)]
-            if own:
-                rows.append([name, str(len(own)), *_medians(own)])
+    text += _overview(found)
+    for task in dict.fromkeys(line["task"] for line in lines):
+        rows = [_row(name, found[name], task) for name in sorted(found)]
+        rows = [row for row in rows if row[1] != "0"]
         text += ["", f"## {task}", "", *Table.of(_HEAD, rows).markdown()]
     return "\n".join([*text, ""])
 
@@ -194,41 +190,30 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
 _HEAD = ["method", "searches", *(f"{n} trials" for n in CHECKPOINTS)]
 
 
-def _medians(own: Sequence[Mapping[int, float]]) -> list[str]:
-    shown = []
-    for n in CHECKPOINTS:
-        values = [r[n] for r in own if n in r]
-        shown.append(f"{np.median(values):.3f}" if values else "")
-    return shown
+def _row(name: str, of: Mapping[int, Mapping[Key, float]], task: str = "") -> list[str]:
+    """Return a method's searches and median regrets, of all tasks or of one."""
+    found = [[r for key, r in of.get(n, {}).items() if task in ("", key[0])] for n in CHECKPOINTS]
+    medians = (f"{np.median(own):.3f}" if own else "" for own in found)
+    return [name, str(len(found[0])), *medians]
 
 
-def _overview(
-    found: Mapping[tuple[str, int, str], Mapping[int, float]], labels: Sequence[str]
-) -> list[str]:
-    last = CHECKPOINTS[-1]
-    by_key: dict[tuple[str, int], dict[str, float]] = {}
-    for (task, seed, name), r in found.items():
-        if last in r:
-            by_key.setdefault((task, seed), {})[name] = r[last]
-    most = max((len(names) for names in by_key.values()), default=0)
-    whole = [names for names in by_key.values() if len(names) == most]
-    ranked = [name for name in labels if whole and all(name in names for names in whole)]
-    table = np.array([ranks([-names[n] for n in ranked]) for names in whole])
-    main = "small network"
-    gaps = {
-        name: [n[name] - n[main] for n in by_key.values() if name in n and main in n]
-        for name in labels
-        if name != main
-    }
-    duels = fought({name: own for name, own in gaps.items() if own})
+def _overview(found: Regrets) -> list[str]:
+    main, labels = "small network", sorted(found)
+    last = {name: found[name].get(CHECKPOINTS[-1], {}) for name in labels}
+    having = Counter(key for own in last.values() for key in own)
+    whole = [key for key, count in having.items() if count == max(having.values())]
+    ranked = [name for name in labels if whole and last[name].keys() >= set(whole)]
+    table = np.array([ranks([-last[name][key] for name in ranked]) for key in whole])
+    ours = last.get(main, {})
+    gaps = {n: [r - ours[k] for k, r in own.items() if k in ours] for n, own in last.items()}
+    duels = fought({name: own for name, own in gaps.items() if own and name != main})
     head = [*_HEAD, f"mean rank ({len(whole)} searches)", f"{main} better : worse", "p (Holm)"]
     rows = []
     for name in labels:
-        own = [r for key, r in found.items() if key[2] == name]
         rank = f"{table[:, ranked.index(name)].mean():.2f}" if name in ranked else ""
         d = duels.get(name)
         duel = [f"{d.wins} : {d.losses}", format_p(d.adjusted)] if d else ["", ""]
-        rows.append([name, str(len(own)), *_medians(own), rank, *duel])
+        rows.append([*_row(name, found[name]), rank, *duel])
     return Table.of(head, rows).markdown()
 
 

@@ -176,24 +176,14 @@ def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
     )
 
 
-def study_scores(trials: int) -> Scores:
-    """Return minus the regret of hyper-parameter searches after some trials."""
-    from llmopt.benchmarks.experiments.hpo import regrets
+def study_scores(name: str, trials: int) -> Scores:
+    """Return minus the regret of searches for hyper-parameters after some trials."""
+    from llmopt.benchmarks.experiments import hpo, studies
 
-    return scores_of(
-        (name, task, seed, -regret[trials])
-        for (task, seed, name), regret in regrets(lines_of("hpo")).items()
-        if trials in regret
-    )
-
-
-def trained_scores(trials: int) -> Scores:
-    """Return minus the regret on test rows of studies that are trained for real."""
-    from llmopt.benchmarks.experiments.studies import regrets
-
+    regrets = {"hpo": hpo.regrets, "studies": studies.regrets}[name]
     return scores_of(
         (method, task, seed, -regret)
-        for method, by_trials in regrets(lines_of("studies")).items()
+        for method, by_trials in regrets(lines_of(name)).items()
         for (task, seed), regret in by_trials.get(trials, {}).items()
     )
 
@@ -205,7 +195,7 @@ NETWORK = "Small network"
 
 def questions() -> list[Question]:
     """Return all questions, with the committed scores that answer them."""
-    words, policies, studies = words_scores(), policy_scores(), study_scores(50)
+    words, policies, studies = words_scores(), policy_scores(), study_scores("hpo", 50)
     short, long = function_scores(100, (2, 5)), function_scores(400, (2, 5, 10, 20))
     chance = {"random": "random search"}
     budget = {"cma": "CMA-ES, 100", "columns": "embedded model, 100"}
@@ -230,8 +220,8 @@ def questions() -> list[Question]:
          numeric | {network: "small network"} | chance),
         (NETWORK, "functions (BBOB), 400 evaluations", long, network,
          {"cma": "CMA-ES"} | chance),
-        (CHAT, on_curves, trained_scores(20), "words", tpe | {"cma": "CMA-ES"} | chance),
-        (NETWORK, beside, trained_scores(40), "network-tpe", tpe),
+        (CHAT, on_curves, study_scores("studies", 20), "words", tpe | {"cma": "CMA-ES"} | chance),
+        (NETWORK, beside, study_scores("studies", 40), "network-tpe", tpe),
         (EMBEDDED, "hyper-parameters, names, 50 trials", studies, "smollm2, names",
          {"TPE": "TPE", "GP": "GP"}),
         (NETWORK, "hyper-parameters, 50 trials", studies, "small network",
