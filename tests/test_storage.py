@@ -571,3 +571,11 @@ def test_a_forked_child_leaves_the_withdrawn_file_to_its_parent(tmp_path):
     optimizer.ask()
     optimizer.close()
     assert len(list(read_events(path))) == 2
+
+
+def test_a_with_block_closes_the_file(tmp_path):
+    storage = {"warmup": 1, "storage": tmp_path / "run.jsonl"}
+    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **storage) as first:
+        first.tell(first.ask(), 1.0)
+    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **storage) as again:
+        assert again.best.params == first.best.params

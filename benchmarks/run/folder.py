@@ -43,6 +43,7 @@ from llmopt.benchmarks.run.published import (
     parameters_text,
     rollout_text,
 )
+from llmopt.closing import Closing
 from llmopt.errors import StorageError
 from llmopt.files import (
     read_json_object,
@@ -69,7 +70,7 @@ def _records(log: EventLog) -> Iterator[Record]:
             raise StorageError(f"{log.path}, line {number}: {error}. Restore it") from error
 
 
-class RunFolder(Records):
+class RunFolder(Records, Closing):
     """The files of one run, open for writing; a new one is made by `create`."""
 
     policy: LinearPolicy  # whose parameters are searched; for the files of the published layout
@@ -120,12 +121,6 @@ class RunFolder(Records):
             raise StorageError(f"{path} already holds {what}: {remedy}")
         write_json_atomically(path / "config.json", config, indent=2)
         return cls(path)
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file of records."""

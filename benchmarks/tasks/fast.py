@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import wrappers
 
 from llmopt.benchmarks.tasks.table import Task
+from llmopt.closing import Closing
 from llmopt.policies.episode import Watcher
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.wrapping import done_through, seen_through, stack
@@ -31,7 +32,7 @@ State = tuple[np.ndarray, ...]
 """One ``(n_lanes,)`` array for each number of the state, which is what is observed."""
 
 
-class FastEvaluator:
+class FastEvaluator(Closing):
     """Runs a policy over many starts; a faster `Evaluator`."""
 
     def __init__(self, task: Task) -> None:
@@ -42,12 +43,6 @@ class FastEvaluator:
         self._env: Any = task.make_env()
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.batched = task.env_id == _BATCHED and _row_by_row(self._env)
-
-    def __enter__(self) -> FastEvaluator:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the environments."""

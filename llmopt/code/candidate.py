@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from llmopt.arguments import one_of, whole_number
+from llmopt.closing import Closing
 from llmopt.code.checks import Function, check
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.text import clean
@@ -18,7 +19,7 @@ STRATEGIES = ("hill-climb", "best-of-n", "beam")
 
 
 @dataclass(repr=False, eq=False)
-class Candidate:
+class Candidate(Closing):
     """Source that a model wrote, callable as if it were a function.
 
     Calling it calls the first function that was asked for; `function` gives the others. The
@@ -59,12 +60,6 @@ class Candidate:
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.functions)
         return f"<Candidate {self.number}: {names}, {len(self.source.splitlines())} lines>"
-
-    def __enter__(self) -> Candidate:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sandbox": None, "_loaded": False}

@@ -207,12 +207,6 @@ class CodeOptimizer(StoredSearch):
             candidate.close()
         super().close()
 
-    def __enter__(self) -> CodeOptimizer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     # -- storage --------------------------------------------------------------------------
 
     def _start_event(self) -> Event:

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.closing import Closing
 from llmopt.policies.episode import Watcher, episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.text import first_line
@@ -60,7 +61,7 @@ class Evaluation:
         return f"<{type(self).__name__}: {self}>"
 
 
-class Evaluator:
+class Evaluator(Closing):
     """Runs episodes of policies in one environment that is kept from episode to episode."""
 
     def __init__(
@@ -74,12 +75,6 @@ class Evaluator:
         self.policy = policy
         self.step_cap = step_cap
         self._env = env
-
-    def __enter__(self) -> Evaluator:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the environment; the next evaluation makes a new one."""

@@ -27,6 +27,7 @@ from llmopt.arguments import MOST_SEED, check_names, number, one_of, whole_numbe
 from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
+from llmopt.closing import Closing
 from llmopt.errors import (
     BudgetExceededError,
     FailureWatch,
@@ -64,7 +65,7 @@ from llmopt.text import cut
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-class PolicySearch(FreshStarts):
+class PolicySearch(FreshStarts, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The model is told what the environment says of itself (its docstring, names, bounds,
@@ -477,12 +478,6 @@ class PolicySearch(FreshStarts):
         """Close the environment and the storage file; results can still be read."""
         self._evaluator.close()
         self.optimizer.close()
-
-    def __enter__(self) -> PolicySearch:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Reply, amount
+from llmopt.closing import Closing
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.prompt.python_block import Computed
@@ -23,7 +24,7 @@ from llmopt.text import short
 from llmopt.threads import uninterrupted
 
 
-class StoredSearch(Metered):
+class StoredSearch(Metered, Closing):
     """The base of a search that asks a model and may be kept in a file."""
 
     _log: EventLog | None = None

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmopt.closing import Closing
 from llmopt.code.failure import (
     CandidateError,
     SandboxError,
@@ -57,7 +58,7 @@ class WorkerLimits:
                 raise ValueError(f"{name}={value}: expected a positive number")
 
 
-class Sandbox:
+class Sandbox(Closing):
     """One worker for one candidate. Calls of several threads wait for one another.
 
     A fork of the process that started the worker cannot call it: there `running` is false, and
@@ -91,12 +92,6 @@ class Sandbox:
         self._tainted = False  # whether a candidate's code has run in the worker
         self._used = 0.0  # seconds of all requests
         self._old = math.inf  # the time from which on the worker is replaced when code is loaded
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     @property
     def running(self) -> bool:
