@@ -58,6 +58,10 @@ ASK = Request(
 )
 
 
+def no_wait(seconds: float) -> None:
+    """A `sleep` that does not."""
+
+
 @pytest.fixture
 def no_proxies(monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -205,7 +209,7 @@ class ProviderContract:
     def test_429_with_retry_after(self, server, connected):
         server.play(Say(self.error("slow down"), 429, {"Retry-After": "7"}), Say(self.body("x")))
         slept: list[float] = []
-        reply = complete_with_retries(connected, ASK, base_delay=0.01, sleep=slept.append)
+        reply = complete_with_retries(connected, ASK, sleep=slept.append)
         assert slept == [7.0]
         assert reply.completions[0].text == "x"
         assert len(server.seen) == 2  # the SDK did not retry on its own
@@ -217,7 +221,7 @@ class ProviderContract:
         assert error.retryable
         assert error.status == status
         assert len(server.seen) == 1
-        reply = complete_with_retries(connected, ASK, base_delay=0.01)
+        reply = complete_with_retries(connected, ASK, sleep=no_wait)
         assert reply.completions[0].text == "x"
 
     @pytest.mark.parametrize("status", [400, 403, 413, 422])
@@ -243,7 +247,7 @@ class ProviderContract:
         assert error.retryable
         assert "1.5 s" in str(error)
         server.play(Say(self.body("x")))
-        assert complete_with_retries(client, ASK, base_delay=0.01).completions[0].text == "x"
+        assert complete_with_retries(client, ASK, sleep=no_wait).completions[0].text == "x"
 
     def test_failures_count_every_call_that_was_sent(self, server, connected):
         server.play(Say(self.body("a")))
@@ -464,7 +468,7 @@ class ProviderContract:
         client = self.client(server, api_key=KEY, timeout=0.8)
         server.play(Hang())
         with pytest.raises(ClientError) as caught:
-            complete_with_retries(client, ASK, base_delay=0.01)
+            complete_with_retries(client, ASK, sleep=no_wait)
         assert len(server.seen) == 2
         assert _in_doubt(caught.value) == 1
 
@@ -830,7 +834,7 @@ class ProviderContract:
                 asked.complete(ASK)
             places.append(_everything(caught.value))
         server.play(Say(self.body("fine")))
-        complete_with_retries(cached, ASK, base_delay=0.01)
+        complete_with_retries(cached, ASK, sleep=no_wait)
         places += [repr(client), repr(cached), str(vars(client)), caplog.text]
         places += [pickle.dumps(c).decode("latin-1") for c in (client, recorded, cached)]
         places += [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]

@@ -303,7 +303,6 @@ class TestRecordAndReplay:
         assert (facts.name, facts.default_prompt, facts.style) == ("replay", "props", "completion")
         assert (facts.context_tokens, facts.chats, facts.columns) == (512, False, False)
         assert ReplayClient(path).default_prompt == "props"
-        assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"
 
     def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path):
         path = recorded(tmp_path / "run.jsonl", *"ab")

@@ -70,21 +70,14 @@ class FolderClient:
     Args:
         folder: Where requests and answers are kept; made at the first request.
         timeout: Seconds to wait for an answer; for ever by default.
-        name: Short name for tables and files; by default that of the folder.
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        timeout: float | None = None,
-        name: str | None = None,
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout={timeout}: expected seconds above 0, or None")
         self.folder = Path(folder).expanduser()
         self.timeout = timeout
-        self.name = name or f"folder:{self.folder.resolve().name}"
+        self.name = f"folder:{self.folder.resolve().name}"
         self._taken: set[int] = set()
         self._lock = Lock()
 

@@ -116,28 +116,17 @@ class ReplayClient:
 
     Args:
         path: The recording. It is read when it is first needed.
-        name: Short name for tables and files.
-        default_prompt: What ``prompt="auto"`` means for this client; by default that of the
-            recorded client.
         strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
             order of recording, with one warning. A recording of another version of the shipped
             prompts is played like this in any case, where the seed of the request is the same.
     """
 
+    name = "replay"
     columns = True
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        name: str = "replay",
-        default_prompt: str | None = None,
-        strict: bool = True,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
         self.path = Path(path).expanduser()
-        self.name = name
         self.strict = strict
-        self._default_prompt = default_prompt
         self._recording: _Recording | None = None
         self._given: set[int] = set()
         self._warned = False
@@ -145,10 +134,7 @@ class ReplayClient:
 
     def facts(self) -> ModelFacts:
         """Return the facts of the recorded model."""
-        known = {"columns": True, **self._read().facts, "name": self.name}
-        if self._default_prompt is not None:
-            known["default_prompt"] = self._default_prompt
-        return ModelFacts(**known)
+        return ModelFacts(**{"columns": True, **self._read().facts, "name": self.name})
 
     def check_ready(self) -> None:
         """Raise a `ClientError` if the recording cannot be read, or holds no reply."""
@@ -166,7 +152,7 @@ class ReplayClient:
     @property
     def default_prompt(self) -> str:
         """What ``prompt="auto"`` means for this client."""
-        return self._default_prompt or self.facts().default_prompt
+        return self.facts().default_prompt
 
     def complete(self, request: Request) -> Reply:
         """Give the recorded reply to an equal request.

@@ -10,19 +10,15 @@ from llmopt.client.base import Client, Reply, Request
 from llmopt.errors import ClientError
 
 BUSY_STATUS = frozenset({429, 503, 529})
-_ATTEMPTS = 4
-_PATIENCE = 300.0
+_FIRST_WAIT = 1.0
+_LONGEST_WAIT = 60.0
 
 
 def complete_with_retries(
     client: Client,
     request: Request,
     *,
-    attempts: int | None = None,  # by default the client's, those by a busy provider not counted
-    patience: float | None = None,  # seconds to wait for a busy provider; the client's, or 300
     most_calls: int | None = None,
-    base_delay: float = 1.0,  # seconds before the second attempt
-    max_delay: float = 60.0,  # longest wait between two attempts
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
     on_failure: Callable[[ClientError, int], None] | None = None,
@@ -31,14 +27,16 @@ def complete_with_retries(
     """Ask a client, and ask again while its error says that this may help.
 
     Every attempt sends the same request object. The wait before attempt ``k + 1`` is drawn
-    uniformly from ``[d/2, d]`` with ``d = min(max_delay, base_delay * 2**(k - 1))``, so that
+    uniformly from ``[d/2, d]`` with ``d = min(60, 2**(k - 1))`` seconds, so that
     workers that failed together do not come back together. A longer `retry_after` of the
-    error is honoured. One beyond `max_delay`, or of a busy provider beyond what is left of
-    `patience`, ends the loop: coming back earlier than the server allows is sure to fail.
+    error is honoured. One beyond a minute, or of a busy provider beyond what is left of the
+    client's `patience` (300 seconds), ends the loop: coming back earlier than the server allows is
+    sure to fail.
 
     A provider that is busy (HTTP 429, 503, 529) charges nothing and comes back in minutes, so
-    the calls that it turns down are bounded by `patience`, not by their number. A call that may
-    be charged although nothing came of it (`ClientError.unpriced`) is made once more at most.
+    the calls that it turns down are bounded by `patience`; all others by the client's
+    `transport_attempts` (4). A call that may be charged although nothing came of it
+    (`ClientError.unpriced`) is made once more at most.
 
     `most_calls` counts those that a client makes for one request, too. `on_failure` is called with
     every error and the number of its attempt, from 1, before any wait.
@@ -46,16 +44,9 @@ def complete_with_retries(
     Raises:
         ClientError: The error of the last attempt, whose message then says how many
             there were.
-        ValueError: `attempts` or `most_calls` is below 1.
     """
-    for name, value in (("attempts", attempts), ("most_calls", most_calls)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value}; expected at least 1")
-    most_attempts = attempts  # a number that is given counts those turned down, too
-    if attempts is None:
-        attempts = int(getattr(client, "transport_attempts", _ATTEMPTS))
-    if patience is None:
-        patience = float(getattr(client, "patience", _PATIENCE))
+    attempts = int(getattr(client, "transport_attempts", 4))
+    patience = float(getattr(client, "patience", 300.0))
     jitter = rng if rng is not None else random.Random()
     attempt = failed = calls = given_up = 0
     while True:
@@ -69,16 +60,16 @@ def complete_with_retries(
             failed += not busy
             calls += max(1, error.requests)
             given_up += error.unpriced > 0 or error.estimated > 0
-            wait = min(max_delay, base_delay * 2 ** min(attempt - 1, 60)) * jitter.uniform(0.5, 1.0)
+            wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 60))
+            wait *= jitter.uniform(0.5, 1.0)
             if error.retry_after is not None:
                 wait = max(wait, error.retry_after)
             if (
                 not error.retryable
                 or (most_calls is not None and calls >= most_calls)
-                or attempt == most_attempts
                 or failed >= attempts
                 or given_up > 1
-                or wait > (patience if busy else max_delay)
+                or wait > (patience if busy else _LONGEST_WAIT)
             ):
                 if attempt > 1:
                     said = error.args[0] if error.args else ""

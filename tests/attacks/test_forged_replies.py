@@ -68,14 +68,14 @@ def test_facts_of_a_recording_are_possible_ones(tmp_path, name, value):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"facts": {name: value}}) + "\n")
     with pytest.raises(ClientError, match=f"its fact {name} is"):
-        made(ReplayClient(path, default_prompt="props")).ask()
+        made(ReplayClient(path)).ask()
 
 
 def test_a_recording_that_is_nested_too_deep_is_refused(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text("[" * 200_000 + "\n")
     with pytest.raises(ClientError, match="line 1"):
-        made(ReplayClient(path, default_prompt="props")).ask()
+        made(ReplayClient(path)).ask()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
