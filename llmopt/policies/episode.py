@@ -74,42 +74,42 @@ def episode(
     total, length, end = 0.0, 0, LIMIT
     observation: Any = None
     info: Mapping[str, Any] = {}
-    failure, error, by_policy = "", None, False
-    acting = False
+    failure, acting = "", False
+    error: Exception | None = None
     try:
         observation, given = env.reset(seed=seed)
         info = _facts(given)
-        while length < cap and end == LIMIT and not failure:
+    except Exception as fault:
+        error = fault
+    while error is None and not failure and end == LIMIT and length < cap:
+        try:
             acting = True
             action = act(observation)
             acting = False
             following, reward, terminated, truncated, given = env.step(action)
             value, ended, limited = float(reward), bool(terminated), bool(truncated)
-            info, length = _facts(given), length + 1
-            if watch is not None:
-                seen = (observation, action, value, following, ended, limited or length == cap)
-                try:
-                    watch(Step(number, *seen, info, env))
-                except Exception as fault:
-                    raise _WatcherError from fault
-            observation, total = following, total + value
-            if not math.isfinite(value):
-                failure = f"the reward of step {length} is {value}"
-            elif ended:
-                end = TERMINATED
-            elif limited:
-                break
-        if not failure and not math.isfinite(total):
-            failure = f"the return is {total}"
-    except _WatcherError as fault:
-        raise fault.__cause__ or fault from None
-    except Exception as fault:
-        error, by_policy = fault, acting
+        except Exception as fault:
+            error = fault
+            break
+        info, length = _facts(given), length + 1
+        if watch is not None:
+            seen = (observation, action, value, following, ended, limited or length == cap)
+            watch(Step(number, *seen, info, env))
+        observation, total = following, total + value
+        if not math.isfinite(value):
+            failure = f"the reward of step {length} is {value}"
+        elif ended:
+            end = TERMINATED
+        elif limited:
+            break
+    if error is not None:
         who = "policy" if acting else "environment"
-        reason = first_line(fault) or "no message"
-        failure = f"the {who} raised {type(fault).__name__}: {reason}"
+        reason = first_line(error) or "no message"
+        failure = f"the {who} raised {type(error).__name__}: {reason}"
+    elif not failure and not math.isfinite(total):
+        failure = f"the return is {total}"
     if failure:
-        return Episode(seed, None, length, FAILED, failure, error, by_policy, observation, info)
+        return Episode(seed, None, length, FAILED, failure, error, acting, observation, info)
     return Episode(seed, total, length, end, last=observation, info=info)
 
 
@@ -144,7 +144,3 @@ def mean_or_none(values: Iterable[float | None]) -> float | None:
 
 def _facts(info: Any) -> Mapping[str, Any]:
     return info if isinstance(info, Mapping) else {}
-
-
-class _WatcherError(Exception):
-    """What a watcher raised, kept apart from what the environment raises."""
