@@ -32,8 +32,8 @@ def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
 def test_every_recording_is_in_the_index_and_can_be_read():
     text = (RECORDINGS / "INDEX.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`([a-z]+-[a-z0-9-]+)`", text))
-    for task, arm, seeds in re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| ([\d, ]+) \|$", text, re.M):
-        listed |= {f"{task}-{arm}-{seed}" for seed in seeds.split(", ")}
+    for search, seeds in re.findall(r"^\| ([a-z-]+) \| ([\d, ]+) \|$", text, re.M):
+        listed |= {f"{search}-{seed}" for seed in seeds.split(", ")}
     assert listed == set(recordings.names())
     assert len(listed) >= 205
     for name in ("hopper-words-3", "code-reach", "hpo-own-svm-names-0"):
@@ -53,15 +53,14 @@ def test_recordings_are_added_to_the_archive_and_its_index(tmp_path, monkeypatch
     before = recordings.names()
     new = tmp_path / "new"
     new.mkdir()
-    for name in ("zones-words-99", "ridge-default-4"):
+    for name in ("zones-words-99", "ridge-prompt-six-4"):
         (new / f"{name}.jsonl").write_bytes(whole)
-    assert sorted(recordings.add(new)) == ["ridge-default-4.jsonl", "zones-words-99.jsonl"]
-    assert set(recordings.names()) == {*before, "zones-words-99", "ridge-default-4"}
+    assert sorted(recordings.add(new)) == ["ridge-prompt-six-4.jsonl", "zones-words-99.jsonl"]
+    assert set(recordings.names()) == {*before, "zones-words-99", "ridge-prompt-six-4"}
     assert recordings.recording("zones-words-99").read_bytes() == whole
     text = index.read_text(encoding="utf-8")
-    assert "| ridge | default | 4 |\n" in text
-    assert "| zones | words | 1, 2, 4, 5, 99 |\n" in text
-    assert recordings.spent(recordings.recording("ridge-default-4"))[0] > 10_000
+    assert "| ridge-prompt-six | 4 |\n| zones-words | 1, 99 |\n\nAnd: " in text
+    assert recordings.spent(recordings.recording("ridge-prompt-six-4"))[0] > 10_000
 
 
 @pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar, Fermenter, BusLine])

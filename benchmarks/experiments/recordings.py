@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -75,16 +74,17 @@ def add(folder: Path) -> list[str]:
             about = tarfile.TarInfo(name)  # of no time and nobody: the same files, the same bytes
             about.size = len(kept[name])
             archive.addfile(about, io.BytesIO(kept[name]))
-    before, head, rest = INDEX.read_text(encoding="utf-8").partition("| --- | --- | --- |\n")
-    rows, _, after = rest.partition("\n\n")
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for task, arm, listed in re.findall(r"^\| (\S+) \| (\S+) \| (.+) \|$", rows, re.MULTILINE):
-        seeds[task, arm] = set(map(int, listed.split(", ")))
-    for name in new:
-        task, arm, seed = name.removesuffix(".jsonl").rsplit("-", 2)
-        seeds.setdefault((task, arm), set()).add(int(seed))
-    lines = (f"| {t} | {a} | {', '.join(map(str, sorted(s)))} |" for (t, a), s in seeds.items())
-    text = f"{before}{head}{chr(10).join(sorted(lines))}\n\n{after}"
+    seeds: dict[str, list[int]] = {}
+    for name in kept:
+        search, _, seed = name.removesuffix(".jsonl").rpartition("-")
+        if seed.isdigit():  # others stand in the text
+            seeds.setdefault(search, []).append(int(seed))
+    rows = (
+        f"| {search} | {', '.join(map(str, sorted(seeds[search])))} |" for search in sorted(seeds)
+    )
+    before, head, rest = INDEX.read_text(encoding="utf-8").partition("| --- | --- |\n")
+    after = rest.partition("\n\n")[2]
+    text = "\n".join([f"{before}{head}" + "\n".join(rows), "", after])
     INDEX.write_text(text, encoding="utf-8")
     return list(new)
 
