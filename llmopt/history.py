@@ -26,6 +26,10 @@ else:
 
     Params = TypeVar("Params")
 
+FAILED = (math.inf, math.inf)
+"""The rank of a trial that has no reward."""
+
+_LARGEST = 1e300  # loss, so that worse ones still have finite numbers
 _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
 Direction = Literal["maximize", "minimize"]
@@ -132,9 +136,23 @@ def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
     The first objective counts, and a failed trial comes last.
     """
     if trial.state != "complete" or trial.rewards is None:
-        return math.inf, math.inf
+        return FAILED
     reward = trial.rewards[0]
     return trial.constraint_violation, reward if direction == "minimize" else -reward
+
+
+def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
+    """Return `rank` with finite losses of complete trials."""
+    found = rank(trial, direction)
+    return (found[0], min(max(found[1], -_LARGEST), _LARGEST)) if found < FAILED else FAILED
+
+
+def failure_gap(worst: float) -> float:
+    """Return how far behind the worst known value a failed point is put.
+
+    It is small, since an optimizer that models the values would be led astray by a huge one.
+    """
+    return max(1.0, abs(worst))
 
 
 @dataclass(frozen=True)
@@ -331,6 +349,42 @@ def _fronts(gains: np.ndarray) -> np.ndarray:
             fronts[row] = np.max(fronts[:row], where=dominating, initial=-1) + 1
     result: np.ndarray = fronts[origin.reshape(-1)]
     return result
+
+
+class Follower:
+    """A function of the history that reads each trial once.
+
+    Whoever derives from it has `_take`, which learns from one trial, and may extend `_forget`.
+    A history that does not go on from the one before is read from its beginning (in a noisy
+    search a trial changes where its point is measured again), as it is by a copy, whose state are
+    the arguments of the class.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def _forget(self) -> None:
+        self._known: list[Trial] = []  # those that were read
+
+    def _take(self, trial: Trial, history: History) -> None:
+        raise NotImplementedError
+
+    def _follow(self, history: History) -> None:
+        if self._known != list(history.trials[: len(self._known)]):
+            self._forget()
+        try:
+            for trial in history.trials[len(self._known) :]:
+                self._take(trial, history)
+                self._known.append(trial)
+        except BaseException:  # an interrupt, say: half a trial may be known
+            self._forget()
+            raise
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """Repeated measurements, standard errors, and a model that ends the search."""
 
+import copy
 import math
 from contextlib import closing
+from random import Random
 
 import numpy as np
 import pytest
@@ -212,3 +214,28 @@ def test_small_changes_start_from_a_point_that_lasts():
         rng = np.random.default_rng(0)
         found = RefineEmitter().propose(space, History(trials, noisy=noisy), rng, 20)
         assert np.median([p.values[0] for p in found]) == pytest.approx(near, abs=0.15)
+
+
+@pytest.mark.parametrize("partner", ["cma", "refine"])
+def test_a_copy_heeds_what_was_measured_again_as_the_search_itself_does(partner):
+    random = Random(2)
+
+    def answer(request):
+        return f"Start from: new\nProposal: x: {random.random():.4f}, y: {random.random():.4f}"
+
+    space = {"x": Float(0, 1), "y": Float(0, 1)}
+    optimizer = LLMOptimizer(
+        space, ScriptedClient(answer), "words", partner=partner, noisy=True, warmup=4, seed=2
+    )
+    for i in range(24):
+        optimizer.tell(optimizer.ask(), random.random())
+        if i % 3 == 2:
+            optimizer.tell(optimizer.trials[random.randrange(i)].params, random.gauss(0, 3))
+        copied = copy.deepcopy(optimizer)._emitter
+        points = []
+        for emitter in (optimizer._emitter, copied):
+            rng, history = np.random.default_rng(0), optimizer.history
+            points.append(emitter.partners[0].propose(optimizer.space, history, rng, 2))
+            emitter._follow(history)
+        assert points[0] == points[1]
+        assert optimizer._emitter._bandit.shares == copied._bandit.shares

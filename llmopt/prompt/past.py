@@ -6,21 +6,19 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from typing import Any
 
-from llmopt.history import History, Trial
+from llmopt.history import Follower, History, Trial
 from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of
 
 _MOST_ENTRIES = 5_000  # texts that are kept; beyond that all are made anew where they are needed
 RANDOM = ("warmup", "fallback")
 
 
-class Past:
+class Past(Follower):
     """The trials of a history, each with what it is beside those before it.
 
-    It grows with the history. Where a history does not go on from the one that was read before,
-    or `facts` differ, all is read anew.
+    It grows with the history.
 
     Attributes:
-        trials: The trials that were read, in their order.
         ranks: The rank of each.
         bests: Number of the best trial before each; a check is no rival of the others.
         nearest: For each the nearest other value of f before it.
@@ -36,12 +34,9 @@ class Past:
         drafts: Logs of these entries, by their budgets. What later trials change is dropped.
     """
 
-    def __init__(self) -> None:
-        self._begin(())
-
-    def _begin(self, facts: tuple[Any, ...]) -> None:
-        self._facts = facts
-        self.trials: list[Trial] = []
+    def _forget(self) -> None:
+        super()._forget()
+        self._facts: tuple[Any, ...] = ()
         self.ranks: list[tuple[float, float]] = []
         self.bests: list[int | None] = []
         self.nearest: list[float | None] = []
@@ -61,12 +56,13 @@ class Past:
     def read(self, history: History, *facts: Any) -> Past:
         """Take in the trials that are new; return itself.
 
-        `facts` are what the texts of a trial depend on besides the trials.
+        `facts` are what the texts of a trial depend on besides the trials. Where they differ from
+        those before, all is read anew.
         """
-        if self._facts != facts or self.trials != list(history.trials[: len(self.trials)]):
-            self._begin(facts)
-        for trial in history.trials[len(self.trials) :]:
-            self._add(trial, history)
+        if self._facts != facts:
+            self._forget()
+        self._follow(history)
+        self._facts = facts
         if len(self.entries) > _MOST_ENTRIES:
             self.rows.clear()
             self.entries.clear()
@@ -76,12 +72,11 @@ class Past:
         """Whether a trial is the best one until the end of its run of points not from a model."""
         return self._best_of_runs[self._runs[trial.number]] == trial.number
 
-    def _add(self, trial: Trial, history: History) -> None:
-        number, rank = len(self.trials), history.rank(trial)
+    def _take(self, trial: Trial, history: History) -> None:
+        number, rank = len(self._known), history.rank(trial)
         complete, asked = trial.state == "complete", trial.source == "llm"
         best = self.ranked[0][1] if self.ranked else None
         top = number if best is None or (complete and rank < self.ranks[best]) else best
-        self.trials.append(trial)
         self.ranks.append(rank)
         self.bests.append(best)
         self.nearest.append(self._near(trial) if complete else None)
@@ -89,7 +84,7 @@ class Past:
             insort(self.ranked, (rank, number))
         self._note_run(top, asked)
         if asked and self.drawn == number:
-            drawn = {t.number for t in self.trials[:number] if t.source in RANDOM}
+            drawn = {t.number for t in self._known if t.source in RANDOM}
             self.done_with = frozenset(drawn - {top})
             self._drop()
         elif self.drawn == number:
@@ -122,7 +117,7 @@ class Past:
         said = thought(trial)
         alone = said.hypothesis and not (said.lesson or said.analysis)
         # A point is of the answer before it where it has a hypothesis alone, and cost the same.
-        if self.answers and alone and _costs(self.trials[self.answers[-1][-1]]) == _costs(trial):
+        if self.answers and alone and _costs(self._known[self.answers[-1][-1]]) == _costs(trial):
             self.answers[-1].append(trial.number)
         else:
             self.answers.append([trial.number])

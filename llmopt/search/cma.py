@@ -18,9 +18,17 @@ import numpy as np
 from numpy.random import Generator
 
 from llmopt.errors import LLMOptError, SpaceError, install_hint
-from llmopt.history import Direction, History, Proposal, Source, Trial
+from llmopt.history import (
+    FAILED,
+    Follower,
+    History,
+    Proposal,
+    Source,
+    Trial,
+    failure_gap,
+    rank_of,
+)
 from llmopt.search.emitter import Taken, keys_of
-from llmopt.search.history_follower import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.moves import step_lengths
@@ -164,9 +172,9 @@ class CMAEmitter(Follower):
 
     # -- reading the history --------------------------------------------------------------
 
-    def _take(self, trial: Trial, direction: Direction) -> None:
-        rank = rank_of(trial, direction)
-        if self._read == 0:
+    def _take(self, trial: Trial, history: History) -> None:
+        rank = rank_of(trial, history.directions[0])
+        if not self._known:
             self._first = zlib.crc32(repr(trial.values).encode())
         if trial.source in ("user", "warmup") and not self._begun:
             if rank < FAILED and (self._start is None or rank < self._start[0]):
@@ -200,7 +208,7 @@ class CMAEmitter(Follower):
     def _begin_again(self) -> None:
         self._points, self._ranks, self._missed = [], [], 0
         seed = self._first if self.seed is None else self.seed
-        self._begin(np.random.default_rng([seed, self._read]).random(self._size))
+        self._begin(np.random.default_rng([seed, len(self._known)]).random(self._size))
 
     def _begin(self, mean: np.ndarray | None) -> None:
         self._strategy = _strategy(

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.random import Generator
 
 from llmopt.errors import SearchStopped
-from llmopt.history import Direction, History, Proposal, Source, Trial
+from llmopt.history import FAILED, Direction, Follower, History, Proposal, Source, Trial, rank_of
 from llmopt.search.emitter import Taken, keys_of
-from llmopt.search.history_follower import FAILED, Follower, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 
@@ -58,10 +57,10 @@ class RefineEmitter(Follower):
         self._top: list[tuple[tuple[float, float], int, tuple[Value, ...]]] = []
         self._size = 1.0
 
-    def _take(self, trial: Trial, direction: Direction) -> None:
+    def _take(self, trial: Trial, history: History) -> None:
         if trial.kind == "check":
             return  # measured on other starts
-        rank = rank_of(trial, direction)
+        rank = rank_of(trial, history.directions[0])
         best = rank < (self._best[0] if self._best else FAILED)
         if best:
             self._best = rank, trial.values
@@ -71,7 +70,7 @@ class RefineEmitter(Follower):
         elif best:
             self._size = 1.0
         if rank < FAILED and trial.source in _PROPOSED:
-            insort(self._top, (rank, self._read, trial.values))
+            insort(self._top, (rank, len(self._known), trial.values))
             del self._top[_TOP:]
 
     def propose(

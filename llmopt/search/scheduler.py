@@ -17,10 +17,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from llmopt.arguments import whole_number
-from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
-from llmopt.search.history_follower import FAILED, Follower, rank_of
 from llmopt.search.numeric import next_points
 from llmopt.search.refine import RefineEmitter
 from llmopt.search.small_network import NetworkEmitter
@@ -194,8 +193,8 @@ class Scheduler(Follower):
         told = len(history.trials) + len(history.pending)
         return max(0, self.model.total - told) / max(1, self.requests - spent)
 
-    def _take(self, trial: Trial, direction: Direction) -> None:
-        arm, rank = self._arms.get(trial.source), rank_of(trial, direction)
+    def _take(self, trial: Trial, history: History) -> None:
+        arm, rank = self._arms.get(trial.source), rank_of(trial, history.directions[0])
         self._bandit.take(arm, rank)
         self._turns.take(arm, rank)
 
