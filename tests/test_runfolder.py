@@ -51,19 +51,6 @@ def test_records_come_back_as_they_were(tmp_path):
         assert folder.config == CONFIG
 
 
-def test_a_torn_last_line_is_dropped(tmp_path):
-    with RunFolder.create(tmp_path, CONFIG) as folder:
-        folder.add(record(0))
-        folder.add(record(1))
-    file = tmp_path / "trials.jsonl"
-    file.write_bytes(file.read_bytes()[:-20])
-    with RunFolder(tmp_path) as folder:
-        assert [r.index for r in folder.records["llm"]] == [0]
-        folder.add(record(1))
-    with RunFolder(tmp_path) as folder:
-        assert [r.index for r in folder.records["llm"]] == [0, 1]
-
-
 def test_a_missing_line_is_noticed(tmp_path):
     with RunFolder.create(tmp_path, CONFIG) as folder:
         for i in range(3):

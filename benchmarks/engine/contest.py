@@ -210,7 +210,7 @@ class Contest:
             _form(e): episode_statistics(self.task, self.policy, self.seeds, named=e.named)
             for e in readers
         }
-        shown = self.kept.wants_steps(method, by_model=by_model)
+        shown = self.kept.keeps_steps and (by_model or method == WARMUP)
         steps: list[str] = []
 
         def watch(step: Step) -> None:

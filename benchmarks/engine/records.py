@@ -79,6 +79,8 @@ class Record:
 class Records:
     """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk."""
 
+    keeps_steps = False  # whether `add` makes something of a point's steps
+
     def __init__(self) -> None:
         self.records: dict[str, list[Record]] = {}  # by method, in the order of their indices
         self.finals: dict[str, list[Record]] = {}  # the records of the last round, by method
@@ -91,7 +93,3 @@ class Records:
         else:
             of_round = self.finals if record.round == "final" else self.records
             of_round.setdefault(record.method, []).append(record)
-
-    def wants_steps(self, record_of: str, *, by_model: bool) -> bool:
-        """Whether `add` makes something of the steps of a method's points."""
-        return False

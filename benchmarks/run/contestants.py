@@ -122,17 +122,16 @@ def default_folder(config: RunConfig, contestants: Contestants) -> Path:
     return _numbered(name, number)
 
 
-def folder_to_resume(options: Mapping[str, Any], model: str | None = None) -> Path:
+def folder_to_resume(options: Mapping[str, Any]) -> Path:
     """Return the run in ``runs/`` that goes on: the latest that was stopped, else that ended."""
     found: list[tuple[bool, int, Path]] = []
     for file in Path("runs").glob("*/config.json"):
         folder = file.parent
         try:
-            stored = read_config(folder)
-            config = RunConfig.from_dict(stored["run"])
+            config = RunConfig.from_dict(read_config(folder)["run"])
         except LLMOptError:
             continue
-        if not changes(config, options) and model in (None, stored.get("model")):
+        if not changes(config, options):
             latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
             found.append((not (folder / SUMMARY).exists(), latest, folder))
     if not found:

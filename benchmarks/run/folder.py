@@ -73,6 +73,7 @@ def _records(log: EventLog) -> Iterator[Record]:
 class RunFolder(Records, Closing):
     """The files of one run, open for writing; a new one is made by `create`."""
 
+    keeps_steps = True  # in the published layout
     policy: LinearPolicy  # whose parameters are searched; for the files of the published layout
 
     def __init__(self, path: Path) -> None:
@@ -137,10 +138,6 @@ class RunFolder(Records, Closing):
         self.stopped = {}
         for name in (_STOPPED, SUMMARY):
             (self.path / name).unlink(missing_ok=True)
-
-    def wants_steps(self, record_of: str, *, by_model: bool) -> bool:
-        """Whether the published layout has a file of the steps: for warm-up and models."""
-        return by_model or record_of == WARMUP
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
         """Write one record; it is on disk when this returns."""

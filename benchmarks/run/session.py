@@ -26,7 +26,7 @@ from llmopt.benchmarks.methods.protocol import method_seed
 from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.report.figures import learning_curve, policy_gif
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
-from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
+from llmopt.benchmarks.run.contestants import Contestants, default_folder
 from llmopt.benchmarks.run.folder import (
     SUMMARY,
     RunFolder,
@@ -73,10 +73,9 @@ def run(
     """Run every method on a task and write everything to a run folder.
 
     `client` takes the place of the model that ``config.model`` names; `announce` is called with the
-    folder once the run has begun in it. With `resume` the run in `out` goes on, or without `out`
-    the latest stopped one in ``runs/``; a missing or empty folder starts one. What was done before
-    an error is kept. Each method that asks the model costs about ``config.iterations /
-    config.batch`` requests.
+    folder once the run has begun in it. With `resume` the run in `out` goes on; a missing or empty
+    folder starts one. What was done before an error is kept. Each method that asks the model costs
+    about ``config.iterations / config.batch`` requests.
     """
     require_packages("this run", ["matplotlib", *(["tqdm"] if progress else [])])
     for name in config.methods:
@@ -90,12 +89,7 @@ def run(
     episodes = config.episodes or task.episodes
     terms = Terms(config.seed, config.iterations, episodes, config.heldout, config.finalists)
     with contextlib.closing(contestants), FastEvaluator(task) as evaluator:
-        if out is not None:
-            path = Path(out)
-        elif resume:
-            path = folder_to_resume(asdict(config), contestants.model)
-        else:
-            path = default_folder(config, contestants)
+        path = default_folder(config, contestants) if out is None else Path(out)
         ended = (path / SUMMARY).exists() and resume
         if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
             contestants.check_ready(resume)  # else nothing is asked any more
