@@ -261,7 +261,7 @@ def recording(folder):
 
 def test_recordings(tmp_path):
     def read(path):
-        return [e.reply for e in ReplayClient(path)._read().exchanges]
+        return [reply for *_, reply in ReplayClient(path)._read().exchanges]
 
     attack(recording(tmp_path), read, exact=True, numbered=True)
 
