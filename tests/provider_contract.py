@@ -15,12 +15,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt import Float, LLMOptimizer, get_client
+from llmopt.client import transport
 from llmopt.client.base import Client, Message, Request, check_ready
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
@@ -194,10 +196,11 @@ class ProviderContract:
         assert sorted(c.text for c in reply.completions) == ["a", "c"]
         assert reply.requests == 3
 
-    def test_rate_limit(self, server):
+    def test_rate_limit(self, server, monkeypatch):
         client = self.client(server, api_key=KEY, requests_per_minute=2)
         waited: list[float] = []
-        client._limiter._sleep = waited.append
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)
+        monkeypatch.setattr(transport, "time", clock)
         server.play(Say(self.body("x")))
         for _ in range(4):
             client.complete(ASK)

@@ -3,10 +3,12 @@ from __future__ import annotations
 import copy
 import email.utils
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from stubs import in_threads
 
+from llmopt.client import transport
 from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Message, Request
 from llmopt.client.faults import Fault, parse_duration, parse_retry_after
@@ -150,10 +152,14 @@ def test_limits_are_read_where_a_list_says_them():
     assert (learned.context_tokens, learned.most_tokens) == (131072, 16384)
 
 
-def test_rate_limiter_never_starts_more_in_any_minute():
+def test_rate_limiter_never_starts_more_in_any_minute(monkeypatch):
     now = [0.0]
     starts: list[float] = []
-    limiter = RateLimiter(3, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(transport, "time", clock)
+    limiter = RateLimiter(3)
     for pause in (0, 1, 2, 0, 0, 40, 0, 0, 5, 90, 0, 0, 0):
         now[0] += pause
         limiter.wait()
@@ -164,9 +170,11 @@ def test_rate_limiter_never_starts_more_in_any_minute():
         assert fourth - first >= 60
 
 
-def test_rate_limiter_among_threads_and_after_pickling():
+def test_rate_limiter_among_threads_and_after_pickling(monkeypatch):
     slept: list[float] = []
-    limiter = RateLimiter(5, clock=lambda: 0.0, sleep=slept.append)
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
+    monkeypatch.setattr(transport, "time", clock)
+    limiter = RateLimiter(5)
     in_threads(lambda _: limiter.wait(), range(12))
     assert sorted(slept) == [60.0] * 5 + [120.0] * 2
     fresh = pickle.loads(pickle.dumps(RateLimiter(5)))

@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 from llmopt.client.transport import check_url, is_local
 
+ADDRESS = re.compile(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(?!\d+/)(.+)")
+"""What follows ``openai+`` in a model string: origin, path and model."""
+
 CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 """Holds the key for an address that is not among `SERVERS`, if it needs one."""
 

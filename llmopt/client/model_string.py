@@ -21,13 +21,12 @@ from urllib.parse import parse_qsl, quote
 
 from llmopt.arguments import check_names
 from llmopt.client.base import Client
-from llmopt.client.endpoint import SERVERS
+from llmopt.client.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
 
 _SECRET = "api_key"
 _LEFT_OUT = {"self", _SECRET, "header"}
-_ADDRESS = r"openai\+https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?(?:/[^:]*)?:(?!\d+/).+"
 
 
 class OptionError(LLMOptError, ValueError):
@@ -237,7 +236,8 @@ def _meant(model: str) -> list[str]:
 def split_options(model: str) -> tuple[str, dict[str, str]]:
     """Return a model string without its options, and these."""
     found = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
-    if model.startswith("openai+") and not (found and re.fullmatch(_ADDRESS, found[1])):
+    _, own, address = (found[1] if found else "").partition("openai+")
+    if model.startswith("openai+") and not (own and ADDRESS.fullmatch(address)):
         return model, {}  # a question in the address itself
     return (found[1], dict(parse_qsl(found[2], keep_blank_values=True))) if found else (model, {})
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.endpoint import (
+    ADDRESS,
     CUSTOM_KEY_VARIABLE,
     LISTS,
     SERVERS,
@@ -331,7 +332,7 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
             "the address in the model string 'openai+...' holds a user name or a password: give "
             f"the address alone, and a key in {CUSTOM_KEY_VARIABLE}"
         )
-    found = re.fullmatch(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(.+)", address)
+    found = ADDRESS.fullmatch(address)
     if found is None:
         raise ModelNotFoundError(
             f"model string 'openai+{redact(address)}' cannot be read: expected "

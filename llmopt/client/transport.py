@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -69,18 +69,10 @@ def unlogged() -> Iterator[None]:
 class RateLimiter:
     """At most `per_minute` starts in any 60 seconds, over all threads; ``None`` for no limit."""
 
-    def __init__(
-        self,
-        per_minute: int | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, per_minute: int | None) -> None:
         if per_minute is not None and per_minute < 1:
             raise ValueError(f"requests_per_minute={per_minute}: expected at least 1, or None")
         self.per_minute = per_minute
-        self._clock = clock
-        self._sleep = sleep
         self._starts: deque[float] = deque(maxlen=per_minute)
         self._lock = Lock()
 
@@ -89,13 +81,13 @@ class RateLimiter:
         if self.per_minute is None:
             return
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             start = now
             if len(self._starts) == self.per_minute:
                 start = max(now, self._starts[0] + 60.0)
             self._starts.append(start)
         if start > now:
-            self._sleep(start - now)
+            time.sleep(start - now)
 
     def __getstate__(self) -> dict[str, Any]:
         # The clock of another process has another zero.

@@ -31,12 +31,13 @@ __all__ = [
     "add_track_argument",
     "callbacks_of",
 ]
-# By its name on the command line: what makes it, of where it writes if that can be said.
-_PLAIN: dict[str, Callable[[], Callback]] = {"log": Log, "telemetry": Telemetry}
-_PLACED: dict[str, Callable[[str], Callback]] = {
-    "mlflow": lambda where: MLflow(where or "llmopt"),
-    "wandb": lambda where: WeightsAndBiases(where or "llmopt"),
-    "tensorboard": lambda where: TensorBoard(where or "runs/tensorboard"),
+# By its name on the command line: what makes it, and where it writes if nothing else is said.
+_TRACKERS: dict[str, tuple[Callable[..., Callback], str]] = {
+    "log": (Log, ""),
+    "mlflow": (MLflow, "llmopt"),
+    "wandb": (WeightsAndBiases, "llmopt"),
+    "tensorboard": (TensorBoard, "runs/tensorboard"),
+    "telemetry": (Telemetry, ""),
 }
 
 
@@ -58,11 +59,10 @@ def callbacks_of(names: Sequence[str]) -> tuple[Callback, ...]:
 
 
 def _made(name: str, where: str) -> Callback:
-    if name in _PLACED:
-        return _PLACED[name](where)
-    if name not in _PLAIN or where:
-        known = did_you_mean(name, {**_PLAIN, **_PLACED})
-        raise LLMOptError(f"--track {name}{where and ':' + where}: {known}")
+    make, usual = _TRACKERS.get(name, (None, ""))
+    if make is None or (where and not usual):
+        said = f"--track {name}{where and ':' + where}: {did_you_mean(name, _TRACKERS)}"
+        raise LLMOptError(said)
     if name == "log":  # whoever asks for lines on the command line wants to see them
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-    return _PLAIN[name]()
+    return make(where or usual) if usual else make()
