@@ -16,6 +16,7 @@ HOPELESS = 5
 """Evaluations that fail, and none that does not, after which no more are made."""
 
 _LISTED = 10  # names that a message lists, where one of them is near
+_VERY_MANY = 100
 # Of an account without credit, a key or a model that may not be asked, a wrong address.
 _PERMANENT_STATUS = frozenset({301, 302, 303, 307, 308, 401, 402, 403, 404})
 
@@ -192,13 +193,13 @@ class FallbackWarning(UserWarning):
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return the valid names as a phrase: ``"did you mean 'a'? Valid: 'a', 'b'"``.
 
-    The question is left out where nothing is near. Of many names, where one is near, only the
-    first ones are listed.
+    The question is left out where nothing is near. Of many names, where one is near, and of very
+    many, only the first ones are listed.
     """
     names = sorted(set(valid))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     ordered = near + [n for n in names if n not in near]
-    left = len(ordered) - _LISTED if near else 0
+    left = len(ordered) - _LISTED if near or len(ordered) > _VERY_MANY else 0
     listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered)) or "none"
     more = f", and {left} more" if left > 0 else ""
     return (f"did you mean {near[0]!r}? " if near else "") + f"Valid: {listed}{more}"

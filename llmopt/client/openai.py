@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -29,7 +28,6 @@ from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
 from llmopt.client.request_form import WORTH_CACHING, closed, in_blocks
 from llmopt.client.transport import check_url, is_local, load, merged, whole_body
 from llmopt.errors import ModelNotFoundError, did_you_mean
-from llmopt.text import clean
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +40,6 @@ _FIELDS = {
     "prompt_cache_breakpoint": "prompt_cache_key",
 }
 _MOST_MARKS = 80
-_LEAST_CONTEXT = 256
-_SHOWN_NAMES = 4
 _SHOWN_CHARACTERS = 80
 
 
@@ -144,8 +140,9 @@ class OpenAIClient(RemoteClient):
         except Exception as error:
             if not _has_none(error):
                 raise
-            fetch = f"`ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
-            return _not_listed(self.name, self.model, listed, fetch)
+            fetch = f". `ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
+            names = did_you_mean(self.model, {name[:_SHOWN_CHARACTERS] for name in listed})
+            return f"{self.name} does not exist there: {names}{fetch}"
         return ""
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
@@ -246,31 +243,23 @@ class OpenAIClient(RemoteClient):
         reply = super().complete(request)
         if self.local and not self._asked_context:
             self._asked_context = True
-            known = self.context_tokens is not None
-            found = None if known else self._ask_context(self._connected().sdk)
-            if found is not None:
-                self._learned.context_tokens = found
-                logger.info("%s has a context of %d tokens", self.name, found)
+            if self.context_tokens is None:
+                self._ask_context(self._connected().sdk)
         return reply
 
-    def _ask_context(self, sdk: Any) -> int | None:
-        """Ask each kind of server in its own way; ``None`` if none of them works."""
+    def _ask_context(self, sdk: Any) -> None:
+        """Ask each kind of server in its own way, until one of them works."""
         root = self.url.removesuffix("/v1")
-        for path, names in (
-            ("/v1/models", ("max_model_len",)),  # vLLM
-            ("/props", ("n_ctx",)),  # llama.cpp, for each of its slots
-            ("/api/ps", ("context_length",)),  # Ollama, of what is loaded
-            (f"/api/v0/models/{self.model}", ("loaded_context_length",)),  # LM Studio
-        ):
+        # vLLM, llama.cpp for each of its slots, Ollama of what is loaded, LM Studio.
+        for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
             try:
                 body = sdk.get(root + path, cast_to=object, options={"timeout": ASIDE_SECONDS})
+                self._learned.read(_of_model(body, self.model))
             except Exception as error:
                 logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
-                continue
-            found = _number(_of_model(body, self.model), names)
-            if found is not None:
-                return found
-        return None
+            if self.context_tokens is not None:
+                logger.info("%s has a context of %d tokens", self.name, self.context_tokens)
+                return
 
 
 def _has_none(error: Exception) -> bool:
@@ -283,18 +272,6 @@ def _names(body: Any) -> set[str]:
     found = entries if isinstance(entries, list) else []
     names = (e.get("id") for e in found if isinstance(e, Mapping))
     return {name for name in names if isinstance(name, str)}
-
-
-def _not_listed(name: str, model: str, listed: Collection[str], remedy: str) -> str:
-    """Return the words for a model that is not in its server's list; `remedy` says what helps."""
-    near = difflib.get_close_matches(model, listed, n=_SHOWN_NAMES, cutoff=0.4)
-    shown = near + [n for n in sorted(listed) if n not in near][: _SHOWN_NAMES - len(near)]
-    names = ", ".join(repr(clean(n[:_SHOWN_CHARACTERS])) for n in shown)
-    more = f" and {len(listed) - len(shown)} more" if len(listed) > len(shown) else ""
-    meant = f"did you mean {clean(near[0][:_SHOWN_CHARACTERS])!r}? " if near else ""
-    return (
-        f"{name} does not exist there: {meant}It has {names}{more}{'. ' if remedy else ''}{remedy}"
-    )
 
 
 def _of_model(body: Any, model: str) -> Any:
@@ -310,18 +287,6 @@ def _of_model(body: Any, model: str) -> Any:
                 and any(e.get(i) in (model, f"{model}:latest") for i in ids)
             ]
     return body
-
-
-def _number(node: Any, names: tuple[str, ...]) -> int | None:
-    """Return the first whole number of that name, wherever it stands."""
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            if name in names and isinstance(value, int) and _LEAST_CONTEXT <= value < 10**9:
-                return value
-        node = list(node.values())
-    if isinstance(node, list):
-        return next((n for n in (_number(item, names) for item in node) if n is not None), None)
-    return None
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llmopt.client.base import Request, whole
 from llmopt.client.faults import Fault
@@ -27,10 +26,11 @@ _STREAM = frozenset({"stream", "stream_options"})
 _MOST_CAPS = 3  # times that the cap of one request is lowered
 _MOST_CHANGES = 8
 _LEAST_CAP = 16
+_LEAST_LIMIT = 256  # tokens; less is none
 _UNUSED = 8  # answers in a row without need of it after which added room is taken back
 _CONTEXT = (
-    "context_window", "context_length", "max_context_length", "max_model_len", "max_input_tokens",
-    "input_token_limit",
+    "loaded_context_length", "n_ctx", "context_window", "context_length", "max_context_length",
+    "max_model_len", "max_input_tokens", "input_token_limit",
 )  # fmt: skip
 _ANSWER = ("max_completion_tokens", "max_output_tokens", "output_token_limit", "max_tokens")
 
@@ -58,15 +58,10 @@ class Learned:
         self._tried = False
         self._lock = Lock()
 
-    def read(self, entry: Mapping[str, Any]) -> None:
-        """Take the limits from what a list of models says of the model, in documented fields."""
-        inner = entry.get("top_provider")  # OpenRouter's
-        places = [entry, *([inner] if isinstance(inner, Mapping) else [])]
-        for names, attribute in ((_CONTEXT, "context_tokens"), (_ANSWER, "most_tokens")):
-            found = (whole(place.get(name)) for place in places for name in names)
-            limit = next((n for n in found if n is not None and n >= 256), None)
-            if limit is not None:
-                setattr(self, attribute, limit)
+    def read(self, entry: object) -> None:
+        """Take the limits from what a server says of the model, in documented fields."""
+        self.context_tokens = _limit(entry, _CONTEXT) or self.context_tokens
+        self.most_tokens = _limit(entry, _ANSWER) or self.most_tokens
 
     def change(
         self,
@@ -143,6 +138,18 @@ class Learned:
                 if self._unused >= _UNUSED:
                     self.added_room = None
         return starved
+
+
+def _limit(node: object, names: Sequence[str]) -> int | None:
+    """Return the first limit under one of these names, outermost first; ``None`` for none."""
+    if isinstance(node, Mapping):
+        numbers = (whole(node.get(name)) for name in names)
+        found = next((n for n in numbers if n is not None and n >= _LEAST_LIMIT), None)
+        if found is not None:
+            return found
+        node = list(node.values())
+    inner = node if isinstance(node, list) else ()
+    return next(filter(None, (_limit(item, names) for item in inner)), None)
 
 
 def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
