@@ -96,19 +96,18 @@ def _dimension(name: str, part: Any) -> Dimension:
         raise SpaceError(f"{where}: {error}") from None
 
 
-def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str) -> None:
+def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "") -> None:
     for key in part:
         if key not in valid:
-            raise SpaceError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), valid)}")
+            said = f"{where and where + ': '}unknown key {key!r}"
+            raise SpaceError(f"{said}; {did_you_mean(str(key), valid)}")
 
 
 def read_description(data: Any) -> dict[str, Any]:
     """Return the arguments of `LLMOptimizer` that a description stands for; it may name no file."""
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got a {type(data).__name__}")
-    for key in data:
-        if key not in _KEYS:
-            raise LLMOptError(f"unknown key {key!r}; {did_you_mean(str(key), _KEYS)}")
+    _no_others(data, _KEYS)
     if "space" not in data:
         raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")
     arguments = {key: data[key] for key in _OPTIONS if key in data}

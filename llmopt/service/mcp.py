@@ -59,7 +59,7 @@ def make_server(searches: SearchFolder) -> Any:
         def told(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except (LLMOptError, ImportError) as error:
+            except (LLMOptError, ImportError, ValueError) as error:
                 raise ToolError(str(error)) from None
 
         server.tool()(told)

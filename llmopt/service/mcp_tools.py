@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmopt.arguments import whole_number
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
 from llmopt.files import make_folder, read_mapping, write_bytes_atomically
@@ -206,8 +207,7 @@ class SearchFolder:
 
     def ask(self, name: str, n: int = 1) -> dict[str, Any]:
         """Get the next points to evaluate, or a request that you are to answer first."""
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_POINTS:
-            raise LLMOptError(f"n={n!r}: expected a whole number from 1 to {_MOST_POINTS}")
+        n = whole_number("n", n, 1, _MOST_POINTS)
         with self._search(name) as optimizer:
             if isinstance(optimizer.client, _AgentClient) and n > 1:
                 raise LLMOptError("n: of a search that the agent answers, ask for one at a time")
@@ -279,8 +279,7 @@ class SearchFolder:
 
     def trials(self, name: str, last: int = 20) -> list[dict[str, Any]]:
         """Get the latest trials, oldest first."""
-        if isinstance(last, bool) or not isinstance(last, int) or not 1 <= last <= 1000:
-            raise LLMOptError(f"last={last!r}: expected a whole number from 1 to 1000")
+        last = whole_number("last", last, 1, 1000)
         with self._search(name) as optimizer:
             return [of_trial(t) for t in optimizer.trials[-last:]]
 
