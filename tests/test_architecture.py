@@ -21,7 +21,7 @@ MAY_IMPORT = {
 # Names that README, docs and code of users import, from where they do.
 PUBLIC = {
     "llmopt": "LLMOptimizer Space Float Int Categorical ScriptedClient RecordClient ReplayClient "
-    "get_client get_prompt parse_parameters Proposer History Trial Usage Proposal",
+    "get_client get_prompt parse_parameters ModelEmitter History Trial Usage Proposal",
     "llmopt.space": "Space Float Int Categorical Value",
     "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt "
     "Situation Query Reading Complaint Entry Selection estimate_tokens PROMPTS PROMPT_VERSION",

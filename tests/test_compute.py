@@ -335,7 +335,7 @@ def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
         search([], prompt="props")
     with pytest.raises(ValueError, match="compute='yes'"):
         search([], compute="yes")
-    emitter = llmopt.Proposer(ScriptedClient([]), "words", compute=True)
+    emitter = llmopt.ModelEmitter(ScriptedClient([]), "words", compute=True)
     with pytest.raises(ValueError, match="let_compute"):
         emitter.propose(Space(SPACE), History(), np.random.default_rng(0))
     none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))

@@ -24,8 +24,8 @@ from llmopt import (
     Float,
     LLMOptimizer,
     Message,
+    ModelEmitter,
     ModelNotFoundError,
-    Proposer,
     Reply,
     Request,
     ScriptedClient,
@@ -181,7 +181,7 @@ class TestWarnings:
 
     def test_points_to_the_line_that_uses_a_proposer(self):
         space = Space(SPACE)
-        proposer = Proposer(ScriptedClient(lambda request: "no"), "props")
+        proposer = ModelEmitter(ScriptedClient(lambda request: "no"), "props")
         rng = np.random.default_rng(0)
         with pytest.warns(FallbackWarning) as caught:
             proposer.propose(space, History(), rng)

@@ -480,8 +480,6 @@ class ModelEmitter(Metered):
         )
 
 
-Proposer = ModelEmitter  # its public name
-
 _said_of: set[str] = set()  # prompts
 
 

@@ -22,6 +22,7 @@ from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usag
 from llmopt.prompt.python_block import Computed
 from llmopt.search.meter import Books
 from llmopt.space import Space, Value
+from llmopt.space.values import as_number
 from llmopt.text import describe_curve, short
 
 Line = dict[str, Any]
@@ -359,19 +360,15 @@ def _amount(value: Any, name: str) -> float:
 
 def _number(value: Any, name: str) -> float:
     """Return a real scalar as a float. Booleans, strings and arrays with axes are none."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
-        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
-        raise RewardError(
-            f"{name}={short(value)} is a {type(value).__name__}{shape}: expected a single real "
-            "number (a failed evaluation is told with None, NaN or tell_failure)"
-        )
-    if isinstance(value, np.complexfloating):
-        raise RewardError(f"{name}={value}: expected a real number, got a complex one")
     try:
-        return float(value)
-    except (OverflowError, TypeError) as error:
+        if (number := as_number(value)) is not None:
+            return float(number)
+    except OverflowError as error:
         raise RewardError(
             f"{name}={short(value)}: expected a number within a float's range ({error})"
         ) from error
+    shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+    raise RewardError(
+        f"{name}={short(value)} is a {type(value).__name__}{shape}: expected a single real "
+        "number (a failed evaluation is told with None, NaN or tell_failure)"
+    )

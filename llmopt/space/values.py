@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
@@ -42,13 +43,11 @@ def as_number(value: object) -> float | int | None:
         return value
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool | np.bool_ | np.timedelta64):
         return None
-    if isinstance(value, float | np.floating):
-        return float(value)
-    if isinstance(value, int | np.integer):
+    if isinstance(value, numbers.Integral):
         return int(value)
-    return None
+    return float(value) if isinstance(value, numbers.Real) else None
 
 
 def identity(value: Any) -> Hashable:
