@@ -8,7 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
-from llmopt import Completion, LLMOptError, Reply, ScriptedClient
+from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import command, hpo
 from llmopt.benchmarks.experiments.hpo import OWN, TASKS, make_cell, run_cell, suggest
@@ -125,9 +125,13 @@ def test_the_table_ranks_what_all_have_searched():
     assert "| 0.000 |" in rows["TPE"]
 
 
-def test_an_anonymous_search_begins_at_no_named_setting():
-    with pytest.raises(LLMOptError, match="give --start random"):
-        hpo.EXPERIMENT.main("", ["--methods", "model", "--told", "anonymous", "--tasks", "own-sgd"])
+def test_what_cannot_be_searched_is_said_in_a_line(capsys):
+    arguments = ["--methods", "model", "--told", "anonymous", "--tasks", "own-sgd"]
+    assert hpo.EXPERIMENT.main("", arguments) == 2
+    assert "give --start random" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        hpo.EXPERIMENT.main("", [*arguments, "--model", ""])
+    assert "--model MODEL is missing: model asks one" in capsys.readouterr().err
 
 
 def test_a_table_is_read_at_the_nearest_values():

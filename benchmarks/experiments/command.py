@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from llmopt.client.base import Client
 from llmopt.client.local import LocalClient
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.errors import LLMOptError
 from llmopt.files import write_bytes_atomically
 
 
@@ -63,14 +65,15 @@ class Experiment:
         parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
         add = parser.add_argument
         for name, values in {"tasks": self.tasks, "methods": self.methods, **self.options}.items():
-            kind = type(values[0])
-            add(f"--{name}", nargs="+", type=kind, choices=values, default=list(values))
-        add("--seeds", nargs="+", type=int, default=[0])
+            kind, known = type(values[0]), ", ".join(map(str, values))
+            form: dict[str, Any] = {"type": kind, "choices": values, "default": list(values)}
+            add(f"--{name}", nargs="+", metavar=name.upper().rstrip("S"), help=known, **form)
+        add("--seeds", nargs="+", metavar="N", type=int, default=[0], help="of the searches")
         add("--evaluations", type=int, metavar="N", help="of each search")
         add("--model", default="", help="model string, for methods that ask one")
         add("--name", help="what the results call the model (default: its string)")
         add("--record", type=Path, metavar="DIR", help="folder for the model's answers")
-        add("--jobs", type=int, default=1, help="searches run at once")
+        add("--jobs", type=int, metavar="N", default=1, help="searches run at once")
         add("--out", type=Path, metavar="FILE", default=self.results, help="results")
         add("--table", action="store_true", help="run nothing: make the page")
         add("--again", type=int, metavar="N", help="run some searches of the file again")
@@ -82,25 +85,38 @@ class Experiment:
     def main(self, doc: str | None, argv: Sequence[str] | None = None) -> int:
         """Run the searches that the command line names, and make page and picture.
 
-        Returns 1 where a search that was run again found other values, else 0.
+        Returns 1 where a search failed, or found other values when it was run again, 2 after an
+        error, else 0.
         """
-        args = self.parser(doc).parse_args(argv)
+        parser = self.parser(doc)
+        args = parser.parse_args(argv)
+        asked = [method for method in args.methods if self.asks(method)]
+        if asked and not (args.model or args.table or args.again):
+            parser.error(f"--model MODEL is missing: {', '.join(asked)} asks one")
+        try:
+            return self._main(args)
+        except LLMOptError as error:
+            print(f"llmopt: {error}", file=sys.stderr)
+            return 2
+
+    def _main(self, args: argparse.Namespace) -> int:
         run = functools.partial(self.run, source=args.model, record=args.record)
         if args.again is not None:
             return self._again(run, args)
+        failures: Sequence[Any] = ()
         if not args.table:
             wanted = self._cells(args)
             self.check(wanted)
             lines = read_lines(args.out) if args.out.exists() else []
             cells = self.missing(wanted, lines)
-            run_pool(cells, run, args.out, jobs=args.jobs, summary=self.summary)
+            failures = run_pool(cells, run, args.out, jobs=args.jobs, summary=self.summary)
         lines = read_lines(args.out)
         page = self.page(lines)
         args.out.with_suffix(".md").write_text(page.rstrip("\n") + "\n", encoding="utf-8")
         print(page)
         if self.draw is not None and args.picture and (picture := self.draw(lines)):
             write_bytes_atomically(args.picture, picture)
-        return 0
+        return 1 if failures else 0
 
     def _again(self, run: Callable[[Cell], Line], args: argparse.Namespace) -> int:
         wanted = set(self._cells(args))

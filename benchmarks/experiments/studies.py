@@ -50,7 +50,6 @@ from llmopt.client.model_facts import model_facts
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
 CHAT = ("words", "names", "anonymous")
-METHODS = (*CHAT, "embedded", "network", "network-tpe", "tpe", "gp", "cma", "random", "default")
 LABELS = {
     "words": "chat model, words and curves",
     "names": "chat model, names",
@@ -64,6 +63,7 @@ LABELS = {
     "random": "random search",
     "default": "textbook's setting",
 }
+METHODS = tuple(LABELS)
 
 
 def make_cells(model: str = "") -> list[Cell]:
