@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from llmopt.search.meter import Meter
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import Ledger, as_written
 from llmopt.space import Space
-from llmopt.text import short
+from llmopt.text import difference, short
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +44,6 @@ def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
     return events[0]
 
 
-def _compared(there: Any, now: Any) -> str:
-    """Return both values, of texts the first line that differs, from shortly before that on."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        differ = [k for k in sorted({*there, *now}) if there.get(k) != now.get(k)]
-        return "; ".join(f"{k}: {_compared(there.get(k), now.get(k))}" for k in differ[:_SHOWN])
-    if isinstance(there, str) and isinstance(now, str):
-        pairs = itertools.zip_longest(there.splitlines(), now.splitlines(), fillvalue="")
-        there, now = next(((a, b) for a, b in pairs if a != b), (there, now))
-        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(there, now, strict=False))
-        start = max(0, sum(1 for _ in equal) - 20)
-        there, now = (("..." if start else "") + text[start:] for text in (there, now))
-    return f"there {short(there)}, now {short(now)}"
-
-
 def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Say in what two spaces differ, each written by `Space.to_dict`."""
     old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
@@ -67,9 +52,9 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if names:
             found.append(f"only {where}: {', '.join(sorted(names)[:5])}{' ...' * (len(names) > 5)}")
     both = [name for name in old if name in new and old[name] != new[name]]
-    found += [f"{name}: {_compared(old[name], new[name])}" for name in both]
+    found += [f"{name}: {difference(old[name], new[name])}" for name in both]
     if not found and there != now:
-        found.append(_compared({**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}))
+        found.append(difference({**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}))
     return found
 
 
@@ -94,7 +79,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         names -= {"noisy"}
     pairs += [(name, there.get(name), now.get(name)) for name in sorted(names)]
     found = [
-        f"{name} ({_compared(old, new)}){_HINTS.get(name, '')}"
+        f"{name} ({difference(old, new)}){_HINTS.get(name, '')}"
         for name, old, new in pairs
         if old != new
     ]
@@ -110,7 +95,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     changes = sorted(_MAY_CHANGE_OPTIONS - {"total"})
     pairs += [(name, there.get(name), now.get(name)) for name in changes if name in there]
     changed = [
-        f"another {'model' if name == 'client' else name} ({_compared(old, new)})"
+        f"another {'model' if name == 'client' else name} ({difference(old, new)})"
         + (", of which the stored one stays" if name == "seed" else "")
         for name, old, new in pairs
         if old != new

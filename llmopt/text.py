@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
+_KEYS = 3  # that differ, of those that one message names
 _CURVE = 10  # values of a curve that are shown, about
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _REPEATED = re.compile(r"(.)\1+")
@@ -72,6 +75,29 @@ def cut_sentences(text: str, most: int, longest: int) -> str:
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
     return cut(repr(value), _SHORT)
+
+
+def difference(old: Any, new: Any, names: tuple[str, str] = ("there", "now")) -> str:
+    """Say in what two values differ, with a name for each.
+
+    Of objects the first keys, of lists of them the first item, of texts the first line, from
+    shortly before the difference on.
+    """
+    line = ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [k for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
+        return "; ".join(f"{k}: {difference(old.get(k), new.get(k), names)}" for k in keys[:_KEYS])
+    if isinstance(old, str) and isinstance(new, str):
+        pairs = enumerate(itertools.zip_longest(old.splitlines(), new.splitlines(), fillvalue=""))
+        number, (old, new) = next((p for p in pairs if p[1][0] != p[1][1]), (0, (old, new)))
+        line = f"line {number + 1}, " if number else ""
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+        start = max(0, sum(1 for _ in same) - 20)
+        old, new = (("..." if start else "") + text[start:] for text in (old, new))
+    elif all(isinstance(v, list | tuple) and v and isinstance(v[0], dict) for v in (old, new)):
+        items = enumerate(itertools.zip_longest(old, new, fillvalue={}), start=1)
+        return next((f"{i}: {difference(a, b, names)}" for i, (a, b) in items if a != b), "")
+    return f"{line}{names[0]} {short(old)}, {names[1]} {short(new)}"
 
 
 def describe_curve(curve: Iterable[tuple[float, float]], direction: str) -> str:

@@ -265,11 +265,11 @@ class TestRecordAndReplay:
             (ask("one\ntwo\nthree", n=2), r"n: recorded 1, asked 2"),
             (
                 ask("one\ntwo\nfree"),
-                r"line 3 of message 1, character 1: recorded 'three', asked 'f",
+                r"messages: 1: content: line 3, recorded 'three', asked 'free'",
             ),
-            (ask("one\ntwo"), r"line 3 of message 1, .* asked nothing"),
-            (Request((Message("system", "one"),)), "the role of message 1"),
-            (Request((Message("user", "one"),) * 2), "recorded 1, asked 2"),
+            (ask("one\ntwo"), r"messages: 1: content: line 3, .* asked ''"),
+            (Request((Message("system", "one"),)), "role: recorded 'user', asked 'system'"),
+            (Request((Message("user", "one\ntwo\nthree"),) * 2), "2: content: recorded None"),
         ],
     )
     def test_says_where_a_request_differs(self, tmp_path, asked, difference):

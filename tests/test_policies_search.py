@@ -391,7 +391,8 @@ def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog)
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
     first.close()
     searching("CartPole-v1", {}, storage=storage, description="Keep it up")[0].close()
-    assert "another description (there 'Balance it', now 'Keep it up')" in caplog.text
+    said = "another description (line 3, there 'Balance it', now 'Keep it up')"
+    assert said in caplog.text
     for options, said in (
         ({"seed": 3}, "task (seed: there 0, now 3)"),
         ({"max_steps": 9}, "task (max_steps: there 500, now 9)"),

@@ -10,7 +10,6 @@ import re
 import time
 import warnings
 from dataclasses import dataclass, fields, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,6 +18,7 @@ from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, StorageError
 from llmopt.files import open_to_append, read_bytes, room_for, seal, unseal
+from llmopt.text import difference
 from llmopt.threads import Lock
 
 
@@ -179,9 +179,10 @@ class ReplayClient:
                     f"{request.text[:60]!r}) {problem}"
                 )
                 if left:
+                    pair = exchanges[left[0]][1].to_dict(), request.to_dict()
                     message += (
                         f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
-                        + first_difference(exchanges[left[0]][1], request)
+                        + difference(*pair, ("recorded", "asked"))
                     )
                 # The words of a prompt may change, but not the search that it stands in.
                 worded_anew = (
@@ -253,39 +254,6 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 _MOST_BYTES = 500_000_000
 """Longest recording."""
-
-
-def first_difference(recorded: Request, asked: Request) -> str:
-    """Return where two requests first differ, in words."""
-    for field in fields(Request):
-        old, new = getattr(recorded, field.name), getattr(asked, field.name)
-        if field.name != "messages" and old != new:
-            return f"{field.name}: recorded {_short(old)}, asked {_short(new)}"
-    if len(recorded.messages) != len(asked.messages):
-        return f"its messages: recorded {len(recorded.messages)}, asked {len(asked.messages)}"
-    for number, (a, b) in enumerate(zip(recorded.messages, asked.messages, strict=True), start=1):
-        if a.role != b.role:
-            return f"the role of message {number}: recorded {a.role!r}, asked {b.role!r}"
-        lines = zip_longest(a.content.split("\n"), b.content.split("\n"))
-        for line, (old, new) in enumerate(lines, start=1):
-            if old != new:
-                # The end of a long line may be what differs.
-                pairs = zip_longest(old or "", new or "")
-                same = next((i for i, (x, y) in enumerate(pairs) if x != y), 0)
-                start = max(0, same - 40)
-                return (
-                    f"line {line} of message {number}, character {same + 1}: "
-                    f"recorded {_short(old, start)}, asked {_short(new, start)}"
-                )
-    return "nothing"
-
-
-def _short(value: object, start: int = 0) -> str:
-    if value is None:
-        return "nothing"
-    text = value if isinstance(value, str) else repr(value)
-    shown = repr(text[start : start + 80]) if isinstance(value, str) else text[:80]
-    return ("…" if start else "") + shown + ("…" if len(text) > start + 80 else "")
 
 
 def _facts(client: Client) -> dict[str, Any]:
