@@ -12,7 +12,6 @@ import jinja2
 
 from llmopt.benchmarks.code.folder import read_config
 from llmopt.code.answer import encodable
-from llmopt.code.candidate import standard_error
 from llmopt.errors import StorageError
 from llmopt.files import (
     read_bytes,
@@ -21,6 +20,7 @@ from llmopt.files import (
     refuse_links,
     write_text_atomically,
 )
+from llmopt.policies.episode import standard_error
 from llmopt.search.eventlog import read_events
 
 

@@ -18,8 +18,9 @@ from llmopt.benchmarks.code.common import (
 )
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
-from llmopt.code.candidate import CodeTrial, standard_error
+from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
+from llmopt.policies.episode import standard_error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

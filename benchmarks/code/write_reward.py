@@ -23,7 +23,7 @@ from llmopt.benchmarks.code.common import (
 )
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
-from llmopt.code.candidate import CodeTrial, standard_error
+from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import PolicyScore
 from llmopt.code.reward.reward import (
     Training,
@@ -36,7 +36,7 @@ from llmopt.code.reward.reward import (
 )
 from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.policies.episode import mean_or_none
+from llmopt.policies.episode import mean_or_none, standard_error
 from llmopt.policies.linear import LinearPolicy
 from llmopt.text import short
 

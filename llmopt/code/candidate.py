@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -182,12 +181,6 @@ def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
             *(-tie for tie in t.ties),
         ),
     )
-
-
-def standard_error(samples: Sequence[float]) -> float | None:
-    """Return the standard error of a mean; ``None`` for fewer than two samples."""
-    n = len(samples)
-    return statistics.stdev(samples) / math.sqrt(n) if n > 1 else None
 
 
 @dataclass(frozen=True)

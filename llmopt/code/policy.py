@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.candidate import Candidate, standard_error
+from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
@@ -31,6 +31,7 @@ from llmopt.policies.episode import (
     episode,
     mean_or_none,
     random_steps,
+    standard_error,
 )
 from llmopt.policies.episode_recording import is_sum, number_of
 from llmopt.policies.evaluation import Evaluation

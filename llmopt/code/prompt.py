@@ -12,9 +12,10 @@ import numpy as np
 
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Message
-from llmopt.code.candidate import CodeTrial, rank, standard_error
+from llmopt.code.candidate import CodeTrial, rank
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
+from llmopt.policies.episode import standard_error
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment

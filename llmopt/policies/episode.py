@@ -9,7 +9,8 @@ break off early must never pay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -140,6 +141,12 @@ def mean_or_none(values: Iterable[float | None]) -> float | None:
     all_values = list(values)
     sound = [value for value in all_values if value is not None]
     return math.fsum(sound) / len(sound) if sound and len(sound) == len(all_values) else None
+
+
+def standard_error(samples: Sequence[float]) -> float | None:
+    """Return the standard error of a mean; ``None`` for fewer than two samples."""
+    n = len(samples)
+    return statistics.stdev(samples) / math.sqrt(n) if n > 1 else None
 
 
 def _facts(info: Any) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from llmopt.closing import Closing
-from llmopt.policies.episode import Watcher, episode
+from llmopt.policies.episode import Watcher, episode, mean_or_none, standard_error
 from llmopt.policies.linear import LinearPolicy
 from llmopt.text import first_line
 
@@ -30,19 +28,12 @@ class Evaluation:
     @property
     def mean(self) -> float | None:
         """Mean return, or ``None`` for a failed evaluation."""
-        return (
-            None
-            if self.failure or not self.returns
-            else math.fsum(self.returns) / len(self.returns)
-        )
+        return None if self.failure else mean_or_none(self.returns)
 
     @property
     def standard_error(self) -> float | None:
         """Standard error of the mean return, or ``None`` for fewer than two episodes."""
-        n = len(self.returns)
-        if self.failure or n < 2:
-            return None
-        return float(np.std(self.returns, ddof=1) / math.sqrt(n))
+        return None if self.failure else standard_error(self.returns)
 
     def __str__(self) -> str:
         """Say mean, standard error, range and number of the returns, or what failed."""

@@ -24,7 +24,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.candidate import Candidate, standard_error
+from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, EnvironmentFailure
@@ -39,6 +39,7 @@ from llmopt.policies.episode import (
     episode,
     mean_or_none,
     random_steps,
+    standard_error,
 )
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
