@@ -95,7 +95,8 @@ def difference(old: Any, new: Any, names: tuple[str, str] = ("there", "now")) ->
         start = max(0, sum(1 for _ in same) - 20)
         old, new = (("..." if start else "") + text[start:] for text in (old, new))
     elif all(isinstance(v, list | tuple) and v and isinstance(v[0], dict) for v in (old, new)):
-        items = enumerate(itertools.zip_longest(old, new, fillvalue={}), start=1)
+        nothing: dict[str, Any] = {}
+        items = enumerate(itertools.zip_longest(old, new, fillvalue=nothing), start=1)
         return next((f"{i}: {difference(a, b, names)}" for i, (a, b) in items if a != b), "")
     return f"{line}{names[0]} {short(old)}, {names[1]} {short(new)}"
 
