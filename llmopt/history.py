@@ -194,13 +194,7 @@ class History:
         Args:
             key: Tells which points are the same: `Space.key`.
         """
-        groups: dict[Hashable, list[Trial]] = {}
-        for trial in self.trials:
-            alone = trial.state != "complete"
-            groups.setdefault(("", trial.number) if alone else key(trial.values), []).append(trial)
-        merged = map(_merge, groups.values())
-        trials = [t if t.number == i else replace(t, number=i) for i, t in enumerate(merged)]
-        return replace(self, trials=tuple(trials), noisy=True)
+        return Merged(key).of(self)
 
     def rank(self, trial: Trial) -> tuple[float, float]:
         """Return what orders trials, the lower the better: violation, then loss.
@@ -385,6 +379,36 @@ class Follower:
         except BaseException:  # an interrupt, say: half a trial may be known
             self._forget()
             raise
+
+
+class Merged(Follower):
+    """What `History.merged` returns, of a history that grows: only what is new is computed."""
+
+    def __init__(self, key: Callable[[tuple[Value, ...]], Hashable]) -> None:
+        self._key = key
+        super().__init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"key": self._key}
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._trials: list[Trial] = []
+        self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
+
+    def of(self, history: History) -> History:
+        """Return a history with repeated measurements of a point as one trial each."""
+        self._follow(history)
+        return replace(history, trials=tuple(self._trials), noisy=True)
+
+    def _take(self, trial: Trial, history: History) -> None:
+        alone = trial.state != "complete"
+        key = ("", trial.number) if alone else self._key(trial.values)
+        place, group = self._groups.setdefault(key, (len(self._trials), []))
+        group.append(trial)
+        merged = _merge(group)
+        merged = merged if merged.number == place else replace(merged, number=place)
+        self._trials[place : place + 1] = [merged]
 
 
 @dataclass

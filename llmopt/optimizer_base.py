@@ -16,7 +16,7 @@ from llmopt.client.base import client_name
 from llmopt.compute import let_compute
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
-from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.optimizer_options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
@@ -73,6 +73,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         self._finisher: RefineEmitter | None = None
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
+        self._merged = Merged(space.key)
         self._joiner = Joiner()
         self._bell: Bell | None = None
         if options.storage is not None:
@@ -133,7 +134,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
     def _history(self) -> History:
         history = self._state.history()
         again = self._model.options.noisy or self._state.measured_again
-        return history.merged(self.space.key) if again else history
+        return self._merged.of(history) if again else history
 
     @property
     def trials(self) -> list[Trial[Params]]:
@@ -347,6 +348,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
                 "_finisher": copy.copy(self._finisher),
+                "_merged": copy.copy(self._merged),
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

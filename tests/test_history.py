@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import product
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmopt import Completion, History, Reply, Trial, Usage
+from llmopt.history import Merged
 
 
 def history(rewards, directions=None, violations=None) -> History:
@@ -209,6 +211,21 @@ def test_measurements_of_a_point_merge_to_their_mean_and_its_standard_error():
         (1, "failed", 1),
         (2, "failed", 1),
     ]
+
+
+def test_a_growing_history_is_merged_as_a_whole_one():
+    rng = np.random.default_rng(0)
+    merged, trials = Merged(lambda values: values), []
+    for number in range(60):
+        values, reward = (float(rng.integers(12)),), float(rng.normal())
+        state = "failed" if rng.random() < 0.1 else "complete"
+        trials.append(Trial(number, {}, values, None if state == "failed" else (reward,), state))
+        history = History(tuple(trials))
+        assert merged.of(history) == history.merged(lambda values: values)
+    assert merged.of(History(tuple(trials[:5]))).trials == tuple(
+        History(tuple(trials[:5])).merged(lambda values: values).trials
+    )
+    assert merged.of(history) == copy.copy(merged).of(history)
 
 
 @pytest.mark.parametrize("flip", [False, True])
