@@ -51,7 +51,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import RescaleObservation
+from gymnasium.wrappers import RescaleObservation, TimeLimit
 
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
@@ -81,10 +81,13 @@ BASELINES = ("columns", "cma", "random")
 
 @dataclass(frozen=True)
 class WordsTask:
-    """How a task's environment is made, and further arguments of its `PolicySearch`."""
+    """A task: how its environment is made, and what tables call it."""
 
     env: str | Callable[[], gym.Env[Any, Any]]
-    options: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+    # R2PO with a model of 20 billion weights after 4,000 episodes, mean of the best
+    published: str = "–"
+    options: dict[str, Any] = field(default_factory=dict)  # further ones of its `PolicySearch`
 
 
 def _scaled_car() -> gym.Env[Any, Any]:
@@ -102,25 +105,15 @@ def _changed_swimmer() -> gym.Env[Any, Any]:
 
 
 TASKS: dict[str, WordsTask] = {
-    "mountaincar": WordsTask(_scaled_car),
-    "mountaincar-discrete": WordsTask("MountainCar-v0"),
-    "swimmer": WordsTask("Swimmer-v5"),
-    "hopper": WordsTask("Hopper-v5"),
-    "pendulum-inverted": WordsTask("InvertedPendulum-v5"),
-    "pendulum-double": WordsTask("InvertedDoublePendulum-v5"),
-    "reacher": WordsTask("Reacher-v5"),
-    "cartpole": WordsTask("CartPole-v1"),
-    "acrobot": WordsTask("Acrobot-v1"),
-    "pendulum": WordsTask("Pendulum-v1"),
-    "frozenlake": WordsTask("FrozenLake-v1"),
-    "walker": WordsTask("Walker2d-v5"),
-    "cheetah": WordsTask("HalfCheetah-v5"),
-    "zones": WordsTask(lambda: gym.wrappers.TimeLimit(TwoZones(), 96)),
-    "cascade": WordsTask(lambda: gym.wrappers.TimeLimit(Cascade(), 120)),
-    "heavy-car": WordsTask(lambda: gym.wrappers.TimeLimit(HeavyMountainCar(), 600)),
+    "zones": WordsTask(lambda: TimeLimit(TwoZones(), 96), "heating of two zones, 10 parameters"),
+    "cascade": WordsTask(lambda: TimeLimit(Cascade(), 120), "three water tanks, 18"),
+    "heavy-car": WordsTask(
+        lambda: TimeLimit(HeavyMountainCar(), 600), "heavy car, reversed motor, 4"
+    ),
     "swimmer-changed": WordsTask(
         _changed_swimmer,
-        {
+        "Swimmer, observations permuted and sign-flipped, 18",
+        options={
             "observations": (
                 "tip_turn_rate_a: angular velocity of the front tip",
                 "second_joint_reversed: minus the angle of the second rotor",
@@ -133,6 +126,19 @@ TASKS: dict[str, WordsTask] = {
             )
         },
     ),
+    "mountaincar": WordsTask(_scaled_car, "MountainCarContinuous (scaled)", "98.8"),
+    "mountaincar-discrete": WordsTask("MountainCar-v0", "MountainCar", "-111"),
+    "swimmer": WordsTask("Swimmer-v5", "Swimmer", "295"),
+    "hopper": WordsTask("Hopper-v5", "Hopper"),
+    "pendulum-inverted": WordsTask("InvertedPendulum-v5", "InvertedPendulum", "1,000"),
+    "pendulum-double": WordsTask("InvertedDoublePendulum-v5", "InvertedDoublePendulum", "254"),
+    "reacher": WordsTask("Reacher-v5", "Reacher"),
+    "cartpole": WordsTask("CartPole-v1", "CartPole", "500"),
+    "acrobot": WordsTask("Acrobot-v1", "Acrobot"),
+    "pendulum": WordsTask("Pendulum-v1", "Pendulum"),
+    "frozenlake": WordsTask("FrozenLake-v1", "FrozenLake", "0.93"),
+    "walker": WordsTask("Walker2d-v5", "Walker2d, 108 parameters"),
+    "cheetah": WordsTask("HalfCheetah-v5", "HalfCheetah, 108 parameters"),
 }
 
 UNKNOWN = ("zones", "cascade", "heavy-car", "spills", "switches", "swimmer-changed")
@@ -338,42 +344,11 @@ COLUMNS = {
     "random": "random search, 100",
 }
 
-TITLES = {
-    "zones": "heating of two zones, 10 parameters",
-    "cascade": "three water tanks, 18",
-    "heavy-car": "heavy car, reversed motor, 4",
-    "swimmer-changed": "Swimmer, observations permuted and sign-flipped, 18",
-    "spills": "data `spills`, hyper-parameters",
-    "switches": "data `switches`, hyper-parameters",
-    "mountaincar": "MountainCarContinuous (scaled)",
-    "mountaincar-discrete": "MountainCar",
-    "swimmer": "Swimmer",
-    "hopper": "Hopper",
-    "pendulum-inverted": "InvertedPendulum",
-    "pendulum-double": "InvertedDoublePendulum",
-    "reacher": "Reacher",
-    "cartpole": "CartPole",
-    "acrobot": "Acrobot",
-    "pendulum": "Pendulum",
-    "frozenlake": "FrozenLake",
-    "walker": "Walker2d, 108 parameters",
-    "cheetah": "HalfCheetah, 108 parameters",
-}
-
+TITLES = {name: task.title for name, task in TASKS.items()}
+TITLES |= {name: f"data `{name}`, hyper-parameters" for name in ("spills", "switches")}
 
 PRESENT = 4
 """The first seed that was searched under version 2 of the prompt `words`, in the main table."""
-
-PUBLISHED = {
-    "mountaincar": "98.8",
-    "mountaincar-discrete": "-111",
-    "swimmer": "295",
-    "pendulum-inverted": "1,000",
-    "pendulum-double": "254",
-    "cartpole": "500",
-    "frozenlake": "0.93",
-}
-"""R2PO with a model of 20 billion weights after 4,000 episodes, mean of the best."""
 
 Cells = dict[tuple[str, str], list[Line]]
 
@@ -396,7 +371,7 @@ def table(lines: Sequence[Line]) -> str:
         _summary("system that no model can know", unknown, now),
         _summary("task known to every model", known, now, published=True),
         _by_seed(now),
-        _summary("earlier forms of the prompt", list(TITLES), earlier),
+        _summary("earlier forms of the prompt", [*unknown, *known], earlier),
     ]
     return "\n\n".join(parts)
 
@@ -415,7 +390,7 @@ def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool =
     rows = []
     for task in tasks:
         found = [_cell(cells.get((task, arm), []), arm not in BASELINES) for arm in arms]
-        rows.append([TITLES[task], *found, *([PUBLISHED.get(task, "–")] if published else [])])
+        rows.append([TITLES[task], *found, *([TASKS[task].published] if published else [])])
     return "\n".join(Table.of(heads, rows).markdown())
 
 

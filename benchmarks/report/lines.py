@@ -35,9 +35,6 @@ class ProblemKey:
     warmup: int
     heldout: int
 
-    def __str__(self) -> str:
-        return f"{self.task}, {self.evaluations} evaluations"
-
 
 @dataclass(frozen=True)
 class Runs:
