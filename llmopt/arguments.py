@@ -60,6 +60,21 @@ def number(name: str, value: Any, least: float = -math.inf) -> float:
     return float(value)
 
 
+def finite(value: Any) -> float | None:
+    """Return a finite number as a float; ``None`` for whatever else there is."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.ravel()[0]
+    if isinstance(value, np.complexfloating) or not isinstance(
+        value, bool | int | float | np.number | np.bool_
+    ):
+        return None
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):  # a whole number of 400 digits, a duration
+        return None
+    return number if math.isfinite(number) else None
+
+
 def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
     """Raise unless an argument has one of the values that it may have."""
     if value not in valid:

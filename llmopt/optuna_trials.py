@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llmopt.arguments import finite
 from llmopt.text import clean, cut, describe_curve
 
 MOST_TEXT = 20_000  # characters of one text out of a storage
@@ -34,12 +35,7 @@ def text_of(value: Any, most: int = MOST_TEXT) -> str:
 
 def number_of(value: Any) -> float | None:
     """Return what a storage holds as a finite number, or ``None`` if it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return None if isinstance(value, bool) else finite(value)
 
 
 def amount_of(value: Any) -> float:

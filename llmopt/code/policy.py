@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.arguments import finite
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
@@ -33,7 +34,7 @@ from llmopt.policies.episode import (
     random_steps,
     standard_error,
 )
-from llmopt.policies.episode_recording import is_sum, number_of
+from llmopt.policies.episode_recording import is_sum
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 
@@ -317,7 +318,7 @@ def _success(info: Mapping[str, Any]) -> bool | None:
 def reward_parts(info: Mapping[str, Any]) -> dict[str, float]:
     """Return the parts of a step's reward that its info names, as MuJoCo's tasks do."""
     names = (k for k in info if isinstance(k, str) and k.startswith("reward_") and not is_sum(k))
-    found = ((name, number_of(info[name])) for name in names)
+    found = ((name, finite(info[name])) for name in names)
     return {name: value for name, value in found if value is not None}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.arguments import finite
 from llmopt.errors import SpaceError
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.evaluation import Evaluation
@@ -65,10 +66,10 @@ class Track:
         for name, value in _named(info):
             is_part = any(p in name.lower() for p in _PARTS)
             for inner, part in _named(value) if is_part else ():
-                self._add_part(inner, number_of(part))
+                self._add_part(inner, finite(part))
             if is_part:
-                self._add_part(name, number_of(value))
-            elif (number := number_of(value)) is not None and _room(self.facts, name):
+                self._add_part(name, finite(value))
+            elif (number := finite(value)) is not None and _room(self.facts, name):
                 self.facts[name] = number
 
     def _add_part(self, name: str, number: float | None) -> None:
@@ -211,18 +212,3 @@ def _named(info: Any) -> list[tuple[str, Any]]:
 
 def _room(noted: Mapping[str, Any], name: str) -> bool:
     return name in noted or len(noted) < _FACTS
-
-
-def number_of(value: Any) -> float | None:
-    """Return a finite number as a float; ``None`` for whatever else there is."""
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.ravel()[0]
-    if isinstance(value, np.complexfloating) or not isinstance(
-        value, bool | int | float | np.number | np.bool_
-    ):
-        return None
-    try:
-        number = float(value)
-    except (OverflowError, TypeError, ValueError):  # a whole number of 400 digits, a duration
-        return None
-    return number if math.isfinite(number) else None
