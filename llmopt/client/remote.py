@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.api_keys import Secret, find_key, redact
@@ -31,7 +31,6 @@ from llmopt.client.transport import (
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
-    LLMOptError,
     MissingKeyError,
     ModelNotFoundError,
     RefusedKeyError,
@@ -50,6 +49,7 @@ DEADLINE = 5
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
 _Result = Reply | ClientError | BudgetExceededError
+_Came = TypeVar("_Came")
 
 
 @dataclass(frozen=True, repr=False)
@@ -264,27 +264,15 @@ class RemoteClient:
 
     def _look(self, connection: Connection) -> ClientError | None:
         """Return what is sure to stop the first request, ``None`` if nothing is known to."""
-        fault, missing, endpoint = None, "", connection.endpoint
-        try:
-            with unlogged():
-                missing = within(
-                    2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint)
-                )
-        except DeadlineExceeded:
-            return None
-        except LLMOptError:
-            raise
-        except Exception as error:  # the failure is made outside, as in `_call`
-            fault = self._fault(error) or transport_fault(error)
-        if missing:
-            return ModelNotFoundError(redact(missing, (connection.key,)))
-        if fault is None:
-            return None
-        failure = connection.error(fault, self.name, self.timeout)
+        endpoint = connection.endpoint
+        came = self._guarded(2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint))
+        if not isinstance(came, Fault):
+            return ModelNotFoundError(redact(came, (connection.key,))) if came else None
+        failure = connection.error(came, self.name, self.timeout)
         sure = isinstance(failure, RefusedKeyError) or (
             isinstance(failure, ModelNotFoundError) and LISTS in endpoint.documents
         )
-        no_server = fault.kind == "connection" and not fault.unpriced
+        no_server = came.kind == "connection" and not came.unpriced
         return failure if sure or no_server else None
 
     def complete(self, request: Request) -> Reply:
@@ -419,13 +407,20 @@ class RemoteClient:
         parameters: dict[str, Any],
         price: Price | None,
     ) -> Reply | Fault:
-        """Send one call. The SDK's exception, which holds headers, does not leave this."""
-        send = partial(self._send, connection.sdk, request, dict(parameters))
+        """Send one call, and price what it brings."""
         tells_cost = Documented.COST in connection.endpoint.documents
+
+        def call() -> Reply:
+            answer = self._send(connection.sdk, request, dict(parameters))
+            return priced(answer, request, price, tells_cost, connection.key)
+
+        return self._guarded(DEADLINE * self.timeout, call)
+
+    def _guarded(self, seconds: float, call: Callable[[], _Came]) -> _Came | Fault:
+        """Ask the SDK. Its exception, which holds headers, does not leave this."""
         try:
             with unlogged():
-                answer = within(DEADLINE * self.timeout, send)
-                return priced(answer, request, price, tells_cost, connection.key)
+                return within(seconds, call)
         except DeadlineExceeded:
             return Fault("deadline")
         except MalformedBody as error:
