@@ -25,6 +25,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.columns_branch import draw_denser
 from llmopt.prompt.columns_frame import (
     Frame,
     covariance_frame,
@@ -80,9 +81,12 @@ EXPLORE = 0.4
 """Share of points in which a choice is drawn evenly, divided among the categorical parameters: a
 search that found one branch or category good early goes on trying the others."""
 
-AT_RANDOM = 0.1
-"""Share of points whose numbers are drawn evenly, in a space where points may lack some: what a
-branch is worth is not known from the few trials that took it."""
+EXPLORE_BRANCHES = 2 / 3
+"""Share of points that explore, in a space where points may lack parameters: what a branch is worth
+is not known from the few trials that took it."""
+
+FEWEST_OF_BRANCH = 3
+"""With fewer complete trials of a branch its numbers are drawn evenly."""
 
 FEWEST = 5
 """With fewer complete trials there are no such lines, which were not trained: the prompt is the
@@ -117,8 +121,10 @@ class ColumnsPrompt:
     (`Query.drawn`).
 
     In a space where points may lack parameters the choices are drawn first. The lines are then of
-    the numbers of that branch, in the better half of the trials that took it. With fewer than
-    `FEWEST` of these, and for one point of ten (`AT_RANDOM`), the numbers are drawn evenly.
+    the numbers of that branch, in the better half of the trials that took it. Two of three points
+    explore (`EXPLORE_BRANCHES`): their choices are drawn evenly, and their numbers where the good
+    trials of the branch lie denser than its others (`draw_denser`). In a branch of few trials
+    (`FEWEST_OF_BRANCH`, or `FEWEST` for the lines) the numbers are drawn evenly.
 
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
@@ -204,35 +210,34 @@ class ColumnsPrompt:
         return replace(query, read=read)
 
     def _ask_branch(self, situation: Situation) -> Query:
-        """Draw a branch, and ask for its numbers alone, by the better half of its trials.
+        """Choose a branch, and draw or ask for its numbers, by its trials alone.
 
-        With fewer than `FEWEST` of them the numbers are drawn evenly: a branch is not given up
-        after a few bad points.
+        The model is asked by the better half of them, so that a branch is not given up after a few
+        bad points.
         """
-        space = situation.space
+        shares, now = _shares(situation), situation
         rng = np.random.default_rng((situation.seed, situation.iteration))
-        drawn, point = _draw(_shares(situation), rng), list(filled(space, space.sample(rng), rng))
-        for i, value in drawn.items():
-            point[i] = value
-        base = space.conform(point)
-        there = [value is not ABSENT for value in base]
-        chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
-        at_random = Query(Request(messages=()), lambda _: Reading(base, "", False), drawn=True)
-        if not chosen:
-            return at_random
-        part = _part(situation, chosen, there)
-        count = len(part.history.complete)
-        if count < FEWEST or rng.random() < AT_RANDOM:
-            return at_random
-        own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
-        query = own.prepare(part)
+        explores = rng.random() < EXPLORE_BRANCHES
+        points: list[tuple[Value, ...]] = []
+        for _ in range(situation.samples):
+            point = _draw_branch(now, shares, rng, even=explores)
+            there = [value is not ABSENT for value in point]
+            chosen = [i for i, own in enumerate(there) if own and i not in shares]
+            part = _part(now, chosen, there)
+            count = len(part.history.complete) if chosen else 0
+            if not explores and not points and count >= FEWEST:
+                own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
+                return _at(point, chosen, own.prepare(part))
+            if count >= FEWEST_OF_BRANCH:
+                denser = draw_denser(part.space, part.history, rng)
+                point = _with(point, chosen, denser or ())
+            points.append(point)
+            now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
 
         def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            reading = query.read(text, sample_index, earlier)
-            values = dict(enumerate(base)) | dict(zip(chosen, reading.values, strict=True))
-            return replace(reading, values=tuple(values.values()))
+            return Reading(points[sample_index], "", clipped=False)
 
-        return replace(query, read=read)
+        return Query(Request(messages=()), read, drawn=True, placed=True)
 
     def _ask_rows(self, situation: Situation) -> Query:
         """Ask for the next of some rows of letters, as long as there are too few for lines."""
@@ -404,6 +409,42 @@ def _draw(
 ) -> dict[int, Value]:
     """Draw a choice for each categorical position, by the shares or each as likely."""
     return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares.items()}
+
+
+def _draw_branch(
+    situation: Situation,
+    shares: dict[int, tuple[tuple[Any, ...], np.ndarray]],
+    rng: np.random.Generator,
+    *,
+    even: bool,
+) -> tuple[Value, ...]:
+    """Return a new point with choices as `_draw` gives them, and evenly drawn numbers."""
+    space, history = situation.space, situation.history
+    tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
+    for _ in range(_DRAWS):
+        drawn = _draw(shares, rng, even=even)
+        whole = filled(space, space.sample(rng), rng)
+        point = space.conform(_with(whole, list(drawn), list(drawn.values())))
+        if situation.noisy or space.key(point) not in tried:
+            break
+    return point
+
+
+def _with(
+    point: Sequence[Value], places: Sequence[int], values: Sequence[Value]
+) -> tuple[Value, ...]:
+    """Return a point with other values at some places."""
+    return tuple((dict(enumerate(point)) | dict(zip(places, values, strict=False))).values())
+
+
+def _at(point: Sequence[Value], chosen: Sequence[int], query: Query) -> Query:
+    """Return a question for the values of a point at some places as one for the whole point."""
+
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        reading = query.read(text, sample_index, earlier)
+        return replace(reading, values=_with(point, chosen, reading.values))
+
+    return replace(query, read=read)
 
 
 def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
