@@ -679,7 +679,7 @@ class TestConditional:
         assert sampler.usage.fallbacks == 0
 
     def test_a_branch_without_numbers_is_drawn_for_the_embedded_models_prompt(self):
-        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1)
+        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1, batch_size=3)
         study = study_of(sampler)
 
         def objective(trial):
@@ -689,8 +689,8 @@ class TestConditional:
         for given in ({"k": "a", "rate": 0.9}, {"k": "b"}):
             study.enqueue_trial(given)
         study.optimize(objective, n_trials=25)
-        # A repeat of the branch without numbers is refused; nothing else ends in a random point.
         assert sampler.usage.rejected.keys() <= {"duplicate"}
+        assert sampler.usage.fallbacks == 0
 
     def test_a_whole_repeat_is_refused(self):
         replies = ["kind: tree", "kind: net, rate: 0.10", "kind: net, rate: 0.9"]
