@@ -866,6 +866,14 @@ def test_points_that_explore_lie_where_the_good_ones_of_a_branch_are_denser():
     assert (np.abs(explored - 2) > 1).mean() > 0.9
 
 
+def test_beside_a_sampler_that_explores_one_point_of_ten_is_drawn_evenly():
+    drawn = []
+    for seed in range(200):
+        state = replace(branched({"a": 20, "b": 20}, seed), explores=False)
+        drawn.append(ColumnsPrompt().prepare(state).drawn)
+    assert 0.03 < np.mean(drawn) < 0.2
+
+
 def test_where_trials_failed_few_points_explore():
     state = branched({"a": 20, "b": 20})
     failed = [

@@ -678,6 +678,16 @@ class TestConditional:
         assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
         assert sampler.usage.fallbacks == 0
 
+    def test_a_sampler_beside_the_model_explores_in_its_place(self):
+        shares = []
+        for partner in (None, optuna.samplers.TPESampler(seed=0)):
+            sampler = LLMSampler("network", partner=partner, n_startup_trials=20, seed=1)
+            study_of(sampler).optimize(conditional, n_trials=70)
+            proposals = sampler.usage.proposals
+            shares.append(proposals["drawn"] / (proposals["drawn"] + proposals["llm"]))
+        assert shares[0] > 0.5
+        assert shares[1] < 0.35
+
     def test_a_branch_without_numbers_is_drawn_for_the_embedded_models_prompt(self):
         sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1, batch_size=3)
         study = study_of(sampler)

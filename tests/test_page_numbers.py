@@ -478,10 +478,18 @@ def regrets_by_knowledge():
             yield str(min(line["values"][:count]))
 
 
+EXPLORED = [
+    "(40 seeds each)",
+    "52 of 400 studies of 40 trials (81 before, TPE 68)",
+    "the median of 40 random searches has 1.11 % errors",
+    "4 of 12 studies before and is in none of 24",
+    "16 of 45 studies and worse in 25 (embedded model 21 and 17)",
+]
+
 FINDINGS = {
     "What words are worth": (["design.md"], list, ["reach 2,500", "It is 12.4 now", "at -7.09"]),
     "Design, then tune": (["design.md"], list, ["and 30 evaluations", "the mark of 2,500"]),
-    "Studies": (["studies.md"], regrets_by_knowledge, ["study of 15 trials for each"]),
+    "Studies": (["studies.md"], regrets_by_knowledge, ["study of 15 trials for each", *EXPLORED]),
     "Functions: BBOB": (
         ["bbob.md"],
         list,

@@ -186,10 +186,10 @@ class LLMSampler(BaseSampler):
         )  # fmt: skip
         self._may_stop = self._model.options.may_stop
         start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
+        # A sampler of Optuna's draws its own start-up at random beside the model, and explores.
+        alone = self._model.explores = not any(isinstance(p, SamplerPartner) for p in partners)
         if start == "auto":
-            # A sampler of Optuna's draws its own start-up at random beside the model's points.
-            several = any(isinstance(p, SamplerPartner) for p in partners)
-            start = self._model.start_up(*[NUMBERS_FIRST] * several)
+            start = self._model.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
         self._lock, self._checked = Lock(), False
 

@@ -85,6 +85,9 @@ EXPLORE_BRANCHES = 2 / 3
 """Share of points that explore, in a space where points may lack parameters: what a branch is worth
 is not known from the few trials that took it."""
 
+AT_RANDOM = 0.1
+"""Share of points whose numbers are drawn evenly, where a sampler beside the model explores."""
+
 FEWEST_OF_BRANCH = 3
 """With fewer complete trials of a branch its numbers are drawn evenly."""
 
@@ -124,7 +127,8 @@ class ColumnsPrompt:
     the numbers of that branch, in the better half of the trials that took it. Two of three points
     explore (`EXPLORE_BRANCHES`): their choices are drawn evenly, and their numbers where the good
     trials of the branch lie denser than its others (`draw_denser`). In a branch of few trials
-    (`FEWEST_OF_BRANCH`, or `FEWEST` for the lines) the numbers are drawn evenly.
+    (`FEWEST_OF_BRANCH`, or `FEWEST` for the lines) the numbers are drawn evenly. Where another
+    explores (`Situation.explores`), so are those of one point of ten (`AT_RANDOM`) alone.
 
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
@@ -217,7 +221,7 @@ class ColumnsPrompt:
         """
         shares, now = _shares(situation), situation
         rng = np.random.default_rng((situation.seed, situation.iteration))
-        explores = rng.random() < EXPLORE_BRANCHES
+        explores = situation.explores and rng.random() < EXPLORE_BRANCHES
         points: list[tuple[Value, ...]] = []
         for _ in range(situation.samples):
             point = _draw_branch(now, shares, rng, even=explores)
@@ -225,10 +229,11 @@ class ColumnsPrompt:
             chosen = [i for i, own in enumerate(there) if own and i not in shares]
             part = _part(now, chosen, there)
             count = len(part.history.complete) if chosen else 0
-            if not explores and not points and count >= FEWEST:
+            asks = not explores and not points and count >= FEWEST
+            if asks and (situation.explores or rng.random() >= AT_RANDOM):
                 own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
                 return _at(point, chosen, own.prepare(part))
-            if count >= FEWEST_OF_BRANCH:
+            if situation.explores and count >= FEWEST_OF_BRANCH:
                 denser = draw_denser(part.space, part.history, rng)
                 point = _with(point, chosen, denser or ())
             points.append(point)

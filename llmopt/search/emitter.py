@@ -110,6 +110,7 @@ class ModelEmitter(Metered):
         calculator: Runs the Python that the model gives; see `llmopt.compute.let_compute`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
+        explores: Whether its prompt explores branches; not where a partner does.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class ModelEmitter(Metered):
             check_computes(self.prompt)
         self.points = self._most_points(client)
         self.finishes = False
+        self.explores = True
         self._meter = Meter(client, self.options.limits)
 
     def _most_points(self, client: Client) -> int:
@@ -383,6 +385,7 @@ class ModelEmitter(Metered):
             blocks=int(blocks),
             computed=computed,
             variables=computed[-1].variables if computed else self._meter.variables,
+            explores=self.explores,
             finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),
         )
         query = self.prompt.prepare(situation)
