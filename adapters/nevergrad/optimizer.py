@@ -44,6 +44,7 @@ from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.optuna_trials import number_of
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt.describe import describe_params
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.scheduler import Partners, make_scheduler
@@ -151,16 +152,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 "widened when the best points reach their ends."
             )
         if self._refused:
-            shown = [
-                ", ".join(
-                    f"{name}: {space.format(i, value)}"
-                    for i, (name, value) in enumerate(zip(space.names, values, strict=True))
-                )
-                for values in self._refused[-_SHOWN_REFUSED:]
-            ]
-            notes.append(
-                "There is a constraint on the points, and these violate it: " + "; ".join(shown)
-            )
+            latest = self._refused[-_SHOWN_REFUSED:]
+            shown = "; ".join(describe_params(values, space, space.names) for values in latest)
+            notes.append(f"There is a constraint on the points, and these violate it: {shown}")
         return tuple(notes)
 
     # -- ask ----------------------------------------------------------------------------------
@@ -520,11 +514,9 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             if "client" in config:
                 config["model"] = one_model(config.pop("client"), config.get("model"))
             changed = ParametrizedLLM(**{**self.config(), **config})
-            return (
-                changed
-                if parametrization is None
-                else changed(parametrization, budget, num_workers)
-            )
+            if parametrization is None:
+                return changed
+            return changed(parametrization, budget, num_workers)
         if parametrization is None:
             raise TypeError(
                 f"{self.name} got no parametrization: give one (or a dimension) to make an "

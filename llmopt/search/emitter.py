@@ -569,13 +569,7 @@ def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
 
 
 def _list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
-    lines = [
-        ", ".join(
-            f"{n}: {space.format(i, v)}"
-            for i, (n, v) in enumerate(zip(space.names, values, strict=True))
-        )
-        for values in points
-    ]
+    lines = [describe_params(values, space, space.names) for values in points]
     return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
 
 
