@@ -65,7 +65,7 @@ def model(space: Space):
     def answer(request):
         texts = []
         for i in range(request.n):
-            values = space.round(space.sample(np.random.default_rng([request.seed, i])))
+            values = space.sample(np.random.default_rng([request.seed, i]))
             pairs = zip(space.names, values, strict=True)
             texts.append(
                 ", ".join(f"{name}: {space.format(j, v)}" for j, (name, v) in enumerate(pairs))
