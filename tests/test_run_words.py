@@ -182,7 +182,9 @@ def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
     assert main([*command, "--out", "c", "--model", "replay:rec.jsonl", "--episodes", "3"]) == 2
     error = capsys.readouterr().err
     assert "is not among its 4 recorded ones" in error
-    assert "asked …" in error
+    recorded, asked = error.split("recorded '...")[1].split("asked '...")
+    assert "the same 2 random starts" in recorded
+    assert "the same 3 random starts" in asked
     # The folder of a recorded run goes on to record; a new run does not mix its answers in.
     with monkeypatch.context() as patch:
         use(patch, ScriptedClient(point))
