@@ -296,6 +296,9 @@ class OptimizerBase(StoredSearch, Generic[Params]):
     def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
         start = start_of(events, path)
         with as_written(path, 1, start):
+            if self._options.warmup == "auto" and start["options"]["warmup_points"] is None:
+                # Nobody gave a number: it followed from how many points were planned then.
+                self._n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
             check_same(start, self._start_event(), path, seed_given=seed_given)
             self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
         self._use(self._make_emitter(self._model))

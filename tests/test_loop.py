@@ -180,6 +180,15 @@ def test_a_search_goes_on_from_its_storage_for_longer(tmp_path, capsys):
         maximize(dies, SPACE, 4, scripted(), **options)
 
 
+def test_a_longer_search_keeps_the_warm_up_that_it_began_with(tmp_path):
+    options = {"client": "network", "storage": tmp_path / "s.jsonl", "seed": 0}
+    for trials in (5, 40):
+        result = minimize(bowl, SPACE, trials, **options)
+        assert result.usage.proposals["warmup"] == 2
+    with pytest.raises(StorageError, match=r"warmup \(there 2, now 7\)"):
+        minimize(bowl, SPACE, 50, warmup=7, **options)
+
+
 def test_all_failed_says_so():
     result = minimize(lambda p: None, SPACE, 2, ScriptedClient([]), warmup=2)
     with pytest.raises(NoTrialsError, match="all 2 trials failed"):
