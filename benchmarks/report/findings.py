@@ -267,7 +267,7 @@ def core(asked: Sequence[Question]) -> Table:
     for number, rival, who in CORE:
         ((each, p),) = (found for found in asked[number].pairings if found[0].rival == rival)
         rows.append([who, rival, each.share(" %"), _bold(each.verdict(p))])
-    return Table.of(["who, on what", "rival", "pairs won [95 %]", "so"], rows)
+    return Table.of(["method, on what", "rival", "pairs won [95 %]", "so"], rows)
 
 
 def _bold(verdict: str) -> str:
