@@ -39,6 +39,13 @@ def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> i
     return int(value)
 
 
+def seed_or_fresh(seed: Any) -> int:
+    """Return a caller's seed, or a fresh one for ``None``."""
+    if seed is not None:
+        return whole_number("seed", seed, 0, MOST_SEED)
+    return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
+
+
 def whole_or_auto(
     name: str, value: Any, least: int, most: int = MOST_COUNT
 ) -> int | Literal["auto"]:

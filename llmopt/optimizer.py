@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 
 import numpy as np
 
-from llmopt.arguments import MOST_POINTS, MOST_SEED, one_of, whole_number
+from llmopt.arguments import MOST_POINTS, one_of, seed_or_fresh, whole_number
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
@@ -141,8 +141,6 @@ class LLMOptimizer(OptimizerBase[Params]):
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
         self.space = Space.of(space).constrained(given.constraints)
-        if seed is not None:
-            seed = whole_number("seed", seed, 0, MOST_SEED)
         warmup = None
         if isinstance(given.warmup, Iterable) and not isinstance(given.warmup, str):
             points = enumerate(given.warmup)
@@ -151,7 +149,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         super().__init__(
             self.space,
             read_directions(direction),
-            int(np.random.SeedSequence(seed).entropy),  # type: ignore[arg-type]
+            seed_or_fresh(seed),
             seed is not None,
             ModelEmitter(get_client(one_model(client, given.model)), prompt, **given.asking),
             given,

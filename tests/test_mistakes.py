@@ -163,6 +163,8 @@ MISTAKES = {
     ("option", "optuna"): (lambda e: e.optuna(n_startup=3), ("n_startup", "did you mean"), 0),
     ("option", "policies"): (lambda e: e.policies(warm_up=3), ("warm_up", "did you mean"), 0),
     ("option", "run"): (lambda e: e.run("--methods", "rndom"), ("rndom", "did you mean"), 0),
+    ("seed", "minimize"): (lambda e: e.minimize(seed="a"), ("seed='a'", "whole number"), 0),
+    ("seed", "optuna"): (lambda e: e.optuna(seed="a"), ("seed='a'", "whole number"), 0),
     ("wrapper", "policies"): (
         lambda e: e.policies(wrappers="ususal"),
         ("ususal", "did you mean 'usual'"),

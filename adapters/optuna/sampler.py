@@ -39,7 +39,7 @@ from llmopt.adapters.optuna.records import (
     write_notes,
 )
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
-from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number, whole_or_auto
+from llmopt.arguments import MOST_AT_ONCE, check_names, seed_or_fresh, whole_number, whole_or_auto
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute import let_compute
@@ -177,7 +177,7 @@ class LLMSampler(BaseSampler):
                 "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
                 name="optuna_dashboard",
             )
-        self._entropy = _entropy(seed)
+        self._entropy = (seed_or_fresh(seed),)
         self._ended = ""  # why the model ended a search
         known = {} if space is None else read_space(space)
         self._asker = Asker(
@@ -248,7 +248,7 @@ class LLMSampler(BaseSampler):
     def reseed_rng(self) -> None:
         """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
         with self._lock:
-            self._entropy = _entropy(None)
+            self._entropy = (seed_or_fresh(None),)
         for sampler in self._others:
             sampler.reseed_rng()
 
@@ -462,9 +462,3 @@ def _in_loop(study: Study) -> bool:
     """Whether ``study.optimize`` is running in this thread."""
     local = getattr(getattr(study, "_study", study), "_thread_local", None)
     return bool(getattr(local, "in_optimize_loop", False))
-
-
-def _entropy(seed: int | None) -> tuple[int, ...]:
-    """Return non-negative words that stand for a seed; fresh ones for ``None``."""
-    found = np.random.SeedSequence(seed).entropy
-    return (int(found),)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
-from llmopt.arguments import check_names, whole_number
+from llmopt.arguments import check_names, seed_or_fresh, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
@@ -151,7 +151,7 @@ class CodeOptimizer(StoredSearch):
         )
         model = get_client(one_model(client, options.get("model")))
         self._meter = Meter(model, Limits(**given_of(Limits)))
-        self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
+        self.seed = seed_or_fresh(seed)
         self._writer = Writer(
             self._meter, prompt, self._make_sandbox, self.seed, **given_of(Writer)
         )
