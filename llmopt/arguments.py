@@ -24,6 +24,13 @@ MOST_AT_ONCE = 1000
 MOST_POINTS = 100_000
 """Points of one call that draws them without a model."""
 
+# What an argument holds, and its names in the entry points of this library and of others.
+_SAME = (
+    ("start-up trials are counted by", ("n_startup_trials", "warmup", "n_initial_points")),
+    ("trials are counted by", ("n_trials", "total", "evaluations", "max_evals", "n_calls")),
+    ("the seed is", ("seed", "random_state")),
+)
+
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
 """So that it fits into a machine's integer."""
@@ -94,7 +101,17 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             call = call if call.endswith(")") else f"{call}()"
-            raise TypeError(f"{call} has no argument {name!r}; {did_you_mean(name, names)}")
+            remedy = _called_here(name, names) or did_you_mean(name, names)
+            raise TypeError(f"{call} has no argument {name!r}; {remedy}")
+
+
+def _called_here(name: str, valid: Sequence[str]) -> str:
+    """Say which name an argument has here that has another one elsewhere."""
+    for about, same in _SAME:
+        here = next((n for n in same if n in valid), None)
+        if name in same and here:
+            return f"here {about} {here!r}"
+    return ""
 
 
 def describe(description: str | Callable[..., Any]) -> str:

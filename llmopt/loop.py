@@ -177,7 +177,7 @@ def minimize(
 def minimize(
     f: Callable[[Any], Score],
     space: Any,
-    n_trials: int,
+    n_trials: int | None = None,
     client: Client | str | None = None,
     **options: Any,
 ) -> SearchResult[Any]:
@@ -232,7 +232,7 @@ def _typed_as(_: _Call) -> Callable[[Callable[..., Any]], _Call]:
 def maximize(
     f: Callable[[Any], Score],
     space: Any,
-    n_trials: int,
+    n_trials: int | None = None,
     client: Client | str | None = None,
     **options: Any,
 ) -> SearchResult[Any]:
@@ -243,21 +243,24 @@ def maximize(
 def _search(
     f: Callable[[Any], Score],
     space: Any,
-    n_trials: int,
+    n_trials: int | None,
     client: Client | str | None,
     direction: Direction,
     options: dict[str, Any],
 ) -> SearchResult[Any]:
     from tqdm import tqdm
 
-    n_trials = whole_number("n_trials", n_trials, 1)
     if not callable(f):
         raise TypeError(f"f={f!r}: expected a function of a point")
     if "direction" in options:
         raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
     own: dict[str, Any] = {"progress": None, "callback": None, "catch": ()}
     own |= {"finalists": "auto", "finish": "auto"}
-    check_names(direction, options, (*SearchOptions.names(), "prompt", "seed", "n_trials", *own))
+    named = ("client", "prompt", "seed", "n_trials")
+    check_names(direction, options, (*SearchOptions.names(), *named, *own))
+    if n_trials is None:  # required: by its default a misspelt name is named above
+        raise TypeError(f"{direction}() needs n_trials: how many points are evaluated in all")
+    n_trials = whole_number("n_trials", n_trials, 1)
     own = {name: options.pop(name, usual) for name, usual in own.items()}
     one_of("finish", own["finish"], FINISHES)
     progress, callback, catch = own["progress"], own["callback"], own["catch"]

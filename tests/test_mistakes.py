@@ -160,6 +160,26 @@ MISTAKES = {
     ("parameter", "policies"): (lambda e: e.policies(env="CartPol-v1"), ("CartPol", "CartPole"), 0),
     ("parameter", "run"): (lambda e: e.run(task="cartpol"), ("cartpol", "did you mean"), 0),
     ("option", "minimize"): (lambda e: e.minimize(warm_up=3), ("warm_up", "did you mean"), 0),
+    ("number of trials", "minimize"): (
+        lambda e: llmopt.minimize(nan, SPACE, n_trial=5),
+        ("n_trial'", "did you mean 'n_trials'"),
+        0,
+    ),
+    ("no number of trials", "minimize"): (
+        lambda e: llmopt.minimize(nan, SPACE),
+        ("needs n_trials",),
+        0,
+    ),
+    ("another's name", "minimize"): (
+        lambda e: e.minimize(n_startup_trials=3),
+        ("start-up trials are counted by 'warmup'$",),
+        0,
+    ),
+    ("another's name", "optuna"): (
+        lambda e: e.optuna(warmup=3),
+        ("start-up trials are counted by 'n_startup_trials'$",),
+        0,
+    ),
     ("option", "optuna"): (lambda e: e.optuna(n_startup=3), ("n_startup", "did you mean"), 0),
     ("option", "policies"): (lambda e: e.policies(warm_up=3), ("warm_up", "did you mean"), 0),
     ("option", "run"): (lambda e: e.run("--methods", "rndom"), ("rndom", "did you mean"), 0),
