@@ -247,8 +247,9 @@ class LLMOptimizer(OptimizerBase[Params]):
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
-        # A copy: only an ask that is whole moves the search's own. So the next call after one that
-        # was cut off draws the same numbers, and meets the replies already paid for.
+        # A copy of the generator: only an ask that succeeds moves the one of the search. After an
+        # ask that was cut off, the next one draws the same numbers, and so meets the replies that
+        # were already paid for.
         rng = deepcopy(state.rng)
         with self._changing:
             history, known = self._history(), set(state.keys)

@@ -251,8 +251,8 @@ class AnswerReader:
     def _blocks(self, text: str) -> list[str]:
         """Return the parts of a text that give a point each: one, or one for each proposal.
 
-        A proposal without a hypothesis or a start has the one before it. A stop behind points
-        has the analysis of the answer.
+        A proposal without a hypothesis or a start takes over that of the proposal before it. A
+        stop behind points takes over the analysis of the answer.
         """
         marks = list(filter(is_proposal, MARKER.finditer(text)))[: max(_MAX_BLOCKS, self.most)]
         if self.most == 1 or len(marks) < 2:
@@ -379,7 +379,7 @@ class AnswerReader:
         )
 
     def _check(self, answer: Answer, others: Mapping[int, Reading]) -> Reading:
-        """Return the point of an answer: the one place where its values are checked."""
+        """Return the point of an answer, whose values are checked against their ranges here."""
         if answer.trouble:
             raise ParseError(answer.trouble, "")
         points, labels = self.points, self.labels
@@ -388,7 +388,8 @@ class AnswerReader:
         other = others.get(start) if start is not None and base is None else None
         if other is not None:
             base = other.values
-            # With points under way nobody knows its number yet: it has the same start.
+            # The other point has no number yet where further points are being evaluated: this
+            # one is then shown as made from the start of the other.
             alone = self.first == len(points) + 1
             start = self.first + list(others.values()).index(other) if alone else other.start
             answer = replace(answer, start=start or "new")

@@ -210,7 +210,8 @@ class TemplatePrompt:
             tuple(picked),
             budget=self.log_tokens,
             count=budget.count,
-            past=vars(self).pop("_past", None) or Past(),  # which no other thread gets meanwhile
+            # Taken out while it is in use: another thread makes one of its own.
+            past=vars(self).pop("_past", None) or Past(),
         )
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:

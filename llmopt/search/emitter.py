@@ -401,7 +401,7 @@ class ModelEmitter(Metered):
         seen: set[Hashable],
         earlier: Sequence[str],
     ) -> tuple[list[Proposal], SearchStopped | None]:
-        """Return the new points of one sample, which join `seen`, and the end that it calls for."""
+        """Return the new points of one sample, and its stop, if it gave one; add them to `seen`."""
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
             self._meter.count_rejection(completion.finish_reason)

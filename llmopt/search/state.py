@@ -28,7 +28,8 @@ class SearchState:
         self.queue: deque[Proposal] = deque()  # produced and not handed out yet
         self.keys: set[Any] = set()  # `Space.key` of every point in these three
         self.warmed = 0  # warm-up points produced so far
-        # After the points that are ready; it holds until somebody else gives a point.
+        # The end of the search, once the queue is empty; it is dropped when anybody else tells a
+        # point.
         self.stop: Stop | None = None
         self.measured_again = False  # finalists were: points of `trials` then come repeatedly
         self.rng = np.random.default_rng(seed)  # the one source of randomness
