@@ -18,6 +18,7 @@ import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
 from llmopt.benchmarks.experiments import hpo, studies, words
+from llmopt.benchmarks.experiments.design import earlier
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.prices import get_price, price_list
@@ -150,7 +151,7 @@ def search_on_swimmer():
 
 
 def requests_of_designs():
-    found = [x["requests"] for x in lines("design") if x["cell"]["method"] == "default"]
+    found = [x["requests"] for x in lines("design") if x["cell"]["method"] == "prompt-seven"]
     return min(found), max(found)
 
 
@@ -251,7 +252,7 @@ def price_rows():
     for row in re.findall(r"^\| `\w+:[\w.-]+` \| [\d.]+ \| .*\|$", text, re.MULTILINE):
         name = row.split("`")[1]
         price = get_price(name)
-        dollars = [(80 * price.input + k * price.output) / 1000 for k in (5, 85)]
+        dollars = [(90 * price.input + k * price.output) / 1000 for k in (5, 85)]
         yield (
             row,
             "| `{}` | {:g} | {:g} | {:.2f} | {:.2f} |".format(
@@ -479,6 +480,18 @@ def regrets_by_knowledge():
             yield str(min(line["values"][:count]))
 
 
+def medians_of_hopper():
+    for arm in ("prompt-seven", "prompt-six", "prompt-five", "default"):
+        found = [
+            x
+            for x in lines("design")
+            if (x["cell"]["task"], x["cell"]["method"]) == ("hopper", arm)
+        ]
+        yield f"{median(x['held_out'] for x in found):.0f}"
+    before = [x for x in earlier([]) if x["task"] == "hopper"]
+    yield f"{median(x['held_out'] for x in before):.0f}"
+
+
 EXPLORED = [
     "(40 seeds each)",
     "52 of 400 studies of 40 trials (81 before, TPE 68)",
@@ -489,7 +502,11 @@ EXPLORED = [
 
 FINDINGS = {
     "What words are worth": (["design.md"], list, ["reach 2,500", "It is 12.4 now", "at -7.09"]),
-    "Design, then tune": (["design.md"], list, ["and 30 evaluations", "the mark of 2,500"]),
+    "Design, then tune": (
+        ["design.md"],
+        medians_of_hopper,
+        ["and 30 evaluations", "the mark of 2,500"],
+    ),
     "Studies": (["studies.md"], regrets_by_knowledge, ["study of 15 trials for each", *EXPLORED]),
     "Functions: BBOB": (
         ["bbob.md"],
