@@ -9,7 +9,7 @@ import warnings
 
 import optuna
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from llmopt import (
@@ -45,6 +45,14 @@ def _quiet():
 def make(replies, **options) -> LLMSampler:
     options = {"n_startup_trials": 0, "seed": 1, "prompt": "words", **options}
     return LLMSampler(ScriptedClient(replies), **options)
+
+
+@pytest.fixture
+def said(monkeypatch) -> list[str]:
+    """Return the warnings that the sampler logs."""
+    found = []
+    monkeypatch.setattr(asking.logger, "warning", found.append)
+    return found
 
 
 def study_of(sampler, **options) -> optuna.Study:
@@ -232,6 +240,38 @@ class TestStart:
         study = optuna.create_study(sampler=sampler)
         study.optimize(bowl, n_trials=2)
         assert [t.params for t in study.trials] == [{"x": 1, "y": 1}, {"x": 2, "y": 2}]
+
+    @pytest.mark.parametrize("drawn", [0, 1])
+    def test_a_range_that_the_objective_has_otherwise_is_said_once(self, said, drawn):
+        space = {"x": FloatDistribution(0, 1), "y": IntDistribution(0, 9)}
+        answers = [new(0.5, 1), new(-3, 2), new(2, 3)]
+        sampler = make(answers, description="a bowl", space=space, n_startup_trials=drawn)
+        optuna.create_study(sampler=sampler).optimize(bowl, n_trials=3)
+        # A study that has trials is compared by these.
+        sampler = make([new(1, 1)], description="a bowl", space={**XY, "y": Int(0, 8)})
+        study_of(sampler).ask(XY)
+        first, second = said
+        for words in ("`x`", "high=5.0", "high=1.0", "Give `space=`"):
+            assert words in first
+        assert "`y`" in second
+
+    def test_where_it_agrees_nothing_is_said(self, said):
+        def objective(trial):
+            extra = trial.suggest_float("z", 0, 1) if trial.number else 0.0  # not in `space`
+            return bowl(trial) + extra
+
+        space = {**XY_SPACE, "never": Float(0, 1)}
+        values = ("x: 1, y: 1, never: 0.5", "x: 2, y: 2", "x: 3, y: 3, z: 0.5")
+        answers = [f"Start from: new\nProposal:\n{v}" for v in values]
+        sampler = make(answers, description="a bowl", space=space)
+        optuna.create_study(sampler=sampler).optimize(objective, n_trials=3)
+        assert said == []
+
+    def test_choices_in_another_order_stay_the_choices_that_the_model_named(self):
+        space = {"x": CategoricalDistribution(["a", "b", "c"])}
+        sampler = make(["Start from: new\nProposal:\nx: a"], description="a", space=space)
+        trial = optuna.create_study(sampler=sampler).ask()
+        assert trial.suggest_categorical("x", ["c", "b", "a"]) == "a"
 
     @pytest.mark.parametrize("space", [["x"], {"x": (0, 1)}, {"two\nlines": Float(0, 1)}])
     def test_a_space_that_is_none_is_refused(self, space):

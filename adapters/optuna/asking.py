@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -102,7 +103,7 @@ class Asker:
         self._emitter = make_scheduler(partner, model, None)
         if isinstance(self._emitter, Scheduler):
             self._emitter.partners = tuple(map(for_choices, self._emitter.partners))
-        self._batch_size, self._hints, self._known = batch_size, hints, known
+        self._batch_size, self._hints, self.known = batch_size, hints, known
         self._curves, self._notes = curves, notes
         self._offers: dict[object, deque[_Offer]] = {}
         self._ends: dict[object, SearchStopped] = {}
@@ -125,7 +126,20 @@ class Asker:
 
     def space(self, trials: Sequence[FrozenTrial]) -> StudySpace:
         """Return the parameters of a study with these trials."""
-        return StudySpace(learned(trials), self._known)
+        return StudySpace(learned(trials), self.known)
+
+    def compare(self, study: Study, suggested: Mapping[str, BaseDistribution]) -> None:
+        """Say, once, where an objective suggests a parameter otherwise than `known` has it."""
+        for name in self.known.keys() & suggested.keys():
+            known, own = self.known[name], suggested[name]
+            if known != own:
+                self._say(
+                    (study.study_name, name),
+                    f"The objective suggests the parameter `{name}` from {own}, and `space=` of "
+                    f"the sampler has {known}. The objective's holds: a value outside is drawn "
+                    "anew, and the model reads it as soon as a trial with it is complete. Give "
+                    "`space=` what the objective suggests.",
+                )
 
     def propose(self, begun: Begun, entropy: tuple[int, ...], may_stop: bool) -> dict[str, Any]:
         """Propose the parameters of a trial, and let other workers see them.

@@ -316,6 +316,7 @@ class LLMSampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)
+        self._asker.compare(study, space.distributions)
         if not self._asks(trials) or not (space or learned(trials)):
             with self._lock:
                 self._model.meter.count_proposal("warmup")
@@ -349,6 +350,7 @@ class LLMSampler(BaseSampler):
         source = read_note(now, "source")
         if source == "stopped":
             raise TrialPruned("the model ended the search")
+        self._asker.compare(study, {param_name: param_distribution})
         trials = study.get_trials(deepcopy=False)
         if source != "warmup" and self._asks(trials):
             try:
@@ -451,8 +453,13 @@ class LLMSampler(BaseSampler):
             found = read_proposal(current(study, trial).system_attrs)
         reason = "its range changes from trial to trial, so that the value proposed is not in it"
         try:
-            if distribution._contains(found[name]):
-                return distribution.to_external_repr(found[name]), ""
+            code = found[name]
+            designed = self._asker.known.get(name, distribution)
+            if designed != distribution and not any(name in t.params for t in learned(trials)):
+                # It was proposed as `space=` has it.
+                code = distribution.to_internal_repr(designed.to_external_repr(code))
+            if distribution._contains(code):
+                return distribution.to_external_repr(code), ""
         except (KeyError, ValueError, TypeError, IndexError):
             pass
         return None, reason
