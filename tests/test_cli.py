@@ -60,6 +60,19 @@ def test_help_and_version_load_no_benchmark():
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
+def test_the_help_of_every_command_and_the_name_of_a_task_need_no_extra():
+    extras = ("cma", "matplotlib", "mcp", "mujoco", "openai", "optuna", "pandas", "pygame", "scipy")
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({extras})\n"
+        "from llmopt.cli import COMMANDS, main\n"
+        "print([name for name in COMMANDS if main([name, '--help'])])\n"
+        "main(['run', 'swimer']); main(['run', 'swimer', '--methods', 'random'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("\n[]\n")
+    assert done.stderr.count("did you mean 'swimmer'") == 2
+
+
 def test_module_form():
     done = subprocess.run(
         [sys.executable, "-m", "llmopt", "--version"], capture_output=True, text=True

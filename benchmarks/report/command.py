@@ -10,6 +10,7 @@ from typing import Any
 
 from llmopt.benchmarks.bench.cells import read_results, task_of
 from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.figures import policy_gif
 from llmopt.benchmarks.report.lines import group, notes
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
+    require_packages("a report", ["matplotlib", "scipy"])
     choose_renderer()
     lines = read_results(*args.results)
     source = ", ".join(f"`{path.as_posix()}`" for path in args.results)

@@ -21,12 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import rankdata
 
 from llmopt.benchmarks.engine.cell import Line, read_lines
 from llmopt.benchmarks.report import figures
 from llmopt.benchmarks.report.markdown import between_markers
-from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, mean, paired_test
+from llmopt.benchmarks.report.stats import (
+    bootstrap_interval,
+    format_p,
+    holm,
+    mean,
+    paired_test,
+    ranks,
+)
 from llmopt.benchmarks.report.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,9 +113,9 @@ def pair(scores: Scores, method: str, rival: str, label: str) -> Pairing:
 def _places(scores: Scores, task: str) -> dict[str, dict[int, float]]:
     """Return where each search stands among all of a task: 0 the worst, 1 the best."""
     keys = [(m, seed) for m, tasks in scores.items() for seed in tasks.get(task, {})]
-    ranked = rankdata([scores[m][task][seed] for m, seed in keys])
+    ranked = ranks([-scores[m][task][seed] for m, seed in keys])
     found: dict[str, dict[int, float]] = {}
-    for (method, seed), rank in zip(keys, ranked.tolist(), strict=True):
+    for (method, seed), rank in zip(keys, ranked, strict=True):
         found.setdefault(method, {})[seed] = (rank - 1) / max(len(keys) - 1, 1)
     return found
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata, trim_mean, wilcoxon
 
 from llmopt.benchmarks.report.lines import Grouped, ProblemKey, Runs, every, first_model, score
 
@@ -29,6 +28,8 @@ def quartiles(values: Sequence[float] | np.ndarray) -> tuple[float, float, float
 
 def interquartile_mean(values: np.ndarray) -> Any:
     """Return the mean of the middle half (Agarwal et al. 2021, arXiv 2108.13264)."""
+    from scipy.stats import trim_mean
+
     return trim_mean(values, 0.25, axis=-1)
 
 
@@ -55,6 +56,8 @@ def bootstrap_interval(
 
 def ranks(scores: Sequence[float]) -> list[float]:
     """Return the rank of each score, 1 for the largest; equal ones share their mean rank."""
+    from scipy.stats import rankdata
+
     places: list[float] = rankdata(-np.asarray(scores, dtype=float)).tolist()
     return places
 
@@ -181,6 +184,8 @@ def fought(gaps: Mapping[str, Sequence[float]]) -> dict[str, Duel]:
 
 def paired_test(differences: Sequence[float]) -> float:
     """Return the p value of the two-sided Wilcoxon signed-rank test; zeros are left out."""
+    from scipy.stats import wilcoxon
+
     if not any(differences):
         return 1.0
     return float(wilcoxon(differences, zero_method="wilcox").pvalue)

@@ -77,12 +77,12 @@ def run(
     folder starts one. What was done before an error is kept. Each method that asks the model costs
     about ``config.iterations / config.batch`` requests.
     """
+    choose_renderer()
+    task = config.get_task()  # a misspelt name is named before a missing package
     require_packages("this run", ["matplotlib", *(["tqdm"] if progress else [])])
     for name in config.methods:
         if name in METHODS:
             check_method(name)
-    choose_renderer()
-    task = config.get_task()
     contestants = Contestants(config, client)
     if config.statistics is None and not any(e.reads for e in contestants.entrants.values()):
         config = replace(config, statistics=False)
