@@ -312,13 +312,20 @@ class RemoteClient:
     def _connected(self) -> Connection:
         """Return the connection, made anew after a fork, for another key or another address."""
         end = self._endpoint()
-        key = find_key(self._key, end.variables, name=self.name, required=end.needs_key)
+        try:
+            key = find_key(self._key, end.variables, name=self.name, required=end.needs_key)
+            if end.trouble:
+                kind = MissingKeyError if end.lacking else ClientError
+                raise kind(f"{self.name}: {end.trouble}", requests=0)
+        except MissingKeyError as error:
+            try:
+                load(self.module, self.package)
+            except ImportError as absent:  # both are said at once
+                raise MissingKeyError(f"{error}; and {absent}", requests=0) from None
+            raise
         with self._lock:
             made = self._connection
             if made is None or (made.process, made.key, made.endpoint) != (os.getpid(), key, end):
-                if end.trouble:
-                    kind = MissingKeyError if end.lacking else ClientError
-                    raise kind(f"{self.name}: {end.trouble}", requests=0)
                 made = Connection(os.getpid(), key, end, self._connect(key, end))
                 self._connection = made
             return made
