@@ -1,5 +1,6 @@
 """What untrusted code can and cannot do. Every attack runs for real, against a live target."""
 
+import functools
 import os
 import platform
 import resource
@@ -775,7 +776,7 @@ class TestEncoding:
             pass
 
         assert type(encoding.decode(encoding.encode(Odd(a=np.bool_(True))))) is dict
-        assert encoding.decode(encoding.encode({1: (1, "a")})) == {"1": [1, "a"]}
+        assert encoding.decode(encoding.encode({"1": (1, "a")})) == {"1": [1, "a"]}
         assert encoding.decode(encoding.encode("\ud800")) == "\\ud800"  # no file takes the half
 
     @pytest.mark.parametrize("name", ["longdouble", "float16", "float32", "uint8", "longlong"])
@@ -786,10 +787,24 @@ class TestEncoding:
         assert type(back[0]) in (int, float)
         assert back[1].tolist() == [3, 3]
 
-    @pytest.mark.parametrize("value", [object(), {1, 2}, 1j, {(1, 2): 3}, np.array(["a"]), b"x"])
+    DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), 1)
+    NOT_SENT = (
+        object(), {1, 2}, 1j, {(1, 2): 3}, np.array(["a"]), b"x", {1: "a", "1": "b"}, {None: 1},
+        {"\0array": 1}, [{"a": {True: 1}}], DEEP,
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("value", NOT_SENT, ids=range(len(NOT_SENT)))
     def test_what_is_not_sent(self, value):
         with pytest.raises(encoding.EncodingError):
             encoding.encode(value)
+
+    def test_every_value_that_is_sent_can_be_read(self):
+        value = 1
+        for _ in range(encoding.MAX_DEPTH):
+            value = [value]
+        assert encoding.decode(encoding.encode(value)) == value
+        with pytest.raises(encoding.EncodingError, match="nested more than 16"):
+            encoding.encode([value])
 
     def test_every_broken_message_is_refused(self):
         """No text, cut or changed, makes anything but a value or an EncodingError."""

@@ -29,12 +29,31 @@ class EncodingError(ValueError):
 
 def encode(value: Any) -> bytes:
     """Return the bytes of a value; `EncodingError` for a type that is not sent."""
+    _check(value, 0)
     try:
         return _ENCODER.encode(value).encode()
     except EncodingError:
         raise
-    except (TypeError, ValueError) as error:  # a key of a dict, a list in itself
+    except (TypeError, ValueError) as error:  # an integer of thousands of digits
         raise EncodingError(f"what cannot be sent: {error}") from None
+
+
+def _check(value: Any, depth: int) -> None:
+    """Refuse what JSON would change in silence, and what the other side would not read."""
+    if not isinstance(value, list | tuple | dict):
+        return
+    if depth >= MAX_DEPTH:
+        raise EncodingError(f"values nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str) or key == _ARRAY:
+                raise EncodingError(
+                    f"the dict key {key!r:.50} of type {type(key).__name__}; expected a text such "
+                    'as "name"'
+                )
+        value = value.values()
+    for item in value:
+        _check(item, depth + 1)
 
 
 def _plain(value: Any) -> Any:
