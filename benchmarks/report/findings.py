@@ -257,6 +257,7 @@ def table(asked: Sequence[Question]) -> Table:
 
 CORE = (
     (0, "CMA-ES, 100", "a chat model that reads words, 30 evaluations of a policy"),
+    (1, "numbers alone", "a chat model that reads words, 30 evaluations of a policy"),
     (5, "TPE", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
     (5, "GP", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
     (3, "CMA-ES", "the embedded model, 100 evaluations of a function of numbers"),
@@ -272,7 +273,8 @@ def core(asked: Sequence[Question]) -> Table:
     rows = []
     for number, rival, who in CORE:
         ((each, p),) = (found for found in asked[number].pairings if found[0].rival == rival)
-        rows.append([who, rival, each.share(" %"), _bold(each.verdict(p))])
+        shown = rival.replace("numbers alone", "the same model, numbers alone")
+        rows.append([who, shown, each.share(" %"), _bold(each.verdict(p))])
     return Table.of(["method, on what", "rival", "pairs won [95 %]", "so"], rows)
 
 
