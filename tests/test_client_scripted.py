@@ -250,14 +250,27 @@ class TestRecordAndReplay:
             ReplayClient(path).complete(requests[0])
 
     def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path):
-        path = recorded(tmp_path / "run.jsonl", "a")
-        path.write_text(path.read_text() + '{"request": {"mess')
-        recorded(path, "b")
-        lines = path.read_text().splitlines()
-        assert lines[2] == '{"request": {"mess'
-        path.write_text("\n".join([*lines[:2], *lines[3:]]))
-        replay = ReplayClient(path)
-        assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["B", "A"]
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(ScriptedClient(shout), path)
+        recorder.complete(ask("a"))
+        whole = path.read_bytes()
+        line = whole.splitlines(keepends=True)[1]
+        for size in (1, 10, len(line) - 20, len(line) - 2):
+            path.write_bytes(whole + line[:size])
+            assert len(ReplayClient(path).exchanges) == 1
+            recorder.complete(ask("b"))  # one that shares the file
+            path.write_bytes(path.read_bytes() + line[:size])
+            recorded(path, "c")  # one that goes on with it
+            replay = ReplayClient(path)
+            assert [texts(replay.complete(ask(t)))[0] for t in "cba"] == ["C", "B", "A"]
+
+    def test_refuses_a_broken_line_that_no_kill_leaves(self, tmp_path):
+        path = recorded(tmp_path / "run.jsonl", *"ab")
+        facts, first, second = path.read_bytes().splitlines()
+        for lines in ([facts, first[:-9], second], [facts, first, second[:-9], b""]):
+            path.write_bytes(b"\n".join(lines))
+            with pytest.raises(ClientError, match=r"line \d: not an exchange"):
+                ReplayClient(path).check_ready()
 
     @pytest.mark.parametrize(
         ("asked", "difference"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import re
 import time
@@ -21,6 +22,8 @@ from llmopt.files import open_to_append, read_bytes, room_for, seal, unseal
 from llmopt.text import difference
 from llmopt.threads import Lock
 
+logger = logging.getLogger(__name__)
+
 
 class RecordClient(Wrapper):
     """Passes requests on to another client and appends each exchange to a JSON Lines file.
@@ -31,7 +34,7 @@ class RecordClient(Wrapper):
 
     A recorder's first line holds ``{"facts": {...}, "prompts": 2}``, with the version of the
     prompts; each other ``{"request": {...}, "reply": {...}}``, and nothing is left out. Each ends
-    in a checksum, ``"crc"``.
+    in a checksum, ``"crc"``. A line that a kill cut off is left out when the file is read.
 
     A reply is paid for, so a file that cannot be written (a full disk) does not lose it: there is
     a warning, and the next request is refused before it is sent.
@@ -75,16 +78,15 @@ class RecordClient(Wrapper):
     def _write(self, data: bytes) -> None:
         data = self._unwritten + data
         self._unwritten = data
-        begin = (
-            b"" if self._begun else _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
-        )
+        facts = _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
+        begin = b"" if self._begun else facts
         try:
             with io.BufferedRandom(open_to_append(self.path)) as file:
                 size = file.seek(0, os.SEEK_END)
                 if size:
                     file.seek(size - 1)
                     if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
-                        begin = b"\n" + begin
+                        begin = b"\n" + facts
                 try:
                     # One write of whole lines, so that recorders sharing a file do not interleave.
                     file.write(begin + data)
@@ -228,7 +230,13 @@ def _parse(data: bytes, path: Path) -> _Recording:
     """Return the content of a recording."""
     recording = _Recording({}, set(), [])
     version = 1
-    for number, line in enumerate(data.splitlines(), start=1):
+    lines = data.splitlines()
+    # Where a line has no end, a recorder would go on with its facts.
+    after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS]
+    for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
+        if following.startswith(_FACTS) and _is_torn(line):
+            logger.warning("%s, line %d: its recorder was killed; it is left out", path, number)
+            continue
         try:
             entry = json.loads(unseal(line)[0])
             if "facts" in entry:
@@ -246,6 +254,20 @@ def _parse(data: bytes, path: Path) -> _Recording:
         recording.exchanges.append((request.digest(), request, reply))
         recording.prompts.add(version)
     return recording
+
+
+_FACTS, _EXCHANGE = b'{"facts":', b'{"request":'  # how a line begins
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line holds the beginning of one that a recorder writes, and not all of it."""
+    if not any(line.startswith(start) or start.startswith(line) for start in (_FACTS, _EXCHANGE)):
+        return False
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _line(entry: dict[str, Any]) -> bytes:
