@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode, b64encode
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def _plain(value: Any) -> Any:
         if value.dtype.str not in _DTYPES:
             little = value.dtype.newbyteorder("<")
             value = value.astype(little if little.str in _DTYPES else "<f8")
-        return {_ARRAY: [value.dtype.str, value.shape, value.tobytes().hex()]}
+        return {_ARRAY: [value.dtype.str, value.shape, b64encode(value.tobytes()).decode()]}
     if isinstance(value, np.generic):
         # Not `item()`: that of a long double is a long double.
         return {"f": float, "i": int, "u": int, "b": bool}.get(value.dtype.kind, str)(value)
@@ -106,7 +107,7 @@ def _array(parts: Any) -> np.ndarray[Any, Any]:
     dtype, shape, text = parts
     if dtype not in _DTYPES:
         raise ValueError(f"an array of dtype {dtype!r:.20}")
-    raw = bytes.fromhex(text)
+    raw = b64decode(text, validate=True)
     if dtype == "|b1" and raw.strip(b"\x00\x01"):
         raise ValueError("a bool array that holds other bytes than 0 and 1")
     return np.frombuffer(raw, dtype).reshape(shape).copy()
