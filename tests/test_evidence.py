@@ -677,3 +677,14 @@ def test_a_prompt_lays_out_what_is_new_alone():
         if n == 300:
             counted.clear()
     assert len(counted) <= 2 * 30  # the entry with its notes, and once it is old without
+
+
+def test_texts_that_were_given_up_leave_the_log_as_it_would_be_anew(monkeypatch):
+    monkeypatch.setattr("llmopt.prompt.past._MOST_ENTRIES", 8)
+    past, made = Past(), ()
+    for i in range(60):
+        head = f"Lesson {i - 12} withdrawn" if i % 3 == 0 and i > 12 else "Lesson"
+        said = f"{head}: {'a step is too long ' * 12}\nHypothesis: it gains"
+        point = (-5.0 + i / 8, 0.5, 3)
+        made += (trial(i, point, float(i * 7 % 11), source="llm", explanation=said),)
+        assert evidence(made, past=past, budget=1200).log == evidence(made, budget=1200).log

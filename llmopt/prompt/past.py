@@ -65,7 +65,7 @@ class Past(Follower):
         self._facts = facts
         if len(self.entries) > _MOST_ENTRIES:
             self.rows.clear()
-            self.entries.clear()
+            self._drop()  # drafts, too: what is withdrawn later is looked for among the entries
         return self
 
     def leads_run(self, trial: Trial) -> bool:
