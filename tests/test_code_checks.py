@@ -313,6 +313,11 @@ class TestCheck:
         check(box, source, [self.FUNCTION])
         assert box.call("f", np.ones(3)) == [1, 1]  # and what the trial left is gone
 
+    @pytest.mark.parametrize("sample", [{1: 2}, object(), b"x", [{"a": (1, {None: 2})}]])
+    def test_a_sample_that_cannot_be_sent_is_named_before_a_model_is_asked(self, sample):
+        with pytest.raises(ValueError, match=r"sample input 2 of f: .*expected"):
+            Function("f(x)", samples=((1,), (sample,)))
+
     def test_a_bad_signature_is_the_callers_fault(self):
         with pytest.raises(ValueError, match="controller"):
             Function("not a signature")

@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox.encoding import encode
+from llmopt.code.sandbox.encoding import EncodingError, encode
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.text import cut
 
@@ -249,6 +249,11 @@ class Function:
         object.__setattr__(self, "name", node.name)
         object.__setattr__(self, "parameters", tuple(a.arg for a in node.args.args))
         object.__setattr__(self, "samples", tuple(tuple(s) for s in self.samples))
+        for k, sample in enumerate(self.samples, 1):
+            try:
+                encode(sample)
+            except EncodingError as error:  # here: no model is asked yet
+                raise ValueError(f"sample input {k} of {self.name}: {error}") from None
 
 
 def check(
