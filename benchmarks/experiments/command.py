@@ -37,6 +37,8 @@ from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.errors import LLMOptError
 from llmopt.files import write_bytes_atomically
 
+_LEAST = {"seeds": 0, "evaluations": 1, "jobs": 1, "again": 1}
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -93,6 +95,11 @@ class Experiment:
         asked = [method for method in args.methods if self.asks(method)]
         if asked and not (args.model or args.table or args.again):
             parser.error(f"--model MODEL is missing: {', '.join(asked)} asks one")
+        for name, least in _LEAST.items():
+            given = getattr(args, name)
+            for value in given if isinstance(given, list) else [given]:
+                if value is not None and value < least:
+                    parser.error(f"--{name} {value}: expected a whole number of at least {least}")
         try:
             return self._main(args)
         except LLMOptError as error:
