@@ -65,7 +65,7 @@ if __name__ == "__main__":
     )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=sampler)
-    study.optimize(objective, n_trials=14 if quick else 30)
+    study.optimize(objective, n_trials=20 if quick else 30)
     print(f"smallest error {study.best_value:.4f} with {study.best_params}")
     print(f"said by the best trial: {study.best_trial.user_attrs['feedback']}")
     print(f"points from: {sampler.usage.proposals}")

@@ -232,7 +232,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
     version = 1
     lines = data.splitlines()
     # Where a line has no end, a recorder would go on with its facts.
-    after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS]
+    after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS][: len(lines)]
     for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
         if following.startswith(_FACTS) and _is_torn(line):
             logger.warning("%s, line %d: its recorder was killed; it is left out", path, number)
