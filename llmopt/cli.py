@@ -168,6 +168,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
-    from llmopt.text import clean
+    from llmopt.util.text import clean
 
     return clean(" ".join(str(message).split()))

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 HOPELESS = 5
 """Evaluations that fail, and none that does not, after which no more are made."""

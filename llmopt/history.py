@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
-from llmopt.arguments import number, whole_number
-from llmopt.text import clean, short
+from llmopt.util.arguments import number, whole_number
+from llmopt.util.text import clean, short
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # which every type checker brings

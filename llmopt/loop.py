@@ -24,7 +24,6 @@ from typing import (
     overload,
 )
 
-from llmopt.arguments import check_names, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.errors import (
     BudgetExceededError,
@@ -37,11 +36,12 @@ from llmopt.errors import (
 )
 from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
-from llmopt.optimizer_options import SearchArguments, SearchOptions
-from llmopt.search.refine import FINISHES, Finish
+from llmopt.search.options import SearchArguments, SearchOptions
+from llmopt.search.partners.refine import FINISHES, Finish
+from llmopt.search.views import search_html
 from llmopt.space import Dimension, Space
-from llmopt.text import short
-from llmopt.views import search_html
+from llmopt.util.arguments import check_names, one_of, whole_number
+from llmopt.util.text import short
 
 _REPEATS = 2  # times that a finalist is measured again
 _MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials

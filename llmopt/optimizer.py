@@ -31,16 +31,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 
 import numpy as np
 
-from llmopt.arguments import MOST_POINTS, one_of, seed_or_fresh, whole_number
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
-from llmopt.import_trials import Importer, ImportReport, notes_on, read_source
-from llmopt.optimizer_base import OptimizerBase
-from llmopt.optimizer_options import SearchArguments, SearchOptions
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import (
@@ -52,11 +47,16 @@ from llmopt.search.events import (
     read_directions,
     read_told,
 )
+from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.search.meter import Draft
-from llmopt.search.stored_search import as_written
+from llmopt.search.options import SearchArguments, SearchOptions
+from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
+from llmopt.search.session import OptimizerBase
+from llmopt.search.storage import as_written
 from llmopt.space import Dimension, Space
-from llmopt.text import short
-from llmopt.threads import uninterrupted
+from llmopt.util.arguments import MOST_POINTS, one_of, seed_or_fresh, whole_number
+from llmopt.util.text import short
+from llmopt.util.threads import uninterrupted
 
 logger = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from llmopt.client.local import LocalClient
-from llmopt.client.remote import Connection, RemoteClient
-from llmopt.code.sandbox.sandbox import WorkerLimits
+from llmopt.client.http.remote import Connection, RemoteClient
+from llmopt.client.local.local import LocalClient
 from llmopt.errors import ClientError
+from llmopt.sandbox.sandbox import WorkerLimits
 
 
 @pytest.fixture(scope="session")
 def embedded_client() -> Iterator[LocalClient]:
     """The embedded model, fetched once and loaded once for all tests."""
     pytest.importorskip("xllamacpp")
-    from llmopt.client.embedded import embedded_client, fetch_model
+    from llmopt.client.local.embedded import embedded_client, fetch_model
 
     try:
         fetch_model()

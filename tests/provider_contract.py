@@ -22,13 +22,13 @@ import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt import Float, LLMOptimizer, get_client
-from llmopt.client import transport
 from llmopt.client.base import Client, Message, Request, check_ready
 from llmopt.client.cache import CachedClient
+from llmopt.client.http import transport
+from llmopt.client.http.remote import RemoteClient
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.prices import Price
 from llmopt.client.record_replay import RecordClient
-from llmopt.client.remote import RemoteClient
-from llmopt.client.retry import complete_with_retries
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -597,7 +597,7 @@ class ProviderContract:
         server.play(Say(packed, headers={"Content-Encoding": "gzip"}))
         assert "packed" in str(self.failure(connected))
         assert server.seen[0].headers["accept-encoding"] == "identity"
-        for module in ("transport", "gemini_legacy"):
+        for module in ("http.transport", "providers.gemini_legacy"):
             monkeypatch.setattr(f"llmopt.client.{module}.MOST_BYTES", 2**20, raising=False)
         server.play(Say(self.body("x" * 2**21)))
         assert "longer than 1 MiB" in str(self.failure(connected))
@@ -685,7 +685,12 @@ class ProviderContract:
     def test_what_tells_nothing_sure_is_left_to_the_first_request(
         self, server, connected, monkeypatch, answer
     ):
-        for module in ("remote", "openai", "anthropic", "gemini"):
+        for module in (
+            "http.remote",
+            "providers.openai",
+            "providers.anthropic",
+            "providers.gemini",
+        ):
             monkeypatch.setattr(f"llmopt.client.{module}.ASIDE_SECONDS", 0.1, raising=False)
         server.lists = answer
         check_ready(connected)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmopt import ScriptedClient
-from llmopt.code.sandbox.confine import support
+from llmopt.sandbox.confine import support
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"

@@ -6,9 +6,9 @@ import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
 from wire import Drip, Say, anthropic_body, anthropic_error
 
-from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.base import Message, Request
-from llmopt.client.request_form import blocks
+from llmopt.client.http.request_form import blocks
+from llmopt.client.providers.anthropic import AnthropicClient
 
 __all__ = ["no_proxies", "server"]
 

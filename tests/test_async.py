@@ -21,7 +21,7 @@ from stubs import Gate
 from wire import Say, anthropic_body
 
 from llmopt import ClientError, Completion, Float, LLMOptimizer, Reply, ScriptedClient
-from llmopt.client.anthropic import AnthropicClient
+from llmopt.client.providers.anthropic import AnthropicClient
 from llmopt.errors import FallbackWarning, StorageError
 from llmopt.search.events import TellArguments
 

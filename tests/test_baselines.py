@@ -9,8 +9,8 @@ import pytest
 from llmopt.benchmarks.methods.baselines import RandomSearch
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.errors import LLMOptError, install_hint
-from llmopt.search import cma
-from llmopt.search.cma import CMA
+from llmopt.search.partners import cma
+from llmopt.search.partners.cma import CMA
 
 
 def sphere(x):

@@ -8,7 +8,7 @@ from stubs import in_threads
 from llmopt.client import record_replay
 from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
-from llmopt.client.openai import OpenAIClient
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.client.record_replay import ReplayClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError

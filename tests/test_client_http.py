@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from stubs import in_threads
 
-from llmopt.client import transport
-from llmopt.client.api_keys import Secret, redact
 from llmopt.client.base import Message, Request
-from llmopt.client.faults import Fault, parse_duration, parse_retry_after
-from llmopt.client.refusals import Change, Learned
-from llmopt.client.transport import RateLimiter, merged
+from llmopt.client.http import transport
+from llmopt.client.http.api_keys import Secret, redact
+from llmopt.client.http.faults import Fault, parse_duration, parse_retry_after
+from llmopt.client.http.refusals import Change, Learned
+from llmopt.client.http.transport import RateLimiter, merged
 
 
 @pytest.mark.parametrize(

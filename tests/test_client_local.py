@@ -19,8 +19,8 @@ from tiny_gguf import CONTEXT_TOKENS, TEMPLATE, write_tiny_gguf
 
 from llmopt.client import LocalClient, Message, RecordClient, Reply, Request
 from llmopt.client.cache import CachedClient
-from llmopt.client.gguf import read_header
-from llmopt.client.local import SLOT_TOKENS, SLOTS
+from llmopt.client.local.gguf import read_header
+from llmopt.client.local.local import SLOT_TOKENS, SLOTS
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 

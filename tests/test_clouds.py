@@ -4,8 +4,8 @@ import pytest
 from provider_contract import ASK, KEY, no_proxies, server
 from wire import Say, WireServer, anthropic_body, gemini_body, openai_body
 
-from llmopt.client.clouds import BedrockClaudeClient, VertexClient, bedrock
-from llmopt.client.openai import OpenAIClient
+from llmopt.client.providers.clouds import BedrockClaudeClient, VertexClient, bedrock
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, MissingKeyError
 
 __all__ = ["no_proxies", "server"]

@@ -7,10 +7,10 @@ from stubs import needs_confinement
 
 from llmopt.code.answer import MAX_SOURCE, read_answer
 from llmopt.code.checks import MAX_COMPONENTS, Function, Output, check, component_means
-from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox.analysis import analyse
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
+from llmopt.sandbox.analysis import analyse
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 
 F = "def f(x):\n    return 1.0\n"
 

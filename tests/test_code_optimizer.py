@@ -13,7 +13,6 @@ from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.code.prompt import CodePrompt
 from llmopt.errors import (
     BudgetExceededError,
@@ -26,8 +25,9 @@ from llmopt.errors import (
     TemplateError,
 )
 from llmopt.prompt.budget import TokenBudget
+from llmopt.sandbox.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.search.eventlog import read_events
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 pytestmark = needs_confinement
 SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))
@@ -495,8 +495,8 @@ def test_caps_can_be_raised():
 
 
 def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
-    from llmopt.code.sandbox import sandbox
-    from llmopt.code.sandbox.confine import Support
+    from llmopt.sandbox import sandbox
+    from llmopt.sandbox.confine import Support
 
     monkeypatch.setattr(sandbox, "support", lambda: Support(0, False, ("no Landlock here",)))
     optimizer, client = make(fenced("return 1.0"))

@@ -13,7 +13,6 @@ from llmopt.benchmarks.code.write_policy import told_of
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError
 from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.policy import (
     CodeEpisode,
@@ -25,9 +24,10 @@ from llmopt.code.policy import (
     reward_parts,
     run_episode,
 )
-from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.code.secret_seeds import Starts
 from llmopt.errors import BrokenTaskError, StorageError
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox
 
 CAR = "MountainCarContinuous-v0"
 PUMP = "def controller(obs):\n    return [11.5 * obs[1]]\n"

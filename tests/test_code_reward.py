@@ -10,7 +10,6 @@ from stubs import needs_confinement
 from llmopt import ClientError, ScriptedClient
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError
 from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
@@ -26,8 +25,9 @@ from llmopt.code.reward.reward import (
     train_linear,
     visible,
 )
-from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import BrokenTaskError, BudgetExceededError, LLMOptError, install_hint
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox
 
 CAR = "MountainCarContinuous-v0"
 SPARSE = "def reward(obs, action, next_obs, info):\n    return 0.0\n"

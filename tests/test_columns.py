@@ -29,10 +29,9 @@ from llmopt import (
 from llmopt.benchmarks.experiments.columns_data import FAMILIES, Window, make_columns
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
-from llmopt.client.embedded import ADAPTER
-from llmopt.client.local import LocalClient
-from llmopt.client.model_facts import ModelFacts
-from llmopt.client.small_network import (
+from llmopt.client.local.embedded import ADAPTER
+from llmopt.client.local.local import LocalClient
+from llmopt.client.local.network import (
     LEVELS,
     Network,
     NetworkClient,
@@ -40,11 +39,12 @@ from llmopt.client.small_network import (
     features,
     read_line,
 )
+from llmopt.client.model_facts import ModelFacts
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation
-from llmopt.prompt.columns import ColumnsPrompt, rank_places, write_line
-from llmopt.prompt.columns_frame import Cells, covariance_frame, slope_frame, whole_frame
+from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
+from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT

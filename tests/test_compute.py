@@ -19,19 +19,17 @@ from llmopt import (
     ScriptedClient,
     Space,
 )
-from llmopt import (
-    compute as calculator,
-)
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.code.failure import SandboxUnavailableError
-from llmopt.code.sandbox import confine
+from llmopt.compute.blocks import blocks as calculator
 from llmopt.errors import StorageError, TemplateError
-from llmopt.folder_settings import to_give_again
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.python_block import Computed, code_in, data_of
+from llmopt.sandbox import confine
+from llmopt.sandbox.failure import SandboxUnavailableError
 from llmopt.search.limits import Limits
+from llmopt.service.folder_settings import to_give_again
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
 FENCE = "```python\n{}\n```"

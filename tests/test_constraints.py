@@ -24,7 +24,7 @@ from llmopt import (
     StorageError,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.search.cma import CMAEmitter
+from llmopt.search.partners.cma import CMAEmitter
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
 LIMIT = "x + 2 * y <= 10"

@@ -15,7 +15,7 @@ from llmopt.benchmarks.methods import METHODS
 from llmopt.benchmarks.run import RunConfig, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.client.local import LocalClient
+from llmopt.client.local.local import LocalClient
 
 N = 10  # parameters of cartpole
 BUDGET = {"episodes": 2, "warmup": 4, "heldout": 3, "seed": 3}

@@ -13,7 +13,7 @@ from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.past import Past
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
 LABELS = SPACE.names

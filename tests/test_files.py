@@ -10,7 +10,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.record_replay import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError
-from llmopt.files import (
+from llmopt.util.files import (
     check_new_recording,
     open_file,
     read_bytes,
@@ -19,7 +19,7 @@ from llmopt.files import (
     write_bytes_atomically,
     write_text_atomically,
 )
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 
 def test_a_file_and_its_folder_are_made(tmp_path):

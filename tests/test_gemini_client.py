@@ -5,9 +5,9 @@ from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
 from wire import Say, gemini_body, gemini_error
 
 from llmopt.client.base import Message, Request, check_ready
-from llmopt.client.gemini import GeminiClient
-from llmopt.client.gemini_legacy import GeminiLegacyClient
-from llmopt.client.request_form import closed
+from llmopt.client.http.request_form import closed
+from llmopt.client.providers.gemini import GeminiClient
+from llmopt.client.providers.gemini_legacy import GeminiLegacyClient
 from llmopt.errors import RefusedKeyError, is_permanent
 
 __all__ = ["no_proxies", "server"]

@@ -12,7 +12,7 @@ import re
 import numpy as np
 import pytest
 
-import llmopt.search.cma
+import llmopt.search.partners.cma
 from llmopt import (
     Categorical,
     ClientError,
@@ -29,13 +29,13 @@ from llmopt import (
     StorageError,
 )
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
-from llmopt.client.small_network import NetworkClient
+from llmopt.client.local.network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.search.ask_options import AskOptions
-from llmopt.search.cma import CMA, CMAEmitter, losses_of
 from llmopt.search.meter import Meter
-from llmopt.search.scheduler import Bandit, Scheduler
+from llmopt.search.partners.cma import CMA, CMAEmitter, losses_of
+from llmopt.search.partners.scheduler import Bandit, Scheduler
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -532,7 +532,7 @@ class TestErrors:
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
+        monkeypatch.setattr(llmopt.search.partners.cma, "find_spec", lambda name: None)
         with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             make()
         make(partner=None)

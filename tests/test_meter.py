@@ -23,7 +23,7 @@ from llmopt import (
     StorageError,
 )
 from llmopt.client.base import Message, Request
-from llmopt.client.retry import complete_with_retries
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Journal, Meter
 

@@ -14,11 +14,11 @@ from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
-from llmopt.client.small_network import letter_ranges
+from llmopt.client.local.network import letter_ranges
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
 from llmopt.prompt import ColumnsPrompt, Situation, get_prompt
-from llmopt.search.cma import CMA
+from llmopt.search.partners.cma import CMA
 from llmopt.space import Float, Space
 
 N = 4

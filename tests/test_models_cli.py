@@ -16,18 +16,18 @@ from wire import THOUSAND, Cut, Hang, Say, openai_body, openai_error
 from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
-from llmopt.client.endpoint import SERVERS, Server
+from llmopt.client.http.endpoint import SERVERS, Server
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_string import PROVIDERS, get_client
-from llmopt.client.openai import OpenAIClient, at_url
 from llmopt.client.prices import Price, price_source
-from llmopt.client.retry import complete_with_retries
+from llmopt.client.providers.openai import OpenAIClient, at_url
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, prefix_use, price_of
 from llmopt.commands.models import _ask_server, survey
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 from llmopt.space import Float, Space
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 __all__ = ["no_proxies", "server"]
 KEY = "sk-planted-0123456789"
@@ -411,7 +411,7 @@ def test_estimate_counts_what_would_really_be_sent():
         return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
 
     from llmopt import LLMOptimizer
-    from llmopt.text import estimate_tokens
+    from llmopt.util.text import estimate_tokens
 
     client = ScriptedClient(answer)
     optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)

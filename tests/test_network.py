@@ -13,7 +13,7 @@ import pytest
 import llmopt
 from llmopt import Categorical, ClientError, Float, Int, LLMOptimizer, get_client
 from llmopt.client.base import Message, Request
-from llmopt.client.embedded import embedded_client
+from llmopt.client.local.embedded import embedded_client
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.estimate import FREE, price_of
 from llmopt.commands.models import survey

@@ -285,8 +285,8 @@ class TestRegistry:
             raise AssertionError("a constructor opened a connection")
 
         monkeypatch.setattr(socket, "socket", refuse)
-        monkeypatch.setattr("llmopt.client.local.LocalClient._loaded", refuse)
-        monkeypatch.setattr("llmopt.client.embedded.fetch_model", refuse)
+        monkeypatch.setattr("llmopt.client.local.local.LocalClient._loaded", refuse)
+        monkeypatch.setattr("llmopt.client.local.embedded.fetch_model", refuse)
         for config in ({}, {"model": "openai:gpt-4o"}):
             monkeypatch.delenv("OPENAI_API_KEY", raising=False)
             optimizer = ParametrizedLLM(**config, warmup=10)(2, 50)
@@ -817,7 +817,7 @@ class TestSaving:
 
     def test_no_key_is_in_the_file(self, tmp_path):
         pytest.importorskip("openai")
-        from llmopt.client.openai import OpenAIClient
+        from llmopt.client.providers.openai import OpenAIClient
 
         configured = ParametrizedLLM(model=OpenAIClient("gpt-4o", api_key=SECRET), warmup=3)
         optimizer = configured(2, 50)

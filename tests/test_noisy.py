@@ -12,7 +12,7 @@ from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopp
 from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.history import History, Trial
 from llmopt.policies import PolicySearch
-from llmopt.search.refine import RefineEmitter
+from llmopt.search.partners.refine import RefineEmitter
 from llmopt.service import search_file as service
 from llmopt.trackers import Callback
 

@@ -9,10 +9,10 @@ from wire import Drip, Hang, Say, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Message, Request, check_ready
-from llmopt.client.endpoint import NOTHING, SERVERS, Documented, Server
+from llmopt.client.http.endpoint import NOTHING, SERVERS, Documented, Server
 from llmopt.client.model_facts import model_facts
-from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import Price, set_price
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
 
 __all__ = ["no_proxies", "server"]
@@ -569,7 +569,7 @@ def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, n
     "odd", [Say([1]), Say({"data": [{"id": "m", "max_model_len": "8k"}]}), Hang(), Say(b"<html>")]
 )
 def test_servers_that_know_no_context_are_asked_once(server, monkeypatch, odd):
-    monkeypatch.setattr("llmopt.client.openai.ASIDE_SECONDS", 0.1)
+    monkeypatch.setattr("llmopt.client.providers.openai.ASIDE_SECONDS", 0.1)
     client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
     server.lists = None
     server.play(lambda sent: Say(openai_body("x")) if sent is not None else odd)

@@ -26,7 +26,7 @@ from llmopt import (
 )
 from llmopt.client.base import Message, Request, check_ready
 from llmopt.client.cache import CachedClient
-from llmopt.client.openai import OpenAIClient
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import MissingKeyError
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}

@@ -32,7 +32,7 @@ from llmopt import (
     Space,
     StorageError,
 )
-from llmopt.client.retry import complete_with_retries
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.history import History
 from llmopt.prompt import Query, Reading
 

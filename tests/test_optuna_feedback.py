@@ -28,8 +28,8 @@ from llmopt import (
     SpaceError,
 )
 from llmopt.adapters.optuna import LLMSampler, asking
-from llmopt.arguments import describe
-from llmopt.optuna_trials import WAITED, duration_of
+from llmopt.search.optuna_trials import WAITED, duration_of
+from llmopt.util.arguments import describe
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 XY_SPACE = {"x": Float(-5, 5), "y": Int(0, 9)}

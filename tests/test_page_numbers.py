@@ -21,11 +21,11 @@ from llmopt.benchmarks.experiments import hpo, studies, words
 from llmopt.benchmarks.experiments.design import earlier
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
+from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
-from llmopt.client.remote import RemoteClient
-from llmopt.optimizer_options import SearchOptions
 from llmopt.prompt import get_prompt
 from llmopt.search.ask_options import AskOptions
+from llmopt.search.options import SearchOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

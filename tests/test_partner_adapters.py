@@ -16,7 +16,7 @@ optuna = pytest.importorskip("optuna")
 ng = pytest.importorskip("nevergrad")
 pytest.importorskip("cma")
 
-import llmopt.search.cma  # noqa: E402
+import llmopt.search.partners.cma  # noqa: E402
 from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
 from llmopt.adapters.optuna import LLMSampler  # noqa: E402
 
@@ -221,7 +221,7 @@ class TestOptuna:
             sampler(partner=["cma", optuna.samplers.GridSampler({"x": [1, 2]})])
 
     def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
+        monkeypatch.setattr(llmopt.search.partners.cma, "find_spec", lambda name: None)
         with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             sampler()
         sampler(partner=None)

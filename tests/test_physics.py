@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmopt.policies import describe_environment
-from llmopt.policies.physics import describe_physics, touching
+from llmopt.policies.words.physics import describe_physics, touching
 
 
 def made(env_id):

@@ -22,9 +22,9 @@ from llmopt.policies import (
     PolicySearch,
     Step,
 )
-from llmopt.policies.gait import Stance, chosen, stances
 from llmopt.policies.line import Line, fit
-from llmopt.policies.statistics import PROBES
+from llmopt.policies.report.gait import Stance, chosen, stances
+from llmopt.policies.report.statistics import PROBES
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
 NAMES = (("angle", "speed"), ("torque",))
@@ -225,7 +225,7 @@ def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monke
     def touching(env):
         return frozenset({"foot"} if angle[next(steps)] < -0.01 else ())
 
-    monkeypatch.setattr("llmopt.policies.episode_recording.touching", touching)
+    monkeypatch.setattr("llmopt.policies.report.recording.touching", touching)
     text = statistics_text([rows], ends="limit", contacts=True)
     line = next(t for t in text.splitlines() if t.startswith("On the ground"))
     found = re.fullmatch(r"On the ground, .*: foot (\d+)% \(middle at ([-+]\d+)°\)\.", line)
@@ -238,7 +238,7 @@ def hops(text, episodes=1):
     rows = [[(float(k), float(k % 7)) for k in range(len(text))]] * episodes
     steps = iter([frozenset({"foot"} if c == "x" else ()) for c in text] * episodes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmopt.policies.episode_recording.touching", lambda env: next(steps))
+        patch.setattr("llmopt.policies.report.recording.touching", lambda env: next(steps))
         options = {"actions": lambda k: k / 100, "ends": "limit", "contacts": True}
         statistics, outcome = watched(rows, **options)
     return statistics.text(outcome)
@@ -259,9 +259,7 @@ def test_a_gait_is_told_where_a_body_touches_down_and_leaves():
 def test_of_starts_that_end_otherwise_the_worst_is_told_beside_a_median_one(monkeypatch):
     statistics = EpisodeStatistics(POLICY, *NAMES, contacts=True)
     touched: set[str] = set()
-    monkeypatch.setattr(
-        "llmopt.policies.episode_recording.touching", lambda env: frozenset(touched)
-    )
+    monkeypatch.setattr("llmopt.policies.report.recording.touching", lambda env: frozenset(touched))
     lengths = (100, 100, 37)
     for episode, length in enumerate(lengths):
         for k in range(length):

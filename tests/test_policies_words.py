@@ -22,10 +22,10 @@ from gymnasium.wrappers import (
 from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
-from llmopt.policies.naming import slug
-from llmopt.policies.physics import MAX_PHYSICS, describe_physics
-from llmopt.policies.task_words import describe_parameters, describe_starts, draw_start
-from llmopt.policies.words import MAX_WORDS
+from llmopt.policies.words.describe import MAX_WORDS
+from llmopt.policies.words.naming import slug
+from llmopt.policies.words.physics import MAX_PHYSICS, describe_physics
+from llmopt.policies.words.task_words import describe_parameters, describe_starts, draw_start
 
 
 def made(env_id, **kwargs):

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from llmopt.client.api_keys import Secret
 from llmopt.client.base import Completion, Message, Reply, Request
+from llmopt.client.http.api_keys import Secret
 from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price, get_price, price_list, price_source, set_price
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tiny_gguf import write_tiny_gguf
 
 from llmopt import LLMOptimizer, ScriptedClient
-from llmopt.client.local import LocalClient
+from llmopt.client.local.local import LocalClient
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
@@ -657,7 +657,7 @@ def test_reading_in_any_order_gives_the_same(name, data):
 
 @pytest.mark.defect(12)
 def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
-    from llmopt.policies.statistics import MAX_FEEDBACK
+    from llmopt.policies.report.statistics import MAX_FEEDBACK
     from llmopt.prompt.describe import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
 
     assert MAX_FEEDBACK == FEEDBACK_CHARS

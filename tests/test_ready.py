@@ -17,7 +17,7 @@ import llmopt
 from llmopt import Float, LLMOptimizer, get_client
 from llmopt.cli import main
 from llmopt.client.base import check_ready
-from llmopt.client.endpoint import SERVERS, Documented, Server
+from llmopt.client.http.endpoint import SERVERS, Documented, Server
 from llmopt.errors import (
     ClientError,
     LLMOptError,

@@ -9,8 +9,8 @@ import pytest
 
 from llmopt import Categorical, FallbackWarning, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.history import History, Trial
-from llmopt.search.refine import RefineEmitter
-from llmopt.search.scheduler import Turns
+from llmopt.search.partners.refine import RefineEmitter
+from llmopt.search.partners.scheduler import Turns
 
 SPACE = {"x": Float(-6, 6), "y": Float(-6, 6)}
 

@@ -110,7 +110,7 @@ def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
     # 1,000 prompt tokens and 7 of the answer: $0.01007 each.
     prices.write_text(json.dumps({model: {"input": 10, "output": 10}}))
     monkeypatch.setenv("LLMOPT_PRICES", str(prices))
-    monkeypatch.setattr("llmopt.client.openai.is_local", lambda url: False)
+    monkeypatch.setattr("llmopt.client.providers.openai.is_local", lambda url: False)
     server.play(Points())
     assert run(server, "--max-cost", "0.03") == 2
     assert len(server.seen) == 3
@@ -121,7 +121,7 @@ def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
 
 
 def test_a_cap_on_a_cost_that_nobody_knows(server, capsys, monkeypatch):
-    monkeypatch.setattr("llmopt.client.openai.is_local", lambda url: False)
+    monkeypatch.setattr("llmopt.client.providers.openai.is_local", lambda url: False)
     server.play(Points())
     assert run(server, "--max-cost", "5") == 2
     assert server.seen == []

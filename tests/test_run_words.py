@@ -22,7 +22,7 @@ from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ClientError, LLMOptError, StorageError
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 pytest.importorskip("matplotlib")
 

@@ -17,20 +17,20 @@ from stubs import in_threads, needs_confinement
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, check
-from llmopt.code.failure import (
+from llmopt.sandbox import confine, encoding, sandbox, worker, worker_process
+from llmopt.sandbox.failure import (
     CandidateError,
     SandboxError,
     SandboxUnavailableError,
     UnsandboxedWarning,
 )
-from llmopt.code.sandbox import confine, encoding, sandbox, worker, worker_process
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 
 EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
 BROKEN = encoding.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
 WITHOUT_A_CALL = """
 import ctypes, platform, struct, sys
-from llmopt.code.sandbox import confine, sandbox
+from llmopt.sandbox import confine, sandbox
 machine = confine._MACHINES[platform.machine()]
 call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])
 steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000))  # ENOSYS
@@ -298,7 +298,7 @@ class TestDeath:
         """Programs that end quietly in `| head` have SIGPIPE set so that it would."""
         code = (
             "import os, signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
-            "from llmopt.code.sandbox.sandbox import Sandbox\nbox = Sandbox()\n"
+            "from llmopt.sandbox.sandbox import Sandbox\nbox = Sandbox()\n"
             "box.load('import os\\ndef f():\\n    os.close(0)\\n')\n"
             "box.call('f')\n"
             "os.waitid(os.P_PID, box.pid, os.WEXITED | os.WNOWAIT)\n"
@@ -554,7 +554,7 @@ class TestFailClosed:
     @needs_confinement
     def test_limits_that_are_lower_already_stay(self):
         code = (
-            "import resource\nfrom llmopt.code.sandbox.sandbox import Sandbox\n"
+            "import resource\nfrom llmopt.sandbox.sandbox import Sandbox\n"
             "resource.setrlimit(resource.RLIMIT_CPU, (300, 300))\n"
             "with Sandbox() as box:\n    box.start()\n"
             "    print(resource.prlimit(box.pid, resource.RLIMIT_CPU))\n"

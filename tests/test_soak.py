@@ -11,8 +11,8 @@ import pytest
 from provider_contract import no_proxies, server
 
 from llmopt import LLMOptimizer
-from llmopt.client.openai import OpenAIClient
-from llmopt.client.retry import complete_with_retries
+from llmopt.client.http.retry import complete_with_retries
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, FallbackWarning
 
 __all__ = ["no_proxies", "server"]

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from llmopt import Categorical, Float, Int, Space
-from llmopt.client.anthropic import AnthropicClient
-from llmopt.client.gemini import GeminiClient
+from llmopt.client.http.request_form import closed
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
-from llmopt.client.openai import OpenAIClient
-from llmopt.client.request_form import closed
+from llmopt.client.providers.anthropic import AnthropicClient
+from llmopt.client.providers.gemini import GeminiClient
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt

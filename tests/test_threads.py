@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from llmopt.threads import DeadlineExceeded, at_once, within
+from llmopt.util.threads import DeadlineExceeded, at_once, within
 
 
 def test_within():
@@ -68,7 +68,7 @@ SCRIPT = """
 import os, signal, sys, threading, time
 from wire import Hang, WireServer
 from llmopt.client.base import Message, Request
-from llmopt.client.openai import OpenAIClient
+from llmopt.client.providers.openai import OpenAIClient
 
 samples = int(sys.argv[1])
 server = WireServer()

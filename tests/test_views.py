@@ -10,7 +10,7 @@ import pytest
 
 from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
 from llmopt.history import History, Source, Trial
-from llmopt.views import plot
+from llmopt.search.views import plot
 
 SPACE = {"x": Float(-5, 5), "kind": Categorical(["a", "b"])}
 POINTS = [{"x": 1.0, "kind": "a"}, {"x": -2.5, "kind": "b"}, {"x": 0.0, "kind": "a"}]

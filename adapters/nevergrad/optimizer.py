@@ -29,7 +29,20 @@ from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.warn import warn
-from llmopt.arguments import (
+from llmopt.client.base import Client, check_ready, client_name
+from llmopt.client.model_string import get_client, one_model
+from llmopt.compute.blocks import let_compute
+from llmopt.errors import RewardError, SearchStopped
+from llmopt.history import History, Proposal, Trial, Usage
+from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt.describe import describe_params
+from llmopt.search.ask_options import AskArguments, AskOptions
+from llmopt.search.emitter import ModelEmitter
+from llmopt.search.optuna_trials import number_of
+from llmopt.search.partners.scheduler import Partners, make_scheduler
+from llmopt.space import Value
+from llmopt.space.constraints import read_constraints
+from llmopt.util.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
     check_names,
@@ -37,20 +50,7 @@ from llmopt.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.client.base import Client, check_ready, client_name
-from llmopt.client.model_string import get_client, one_model
-from llmopt.compute import let_compute
-from llmopt.errors import RewardError, SearchStopped
-from llmopt.history import History, Proposal, Trial, Usage
-from llmopt.optuna_trials import number_of
-from llmopt.prompt import Prompt, get_prompt
-from llmopt.prompt.describe import describe_params
-from llmopt.search.ask_options import AskArguments, AskOptions
-from llmopt.search.emitter import ModelEmitter
-from llmopt.search.scheduler import Partners, make_scheduler
-from llmopt.space import Value
-from llmopt.space.constraints import read_constraints
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -434,7 +434,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"auto"`` for the one that suits the model.
         warmup: Points before the model is first asked: the parametrization's initial point,
             then random ones. Points told without being asked count. For ``"auto"`` see
-            `llmopt.optimizer_options.SearchOptions`.
+            `llmopt.search.options.SearchOptions`.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
         partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.

@@ -26,11 +26,11 @@ from llmopt.client.base import client_name
 from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter, draw_new
-from llmopt.search.scheduler import Scheduler, make_scheduler
+from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
 from llmopt.space.constraints import Constraint
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read

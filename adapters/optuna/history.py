@@ -21,7 +21,8 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
-from llmopt.optuna_trials import (
+from llmopt.prompt.answer import start_of, with_start
+from llmopt.search.optuna_trials import (
     amount_of,
     curve_of,
     duration_of,
@@ -32,9 +33,8 @@ from llmopt.optuna_trials import (
     violated,
     violation_of,
 )
-from llmopt.prompt.answer import start_of, with_start
 from llmopt.space.constraints import Constraint
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints

@@ -10,8 +10,8 @@ from optuna.study import Study
 
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.optuna_trials import amount_of
 from llmopt.search.meter import Journal, Meter, Spent
+from llmopt.search.optuna_trials import amount_of
 
 _SPENT = "llmopt:spent:"
 

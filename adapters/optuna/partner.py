@@ -13,10 +13,10 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
-from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import PartnerEmitter, Taken, keys_of
-from llmopt.search.refine import RefineEmitter
-from llmopt.search.scheduler import partners_of
+from llmopt.search.partners.cma import CMAEmitter
+from llmopt.search.partners.refine import RefineEmitter
+from llmopt.search.partners.scheduler import partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 

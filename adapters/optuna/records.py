@@ -13,8 +13,16 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
-from llmopt.optuna_trials import PREFIX, WAITED, amount_of, note_of, number_of, numbered, text_of
-from llmopt.text import first_line
+from llmopt.search.optuna_trials import (
+    PREFIX,
+    WAITED,
+    amount_of,
+    note_of,
+    number_of,
+    numbered,
+    text_of,
+)
+from llmopt.util.text import first_line
 
 # Optuna's own samplers split what they store at this length, for databases with short columns.
 CHUNK = 2045

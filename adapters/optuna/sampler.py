@@ -39,20 +39,26 @@ from llmopt.adapters.optuna.records import (
     write_notes,
 )
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
-from llmopt.arguments import MOST_AT_ONCE, check_names, seed_or_fresh, whole_number, whole_or_auto
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.compute import let_compute
+from llmopt.compute.blocks import let_compute
 from llmopt.errors import SearchStopped
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
-from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.scheduler import Partner, Partners
+from llmopt.search.partners.cma import several_objectives
+from llmopt.search.partners.scheduler import Partner, Partners
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
-from llmopt.threads import Lock
+from llmopt.util.arguments import (
+    MOST_AT_ONCE,
+    check_names,
+    seed_or_fresh,
+    whole_number,
+    whole_or_auto,
+)
+from llmopt.util.threads import Lock
 
 __all__ = ["LLMSampler"]
 

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import MOST_COUNT
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
@@ -34,6 +33,7 @@ from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
 from llmopt.trackers.callback import Bell, Callback, Search
+from llmopt.util.arguments import MOST_COUNT
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 

@@ -32,9 +32,9 @@ from llmopt.client.base import check_ready
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
 from llmopt.errors import LLMOptError
-from llmopt.files import read_bytes, write_bytes_atomically
-from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of
+from llmopt.util.files import read_bytes, write_bytes_atomically
+from llmopt.util.text import clean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,13 +23,13 @@ from llmopt.client.record_replay import RecordClient
 from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.secret_seeds import Starts
 from llmopt.errors import BudgetExceededError, LLMOptError
-from llmopt.files import check_new_recording, write_bytes_atomically, write_json_atomically
-from llmopt.folder_settings import resume_command
 from llmopt.policies.picture import policy_gif
-from llmopt.text import clean, cut, first_line
+from llmopt.sandbox.sandbox import WorkerLimits, require_confinement
+from llmopt.service.folder_settings import resume_command
+from llmopt.util.files import check_new_recording, write_bytes_atomically, write_json_atomically
+from llmopt.util.text import clean, cut, first_line
 
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),

@@ -22,7 +22,7 @@ from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.secret_seeds import Starts
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import (
+from llmopt.util.files import (
     read_json_object,
     refuse_links,
     write_json_atomically,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import MOST_AT_ONCE
 from llmopt.benchmarks.code.folder import CodeRun, read_starts
 from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.code.candidate import STRATEGIES
@@ -18,9 +17,10 @@ from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
-from llmopt.files import read_text
-from llmopt.folder_settings import check_given
-from llmopt.text import short
+from llmopt.service.folder_settings import check_given
+from llmopt.util.arguments import MOST_AT_ONCE
+from llmopt.util.files import read_text
+from llmopt.util.text import short
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import jinja2
 from llmopt.benchmarks.code.folder import read_config
 from llmopt.code.answer import encodable
 from llmopt.errors import StorageError
-from llmopt.files import (
+from llmopt.policies.episode import standard_error
+from llmopt.search.eventlog import read_events
+from llmopt.util.files import (
     read_bytes,
     read_json_object,
     read_text,
     refuse_links,
     write_text_atomically,
 )
-from llmopt.policies.episode import standard_error
-from llmopt.search.eventlog import read_events
 
 
 def write_report(path: str | os.PathLike[str]) -> Path:

@@ -18,9 +18,9 @@ from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow
-from llmopt.policies.statistics import EpisodeStatistics
-from llmopt.policies.task_words import draw_start
-from llmopt.policies.words import describe_environment
+from llmopt.policies.report.statistics import EpisodeStatistics
+from llmopt.policies.words.describe import describe_environment
+from llmopt.policies.words.task_words import draw_start
 
 ALIASES = tuple(task.alias for task in TASKS if not task.alias.endswith("-published"))
 """Short names of environments, the same as those of ``llmopt run``."""

@@ -38,7 +38,7 @@ from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.episode import mean_or_none, standard_error
 from llmopt.policies.linear import LinearPolicy
-from llmopt.text import short
+from llmopt.util.text import short
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

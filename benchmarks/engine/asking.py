@@ -14,14 +14,14 @@ from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import MethodSpec
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client, Reply, Request, Wrapper
-from llmopt.client.local import LocalClient
+from llmopt.client.local.local import LocalClient
 from llmopt.history import History
 from llmopt.policies.episode_seeds import stream
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.policies.task_words import TaskWords, describe_task
+from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.words.task_words import TaskWords, describe_task
 from llmopt.prompt import Prompt, Situation, get_prompt
-from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS
 
 WORDS = "words"

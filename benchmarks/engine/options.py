@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from llmopt.arguments import MOST_AT_ONCE, MOST_COUNT, whole_number
 from llmopt.benchmarks.engine.search import FINAL_ROUNDS, FINALISTS
+from llmopt.util.arguments import MOST_AT_ONCE, MOST_COUNT, whole_number
 
 MOST_POINTS = 10_000_000
 RANGES: Mapping[str, tuple[int, int]] = {

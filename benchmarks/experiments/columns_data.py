@@ -26,16 +26,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmopt.client.small_network import LEVELS, draw_choices
-from llmopt.prompt.columns import ELITES, LEAST, REGRESSION, SPREAD
-from llmopt.prompt.columns_frame import (
+from llmopt.client.local.network import LEVELS, draw_choices
+from llmopt.prompt.columns.columns import ELITES, LEAST, REGRESSION, SPREAD
+from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
     share_places,
     slope_frame,
     whole_frame,
 )
-from llmopt.prompt.columns_letters import WHOLE, WINDOW
+from llmopt.prompt.columns.letters import WHOLE, WINDOW
 from llmopt.space import Space
 from llmopt.space.dimensions import Float
 
@@ -55,14 +55,14 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 Lines = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""What the prompt `columns` shows, as `llmopt.client.small_network.features` reads it.
+"""What the prompt `columns` shows, as `llmopt.client.local.network.features` reads it.
 
 The ``(count, ELITES)`` levels of the best points, best first; whether a line's axis is the slope;
 the dimensions of the search that a line is from.
 """
 
 Policy = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Says how likely each level is to be a good one: see `llmopt.client.small_network.Network`."""
+"""Says how likely each level is to be a good one: see `llmopt.client.local.network.Network`."""
 
 
 class Columns(NamedTuple):

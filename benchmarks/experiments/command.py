@@ -31,11 +31,11 @@ from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
 from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.client.base import Client
-from llmopt.client.local import LocalClient
+from llmopt.client.local.local import LocalClient
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.errors import LLMOptError
-from llmopt.files import write_bytes_atomically
+from llmopt.util.files import write_bytes_atomically
 
 _LEAST = {"seeds": 0, "evaluations": 1, "jobs": 1, "again": 1}
 

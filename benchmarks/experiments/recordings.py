@@ -24,7 +24,7 @@ from pathlib import Path
 
 from llmopt.client.record_replay import ReplayClient
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings"
 ARCHIVE, INDEX = FOLDER / "archive.tar.xz", FOLDER / "INDEX.md"

@@ -38,9 +38,9 @@ import torch
 import torch.nn.functional as F
 
 from llmopt.benchmarks.experiments.columns_data import Columns, Lines, join, make_columns
-from llmopt.client.embedded import ADAPTER, fetch_model
-from llmopt.client.small_network import LEVELS, NETWORK, Network, features
-from llmopt.prompt.columns import ELITES, write_line
+from llmopt.client.local.embedded import ADAPTER, fetch_model
+from llmopt.client.local.network import LEVELS, NETWORK, Network, features
+from llmopt.prompt.columns.columns import ELITES, write_line
 
 REPORT = Path(__file__).parents[1] / "results" / "columns_training.json"
 POLICY_TEMPERATURE = 0.7

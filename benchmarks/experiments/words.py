@@ -70,7 +70,7 @@ from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch
 from llmopt.policies.parameters import BOX, Box
-from llmopt.search.cma import CMA
+from llmopt.search.partners.cma import CMA
 from llmopt.space import Space
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"

@@ -1,6 +1,6 @@
 """Methods that need no library: random search, CMA-ES with restarts, augmented random search.
 
-Plain CMA-ES is the library's own partner of a model, `llmopt.search.cma.CMA`.
+Plain CMA-ES is the library's own partner of a model, `llmopt.search.partners.cma.CMA`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.client.small_network import draw_rows
-from llmopt.search.cma import CMA
+from llmopt.client.local.network import draw_rows
+from llmopt.search.partners.cma import CMA
 
 
 class RandomSearch:

@@ -27,11 +27,11 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
+from llmopt.client.local.network import NetworkClient
 from llmopt.client.model_string import get_client
-from llmopt.client.small_network import NetworkClient
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
-from llmopt.search.cma import CMA
+from llmopt.search.partners.cma import CMA
 
 Group = Literal["model", "ablation", "baseline"]
 

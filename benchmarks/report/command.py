@@ -17,10 +17,10 @@ from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markd
 from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import read_text, write_text_atomically
 from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.picture import choose_renderer
-from llmopt.text import clean
+from llmopt.util.files import read_text, write_text_atomically
+from llmopt.util.text import clean
 
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:

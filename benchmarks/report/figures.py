@@ -11,7 +11,7 @@ import numpy as np
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies import picture
-from llmopt.text import clean, cut
+from llmopt.util.text import clean, cut
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

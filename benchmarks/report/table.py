@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 
 @dataclass(frozen=True)

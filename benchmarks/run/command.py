@@ -21,11 +21,11 @@ from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import read_bytes, write_bytes_atomically
-from llmopt.folder_settings import check_given, resume_command
 from llmopt.prompt import PROMPTS
-from llmopt.text import clean
+from llmopt.service.folder_settings import check_given, resume_command
 from llmopt.trackers import add_track_argument, callbacks_of
+from llmopt.util.files import read_bytes, write_bytes_atomically
+from llmopt.util.text import clean
 
 _NUMBERS_ONLY = ("smollm2", "network")  # models that read no words
 

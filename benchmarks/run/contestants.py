@@ -17,12 +17,12 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient
-from llmopt.compute import check_compute
+from llmopt.compute.blocks import check_compute
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import check_new_recording
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter
+from llmopt.util.files import check_new_recording
 
 LEAST_PARAMETERS = 3_000_000_000
 """Models with fewer weights make nothing of a chat prompt."""

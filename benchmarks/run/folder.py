@@ -43,16 +43,16 @@ from llmopt.benchmarks.run.published import (
     parameters_text,
     rollout_text,
 )
-from llmopt.closing import Closing
 from llmopt.errors import StorageError
-from llmopt.files import (
+from llmopt.policies.linear import LinearPolicy
+from llmopt.search.eventlog import EventLog
+from llmopt.util.closing import Closing
+from llmopt.util.files import (
     read_json_object,
     refuse_links,
     write_json_atomically,
     write_text_atomically,
 )
-from llmopt.policies.linear import LinearPolicy
-from llmopt.search.eventlog import EventLog
 
 SUMMARY = "summary.json"
 """Is there once a run has ended."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmopt.benchmarks.engine.records import WARMUP, Record
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 LINE_SECONDS = 10.0
 """Between two lines of progress, without a terminal."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from llmopt.benchmarks.engine.records import WARMUP, Record
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import open_to_append, read_bytes, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
+from llmopt.util.files import open_to_append, read_bytes, write_text_atomically
 
 OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
 

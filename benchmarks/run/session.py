@@ -45,15 +45,15 @@ from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
-from llmopt.files import (
-    write_bytes_atomically,
-    write_text_atomically,
-)
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.words import solved_from
+from llmopt.policies.words.describe import solved_from
 from llmopt.trackers.callback import Bell, Callback, Search
+from llmopt.util.files import (
+    write_bytes_atomically,
+    write_text_atomically,
+)
 
 _ZERO = "zero"  # the policy whose parameters are all zero, among the held-out records
 _STILL_STARTS = 20

@@ -20,10 +20,10 @@ import numpy as np
 from gymnasium import wrappers
 
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.closing import Closing
 from llmopt.policies.episode import Watcher
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.wrapping import done_through, seen_through, stack
+from llmopt.util.closing import Closing
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _BATCHED = "MountainCarContinuous-v0"

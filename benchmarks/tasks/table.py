@@ -16,7 +16,7 @@ from llmopt.benchmarks.tasks.task import SCALED_BOX, Task
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import missing_environment
 from llmopt.policies.wrapping import CLIP, NORMALIZE, RESCALE, check_wrapper, of_numbers
-from llmopt.text import first_line
+from llmopt.util.text import first_line
 
 _CLIPPED = "A force or torque beyond its bounds counts, and costs, as the bound."
 

@@ -12,7 +12,7 @@ from llmopt.policies.environment import make_gymnasium, measure_normal
 from llmopt.policies.episode import STEP_CAP, step_cap
 from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.task_words import describe_parameters
+from llmopt.policies.words.task_words import describe_parameters
 from llmopt.policies.wrapping import NORMALIZE, Normal, usual_wrappers, wrap
 
 PUBLISHED_BOX = (-6.0, 6.0)

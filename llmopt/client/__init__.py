@@ -4,10 +4,10 @@
 """
 
 from llmopt.client.base import Client, Completion, Message, Reply, Request, client_name
-from llmopt.client.local import LocalClient
+from llmopt.client.http.retry import complete_with_retries
+from llmopt.client.local.local import LocalClient
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient, ReplayClient
-from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import ScriptedClient
 
 __all__ = [

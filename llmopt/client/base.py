@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from llmopt.text import clean, estimate_tokens, least_tokens
+from llmopt.util.text import clean, estimate_tokens, least_tokens
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
@@ -270,7 +270,7 @@ class Client(Protocol):
     - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
       is there and false, a cap on cost cannot be kept and is refused before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
-      `llmopt.client.retry.complete_with_retries` goes on;
+      `llmopt.client.http.retry.complete_with_retries` goes on;
     - ``conclude(text)``: a search has ended; what came of it, in words;
     - ``close()``: release processes and memory.
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from llmopt.client.base import Client, Reply, Request, Wrapper, check_ready
 from llmopt.client.record_replay import RecordClient, ReplayClient
-from llmopt.files import make_folder
-from llmopt.threads import Lock
+from llmopt.util.files import make_folder
+from llmopt.util.threads import Lock
 
 
 class CachedClient(Wrapper):

@@ -26,15 +26,15 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
-from llmopt.files import (
+from llmopt.util.files import (
     open_file,
     read_bytes,
     read_text,
     write_bytes_atomically,
     write_text_atomically,
 )
-from llmopt.text import clean
-from llmopt.threads import Lock
+from llmopt.util.text import clean
+from llmopt.util.threads import Lock
 
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import parse_qsl, quote
 
-from llmopt.arguments import check_names
 from llmopt.client.base import Client
-from llmopt.client.endpoint import ADDRESS, SERVERS
+from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
+from llmopt.util.arguments import check_names
 
 _SECRET = "api_key"
 _LEFT_OUT = {"self", _SECRET, "header"}
@@ -43,27 +43,27 @@ class Provider(NamedTuple):
 
 
 _OTHERS = (
-    ("embedded", "embedded_client", "smollm2",
+    ("local.embedded", "embedded_client", "smollm2",
      ": SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key"),
-    ("small_network", "NetworkClient", "network",
+    ("local.network", "NetworkClient", "network",
      ": 80,000 weights for searches of numbers, in this package, no key, no words"),
-    ("local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
+    ("local.local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
     ("folder", "FolderClient", "folder:",
      "DIR: whoever answers the files in a folder: a person, an agent, a batch system"),
     ("record_replay", "ReplayClient", "replay:",
      "FILE: the answers of a recording, as long as the requests are the same"),
-    ("openai", "at_url", "openai+",
+    ("providers.openai", "at_url", "openai+",
      "http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as well, key in "
      "LLMOPT_API_KEY if it needs one"),
-    ("gemini", "GeminiClient", "gemini:",
+    ("providers.gemini", "GeminiClient", "gemini:",
      "MODEL: Google Gemini, key in GEMINI_API_KEY or GOOGLE_API_KEY"),
-    ("gemini_legacy", "GeminiLegacyClient", "gemini-legacy:",
+    ("providers.gemini_legacy", "GeminiLegacyClient", "gemini-legacy:",
      "MODEL: the same through google-generativeai, which is retired"),
-    ("anthropic", "AnthropicClient", "anthropic:",
+    ("providers.anthropic", "AnthropicClient", "anthropic:",
      "MODEL: Anthropic Claude, key in ANTHROPIC_API_KEY"),
-    ("clouds", "VertexClient", "vertex:",
+    ("providers.clouds", "VertexClient", "vertex:",
      "MODEL: Gemini on Google Cloud, project in GOOGLE_CLOUD_PROJECT"),
-    ("clouds", "bedrock", "bedrock:",
+    ("providers.clouds", "bedrock", "bedrock:",
      "MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION"),
 )  # fmt: skip
 PROVIDERS: dict[str, Provider] = {
@@ -72,7 +72,7 @@ PROVIDERS: dict[str, Provider] = {
 for _name, _server in SERVERS.items():
     _key = f", key in {_server.variable}" if _server.variable else ""
     _about = f"{_name}:MODEL: {_server.about}{_key}"
-    _made = Provider("openai", "OpenAIClient", _about, {"server": _name})
+    _made = Provider("providers.openai", "OpenAIClient", _about, {"server": _name})
     PROVIDERS.setdefault(f"{_name}:", _made)
 """By prefix. One that ends in ``":"`` or ``"+"`` is followed by an argument, which the factory
 gets as its first; any other is a whole model string, whose factory gets none."""
@@ -271,7 +271,7 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
                 "provider's environment variable (`llmopt models` names it)"
             )
         if name not in hints:
-            from llmopt.client.remote import RemoteClient  # for this message alone
+            from llmopt.client.http.remote import RemoteClient  # for this message alone
 
             others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
             raise OptionError(f"it has no option {name!r}{others}; {did_you_mean(name, hints)}")

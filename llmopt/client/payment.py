@@ -8,11 +8,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
 
-from llmopt.client.api_keys import Secret, hide
 from llmopt.client.base import Completion, FinishReason, Reply, Request
-from llmopt.client.faults import MalformedBody
+from llmopt.client.http.api_keys import Secret, hide
+from llmopt.client.http.faults import MalformedBody
 from llmopt.client.prices import Price
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import PriceError, install_hint
-from llmopt.files import read_json, read_text
+from llmopt.util.files import read_json, read_text
 
 PRICES_VARIABLE = "LLMOPT_PRICES"
 """Environment variable that names a JSON file of prices that go before the list."""

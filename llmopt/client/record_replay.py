@@ -14,13 +14,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from llmopt.arguments import whole_number
 from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, StorageError
-from llmopt.files import open_to_append, read_bytes, room_for, seal, unseal
-from llmopt.text import difference
-from llmopt.threads import Lock
+from llmopt.util.arguments import whole_number
+from llmopt.util.files import open_to_append, read_bytes, room_for, seal, unseal
+from llmopt.util.text import difference
+from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
 

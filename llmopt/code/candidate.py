@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from llmopt.arguments import one_of, whole_number
-from llmopt.closing import Closing
 from llmopt.code.checks import Function, check
-from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.text import clean
+from llmopt.sandbox.sandbox import Sandbox
+from llmopt.util.arguments import one_of, whole_number
+from llmopt.util.closing import Closing
+from llmopt.util.text import clean
 
 Origin = Literal["llm", "user"]
 STRATEGIES = ("hill-climb", "best-of-n", "beam")
@@ -35,7 +35,7 @@ class Candidate(Closing):
         variables: All names that the code finds bound.
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
-        fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
+        fingerprint: See `llmopt.sandbox.analysis.analyse`.
         origin: Who wrote the source: ``"llm"``, the model of this search, or ``"user"``.
     """
 
@@ -148,7 +148,7 @@ class CodeTrial:
         feedback: Words that came with it; for a failure, the reason.
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
-        fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
+        fingerprint: See `llmopt.sandbox.analysis.analyse`.
         origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
         ties: Numbers that decide between equal scores, the first one first; larger is better.
         samples: The numbers that the score is the mean of, if any.

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox.encoding import EncodingError, encode
-from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.text import cut
+from llmopt.sandbox.encoding import EncodingError, encode
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox
+from llmopt.util.text import cut
 
 _INT_END = 2**63
 _REWARD_MOST = 1e100  # sums of rewards must not overflow

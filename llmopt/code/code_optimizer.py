@@ -25,25 +25,25 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
-from llmopt.arguments import check_names, seed_or_fresh, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
 from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay
-from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.prompt import CodePrompt
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
+from llmopt.sandbox.failure import CandidateError, NoCandidateError
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
-from llmopt.search.stored_search import StoredSearch
+from llmopt.search.storage import StoredSearch
 from llmopt.space import Space
-from llmopt.threads import uninterrupted
+from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
+from llmopt.util.threads import uninterrupted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

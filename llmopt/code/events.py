@@ -2,7 +2,7 @@
 
 A live call makes an event, writes its line and applies the event to the state; a resumed search
 reads the line and applies the same. What requests cost is in lines of their own
-(`llmopt.search.stored_search`).
+(`llmopt.search.storage`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
-from llmopt.arguments import number, one_of, whole_number
 from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
 from llmopt.search.events import Line
 from llmopt.search.meter import Meter
-from llmopt.search.stored_search import Ledger, as_written, text_of
+from llmopt.search.storage import Ledger, as_written, text_of
 from llmopt.space import Space
+from llmopt.util.arguments import number, one_of, whole_number
 
 logger = logging.getLogger(__name__)
 

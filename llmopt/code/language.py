@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import gymnasium as gym
 import numpy as np
 
-from llmopt.arguments import one_of
+from llmopt.util.arguments import one_of
 
 FEEDBACK_KINDS = ("r", "hp", "hn", "fp")
 """Reward; hindsight positive (the move was good), negative (it was bad); future positive

@@ -10,8 +10,8 @@ import gymnasium as gym
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import NoCandidateError
 from llmopt.errors import FailureWatch
+from llmopt.sandbox.failure import NoCandidateError
 
 
 @dataclass(frozen=True)

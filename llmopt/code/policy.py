@@ -16,11 +16,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.arguments import finite
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError
 from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.code.loop import Outcome, search
 from llmopt.errors import LLMOptError
@@ -34,9 +32,11 @@ from llmopt.policies.episode import (
     random_steps,
     standard_error,
 )
-from llmopt.policies.episode_recording import is_sum
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.policies.report.recording import is_sum
+from llmopt.policies.report.statistics import EpisodeStatistics
+from llmopt.sandbox.failure import CandidateError
+from llmopt.util.arguments import finite
 
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
 _SAMPLES = 4  # observations for which code is tried

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import jinja2
 import numpy as np
 
-from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank
 from llmopt.code.checks import Function
@@ -20,7 +19,8 @@ from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.space import Space
-from llmopt.text import estimate_tokens
+from llmopt.util.arguments import one_of, whole_number
+from llmopt.util.text import estimate_tokens
 
 AnswerFormat = Literal["fenced", "json"]
 

@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.code.answer import CodeAnswer, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.events import CodeState, Refused
-from llmopt.code.failure import (
+from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema
+from llmopt.errors import ParameterError, ParseError
+from llmopt.prompt.budget import TokenBudget
+from llmopt.sandbox.failure import (
     CandidateError,
     NoCandidateError,
     SandboxError,
     SandboxUnavailableError,
 )
-from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema
-from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.errors import ParameterError, ParseError
-from llmopt.prompt.budget import TokenBudget
+from llmopt.sandbox.sandbox import Sandbox
 from llmopt.search.meter import Meter
-from llmopt.text import cut
+from llmopt.util.arguments import MOST_AT_ONCE, whole_number
+from llmopt.util.text import cut
 
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from llmopt.client.base import Client
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
-from llmopt.client.retry import complete_with_retries
 from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options
 from llmopt.errors import ParseError
@@ -18,7 +18,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for
 from llmopt.prompt.situation import Situation
 from llmopt.space import Float, Space
-from llmopt.text import clean, cut
+from llmopt.util.text import clean, cut
 
 _SHOWN_CHARACTERS = 400
 _MORE_ROOM = 8

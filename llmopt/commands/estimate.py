@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client, Request, client_name
+from llmopt.client.http.request_form import in_blocks
 from llmopt.client.model_facts import model_facts
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
-from llmopt.client.request_form import in_blocks
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.situation import Situation
 from llmopt.space import Space
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 _CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
 _POINTS = 16

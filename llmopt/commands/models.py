@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from llmopt.client.api_keys import redact
+from llmopt.client.http.api_keys import redact
+from llmopt.client.http.remote import RemoteClient
 from llmopt.client.model_string import PROVIDERS, get_client
-from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import PRICES_VARIABLE, price_list
-from llmopt.client.remote import RemoteClient
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import install_hint
-from llmopt.text import clean, cut
-from llmopt.threads import DeadlineExceeded, within
+from llmopt.util.text import clean, cut
+from llmopt.util.threads import DeadlineExceeded, within
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",
@@ -53,7 +53,7 @@ def _status(prefix: str, timeout: float) -> Status:
     if prefix in ("smollm2", "gguf:"):
         ready, detail = _package("local")
         if prefix == "smollm2":
-            from llmopt.client.embedded import MODEL_BYTES, MODEL_NAME, model_folder
+            from llmopt.client.local.embedded import MODEL_BYTES, MODEL_NAME, model_folder
 
             path = model_folder() / MODEL_NAME
             fetched = path.is_file() and path.stat().st_size == MODEL_BYTES

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from llmopt.client.folder import ANSWER_BYTES, OpenRequest, ended, hand_in, next_request
-from llmopt.text import clean
+from llmopt.util.text import clean
 
 ENDED, NOTHING_OPEN = 3, 4
 """Exit statuses: the search has ended; nothing came within ``--timeout``."""

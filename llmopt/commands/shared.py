@@ -9,7 +9,7 @@ from typing import Any
 
 from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.files import read_text, read_toml
+from llmopt.util.files import read_text, read_toml
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ from llmopt.policies.wrapping import (
     usual_wrappers,
     wrap,
 )
-from llmopt.text import first_line
+from llmopt.util.text import first_line
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""

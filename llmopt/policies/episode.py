@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from llmopt.text import first_line
+from llmopt.util.text import first_line
 
 STEP_CAP = 1000
 """Environment steps an episode may take where the environment sets no limit of its own."""

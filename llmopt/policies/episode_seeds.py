@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmopt.arguments import whole_number
+from llmopt.util.arguments import whole_number
 
 HELD_OUT_STARTS = 100
 

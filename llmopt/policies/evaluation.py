@@ -10,10 +10,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.closing import Closing
 from llmopt.policies.episode import Watcher, episode, mean_or_none, standard_error
 from llmopt.policies.linear import LinearPolicy
-from llmopt.text import first_line
+from llmopt.util.closing import Closing
+from llmopt.util.text import first_line
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from llmopt.arguments import whole_number
 from llmopt.history import Kind, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.episode_seeds import MAX_STARTS, start_seeds
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.parameters import PolicySpace
-from llmopt.search.refine import Finish
+from llmopt.search.partners.refine import Finish
+from llmopt.util.arguments import whole_number
 
 CHECKED = 5
 """Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""

@@ -14,7 +14,7 @@ from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import bounds_of
 from llmopt.space import Categorical, Float, Space
-from llmopt.text import short
+from llmopt.util.text import short
 
 BOX = 10.0
 """Reach of a weight at its bound: so many times the action's range, at the usual size of what is

@@ -14,8 +14,8 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.errors import LLMOptError, StorageError, install_hint
-from llmopt.files import write_bytes_atomically
 from llmopt.policies.episode import episode
+from llmopt.util.files import write_bytes_atomically
 
 FRAMES = 100
 WIDTH = 320  # pixels

@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, SpaceError, StorageError
-from llmopt.files import read_json_object, write_json_atomically
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.wrapping import Surroundings
+from llmopt.util.files import read_json_object, write_json_atomically
 
 _FORMAT = "llmopt-policy-3"
 

@@ -23,11 +23,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
-from llmopt.closing import Closing
 from llmopt.errors import (
     BudgetExceededError,
     FailureWatch,
@@ -38,7 +36,6 @@ from llmopt.errors import (
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
-from llmopt.optimizer_options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.episode_seeds import (
@@ -52,15 +49,18 @@ from llmopt.policies.finalists import FreshStarts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
+from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.saved import save_policy
-from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.policies.task_words import Words, describe_task
-from llmopt.policies.words import MAX_WORDS, EnvironmentWords
+from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
+from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import prompt_for
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
-from llmopt.search.refine import FINISHES
-from llmopt.text import cut
+from llmopt.search.options import SearchOptions
+from llmopt.search.partners.refine import FINISHES
+from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
+from llmopt.util.closing import Closing
+from llmopt.util.text import cut
 
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 

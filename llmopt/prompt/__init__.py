@@ -54,14 +54,14 @@ from typing import Any
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import StorageError, TemplateError, did_you_mean
-from llmopt.files import read_text
-from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.selection import Selection
 from llmopt.prompt.situation import Complaint, Prompt, Query, Situation
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
-from llmopt.text import cut, estimate_tokens
+from llmopt.util.files import read_text
+from llmopt.util.text import cut, estimate_tokens
 
 __all__ = [
     "PROMPTS",

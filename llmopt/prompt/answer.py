@@ -29,7 +29,7 @@ from llmopt.prompt.parse import (
 )
 from llmopt.space import Float, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.text import cut, cut_sentences
+from llmopt.util.text import cut, cut_sentences
 
 if TYPE_CHECKING:
     from llmopt.prompt.structured import Form

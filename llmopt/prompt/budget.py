@@ -10,7 +10,7 @@ from llmopt.client.base import Message
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import PromptTooLongError
 from llmopt.prompt.situation import Complaint
-from llmopt.text import estimate_tokens
+from llmopt.util.text import estimate_tokens
 
 _MESSAGE_TOKENS = 8  # the marks that a chat template puts around one message
 _FIRST_PROBE = 16  # entries from which the size of all of them is extrapolated

@@ -10,7 +10,7 @@ from itertools import groupby
 from llmopt.history import Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 FEEDBACK_CHARS = 2600
 """Characters of the feedback on one trial that the prompt `words` shows."""

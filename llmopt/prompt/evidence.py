@@ -35,7 +35,7 @@ from llmopt.prompt.differences import (
 from llmopt.prompt.past import RANDOM, Past, thought
 from llmopt.space import Float, Space
 from llmopt.space.values import ABSENT
-from llmopt.text import cut, cut_sentences, estimate_tokens
+from llmopt.util.text import cut, cut_sentences, estimate_tokens
 
 _MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each

@@ -1,7 +1,7 @@
 """A block of Python in place of a point: how an answer gives one, what it finds and leaves.
 
 With ``compute=True`` a model may answer with Python, which is run beside the search
-(`llmopt.compute`). The next prompt shows what it printed.
+(`llmopt.compute.blocks`). The next prompt shows what it printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.arguments import whole_number
 from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
@@ -22,7 +21,8 @@ from llmopt.prompt.describe import quoted
 from llmopt.prompt.parse import strip_thinking
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
-from llmopt.text import clean, cut
+from llmopt.util.arguments import whole_number
+from llmopt.util.text import clean, cut
 
 IN_A_ROW = 3
 """Blocks that a model may give before it has to propose a point."""

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
-from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed
 from llmopt.space import Space
-from llmopt.text import clean
+from llmopt.util.arguments import whole_number
+from llmopt.util.text import clean
 
 UNKNOWN_MODEL = ModelFacts("unknown")
 _MAX_RAW = 600  # characters of a refused answer that are sent back

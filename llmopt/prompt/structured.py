@@ -18,7 +18,7 @@ from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
 from llmopt.prompt.parse import ValueMatcher
 from llmopt.prompt.python_block import bare
 from llmopt.space import Categorical, Int, Space, Value
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 MOST_PARAMETERS = 200
 """With more of them an answer is asked as text: providers limit what a schema may hold."""

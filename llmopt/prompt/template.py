@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import jinja2
 
-from llmopt.arguments import one_of
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
@@ -43,7 +42,8 @@ from llmopt.prompt.situation import (
 )
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.space import Categorical, Space
-from llmopt.text import clean, cut
+from llmopt.util.arguments import one_of
+from llmopt.util.text import clean, cut
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it

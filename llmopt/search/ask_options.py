@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
-from llmopt.arguments import (
+from llmopt.search.limits import Limits
+from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,
     describe,
@@ -15,7 +16,6 @@ from llmopt.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.search.limits import Limits
 
 MOST_IN_ANSWER = 20
 """Points that one answer may be asked for: its hypotheses are to be thought through."""
@@ -80,8 +80,8 @@ class AskOptions:
         numeric: Whether a prompt of words shows what numbers say: by a fit to the trials how much
             each parameter matters and where f is best, with its error; each partner's next point.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
-            of a point. It costs a request and no evaluation, runs confined (`llmopt.compute`;
-            Linux only), and the next request shows what it printed. At most three in a row.
+            of a point. It costs a request and no evaluation, runs confined
+            (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed. At most three in a row.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.

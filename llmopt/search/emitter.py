@@ -42,7 +42,7 @@ from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.numeric import fitted
 from llmopt.space import Space, Value
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class ModelEmitter(Metered):
     Attributes:
         options: How the model is asked.
         points: Most points of one answer; see `AskOptions`.
-        calculator: Runs the Python that the model gives; see `llmopt.compute.let_compute`.
+        calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
         explores: Whether its prompt explores branches; not where a partner does.
@@ -264,7 +264,9 @@ class ModelEmitter(Metered):
         most_requests: int | None,
     ) -> list[Proposal]:
         if self.options.compute and self.calculator is None:
-            raise ValueError("compute=True: give the emitter to llmopt.compute.let_compute first")
+            raise ValueError(
+                "compute=True: give the emitter to llmopt.compute.blocks.let_compute first"
+            )
         facts = model_facts(self.client)
         found: list[Proposal] = []
         replies: list[Reply] = []

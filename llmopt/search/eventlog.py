@@ -18,8 +18,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.files import open_to_append, read_bytes, read_json, room_for, seal, sync_folder, unseal
-from llmopt.threads import Lock, uninterrupted
+from llmopt.util.files import (
+    open_to_append,
+    read_bytes,
+    read_json,
+    room_for,
+    seal,
+    sync_folder,
+    unseal,
+)
+from llmopt.util.threads import Lock, uninterrupted
 
 try:
     import fcntl

@@ -15,7 +15,6 @@ from typing import Any, TypedDict, get_args
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.base import Reply
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
@@ -23,7 +22,8 @@ from llmopt.prompt.python_block import Computed
 from llmopt.search.meter import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
-from llmopt.text import describe_curve, short
+from llmopt.util.arguments import number, one_of, whole_number
+from llmopt.util.text import describe_curve, short
 
 Line = dict[str, Any]
 """An event as JSON."""

@@ -6,9 +6,9 @@ import math
 import threading
 from dataclasses import dataclass
 
-from llmopt.arguments import whole_number
 from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
+from llmopt.util.arguments import whole_number
 
 _REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
 

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.payment import paying
-from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.limits import Account, Limits
-from llmopt.threads import Lock, uninterrupted
+from llmopt.util.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
     from llmopt.prompt.python_block import Computed

@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import whole_number
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
-from llmopt.files import make_folder, read_mapping, write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
+from llmopt.search.views import plot
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,
@@ -29,7 +28,8 @@ from llmopt.service.search_file import (
     status,
     tell,
 )
-from llmopt.views import plot
+from llmopt.util.arguments import whole_number
+from llmopt.util.files import make_folder, read_mapping, write_bytes_atomically
 
 AGENT = "agent"
 """The model of a search whose requests the agent answers itself."""

@@ -14,13 +14,13 @@ from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, names_a_place, one_model, with_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
-from llmopt.files import read_mapping
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
-from llmopt.resume import start_of, stored_options
 from llmopt.search.eventlog import read_events
-from llmopt.search.stored_search import as_written
+from llmopt.search.resume import start_of, stored_options
+from llmopt.search.storage import as_written
 from llmopt.service.description import read_description
+from llmopt.util.files import read_mapping
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"

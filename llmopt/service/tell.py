@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 
 from llmopt.errors import LLMOptError
-from llmopt.files import read_json
 from llmopt.service.ask import add_file_arguments
 from llmopt.service.search_file import of_trial, open_file, tell
+from llmopt.util.files import read_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

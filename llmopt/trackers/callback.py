@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from llmopt.history import Direction, Proposal, Trial, Usage
 from llmopt.search.meter import Spent
-from llmopt.text import clean, first_line
+from llmopt.util.text import clean, first_line
 
 logger = logging.getLogger("llmopt.search")
 Row: TypeAlias = dict[str, Any]

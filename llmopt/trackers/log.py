@@ -6,8 +6,8 @@ import logging
 
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.search.meter import Spent
-from llmopt.text import clean, cut
 from llmopt.trackers.callback import Callback, Search
+from llmopt.util.text import clean, cut
 
 _MOST = 200  # characters of words
 

@@ -28,11 +28,11 @@ import wire
 
 import llmopt.search.meter
 from llmopt import Float, LLMOptimizer
-from llmopt.client.anthropic import AnthropicClient
-from llmopt.client.gemini import GeminiClient
-from llmopt.client.openai import OpenAIClient
+from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.prices import Price
-from llmopt.client.retry import complete_with_retries
+from llmopt.client.providers.anthropic import AnthropicClient
+from llmopt.client.providers.gemini import GeminiClient
+from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError
 
 PROVIDERS: dict[str, tuple[Any, str, Any, Any]] = {

@@ -30,11 +30,11 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
-from llmopt.code.failure import CandidateError
 from llmopt.code.policy import evaluate_policy
-from llmopt.code.sandbox import confine, encoding
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.code.secret_seeds import Starts
+from llmopt.sandbox import confine, encoding
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 
 IMPORTS = (
     "math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing", "mmap",
@@ -283,7 +283,7 @@ def floods(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 
 _ORPHAN = """
 import sys, threading, time
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 box = Sandbox(limits=WorkerLimits(call_seconds=600, total_seconds=120))
 def start():
     box.load("import os\\ndef f():\\n    for fd in range(3, 64):\\n        try: os.close(fd)\\n"

@@ -26,19 +26,19 @@ from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.folder import next_request
-from llmopt.client.gguf import read_header
+from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
 from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.events import Asked, CodeState, Told, check_start, replay
 from llmopt.errors import LLMOptError
-from llmopt.files import seal, unseal
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.wrapping import Surroundings
 from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
+from llmopt.util.files import seal, unseal
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "300"))
 SPACE = {"x": Float(-5, 5)}

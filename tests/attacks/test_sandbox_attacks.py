@@ -7,7 +7,7 @@ from stubs import needs_confinement
 from llmopt import ScriptedClient
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.sandbox import encoding
+from llmopt.sandbox import encoding
 
 pytestmark = needs_confinement
 

@@ -29,8 +29,8 @@ from faults import FAILURES, KILLS, Faults, killed
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Completion, Reply
 from llmopt.code import CodeOptimizer
-from llmopt.code.sandbox.confine import support
 from llmopt.errors import StorageError
+from llmopt.sandbox.confine import support
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

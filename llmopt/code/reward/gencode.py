@@ -24,14 +24,14 @@ from llmopt.client.model_string import get_client
 from llmopt.code.answer import read_answer
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
-from llmopt.code.failure import CandidateError
 from llmopt.code.prompt import MAX_SENT_BACK
-from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
 from llmopt.policies.episode import random_steps
+from llmopt.sandbox.failure import CandidateError
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter, Metered
-from llmopt.text import cut
+from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ import numpy as np
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError, EnvironmentFailure
 from llmopt.code.loop import Outcome, search
 from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.policies.environment import make_gymnasium
@@ -42,8 +41,9 @@ from llmopt.policies.episode import (
     standard_error,
 )
 from llmopt.policies.linear import LinearPolicy
-from llmopt.search.cma import CMA
-from llmopt.text import cut, first_line
+from llmopt.sandbox.failure import CandidateError, EnvironmentFailure
+from llmopt.search.partners.cma import CMA
+from llmopt.util.text import cut, first_line
 
 GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
 """Tasks that end early only at their goal: there ``terminated`` is success."""

@@ -15,7 +15,6 @@ import gymnasium as gym
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import component_means
-from llmopt.code.failure import CandidateError
 from llmopt.code.reward.reward import (
     Training,
     seen_by_a_reward,
@@ -24,7 +23,8 @@ from llmopt.code.reward.reward import (
     training_broke,
 )
 from llmopt.errors import LLMOptError, needs
-from llmopt.text import first_line
+from llmopt.sandbox.failure import CandidateError
+from llmopt.util.text import first_line
 
 _ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
 ALGORITHMS = tuple(_ACTIONS)

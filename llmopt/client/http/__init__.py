@@ -1,0 +1,1 @@
+"""Everything that clients of HTTP servers share."""

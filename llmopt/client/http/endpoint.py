@@ -1,0 +1,195 @@
+"""Where requests go: the known servers, and what is known of one address."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from urllib.parse import urlsplit
+
+from llmopt.client.http.transport import check_url, is_local
+
+ADDRESS = re.compile(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(?!\d+/)(.+)")
+"""What follows ``openai+`` in a model string: origin, path and model."""
+
+CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
+"""Holds the key for an address that is not among `SERVERS`, if it needs one."""
+
+
+class Documented(Flag):
+    """What a server documents of itself.
+
+    `SCHEMAS`: answers keep to a JSON schema, with all its models. `COST`: answers say what was
+    charged. `LISTS`: its list of models names every one that it answers to, or one that is not in
+    the list can be asked for by its name.
+    """
+
+    NOTHING = 0
+    SCHEMAS = auto()
+    COST = auto()
+    LISTS = auto()
+
+
+NOTHING, SCHEMAS, LISTS = Documented.NOTHING, Documented.SCHEMAS, Documented.LISTS
+BOTH = SCHEMAS | LISTS
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is known of the address that requests go to, resolved once."""
+
+    url: str  # where its API begins; empty while `trouble` says why there is none
+    variables: tuple[str, ...]  # environment variables that can hold the key, first one first
+    needs_key: bool = True  # whether there must be one
+    trouble: str = ""  # why there is no address, in words without the address
+    lacking: bool = False  # whether a variable that it needs is not set
+    usual: bool = True  # whether it is the provider's own address, which messages do not name
+    local: bool = False  # whether the model runs on one's own machine, so that tokens cost nothing
+    documents: Documented = SCHEMAS
+    key_path: str = ""  # where a key is asked about, if not by the list of models
+    server: str = ""  # name of the known server whose prices hold
+
+
+@dataclass(frozen=True)
+class Server:
+    """A known server.
+
+    What stands in braces in its `url` is read from the environment: the first variable that is set.
+    """
+
+    url: str
+    variable: str  # environment variable that holds its key, or several with |; empty for none
+    about: str  # what it is, in words
+    documents: Documented = NOTHING
+    key_path: str = ""  # where a key is asked about, if anybody gets the list of models
+    gateway: bool = False  # whether it only passes on to models that may cost
+    elsewhere: str = ""  # environment variable that may hold another address
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold its key, first one first."""
+        return tuple(self.variable.split("|"))
+
+    @property
+    def local(self) -> bool:
+        """Whether it runs models on this machine."""
+        return is_local(self.url) and not self.gateway
+
+    @property
+    def lacks(self) -> str:
+        """Environment variables that the address needs and that are not set."""
+        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
+        return " and ".join(n.replace("|", " or ") for n in names)
+
+    @property
+    def address(self) -> str:
+        """Where its API begins here; ``""`` while `lacks` names something."""
+        if self.lacks:
+            return ""
+        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+
+    def endpoint(self, own: str | None = None) -> Endpoint:
+        """Return where it is asked, `own` being the address that the user has given, if any."""
+        if not own and self.lacks:
+            needed = f"set the environment variable {self.lacks}"
+            trouble = f"it needs an address and there is none: {needed}"
+            return Endpoint("", self.variables, trouble=trouble, lacking=True)
+        try:
+            url = check_url(own or os.environ.get(self.elsewhere) or self.address)
+        except ValueError as error:
+            place = self.elsewhere or "the environment"
+            trouble = f"the address in {place} is none: {error}"
+            return Endpoint("", self.variables, trouble=trouble)
+        usual = url == self.address
+        documents = self.documents if usual else self.documents & ~LISTS
+        return Endpoint(url, self.variables, usual=usual, documents=documents)
+
+    def hosts(self, host: str) -> bool:
+        """Whether an address's host is its own or that of one of its regions."""
+        own, labels = _host(self.address), host.split(".")
+        if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
+            return False
+        # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
+        return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+
+
+def _variable(names: str) -> str:
+    return next(filter(None, map(os.environ.get, names.split("|"))), "")
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+_BEDROCK = "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1"
+_AZURE = "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT"
+_ROUTER = "https://openrouter.ai/api/v1"
+SERVERS: dict[str, Server] = {
+    "openai": Server(
+        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", BOTH, elsewhere="OPENAI_BASE_URL"
+    ),
+    "openrouter": Server(
+        _ROUTER, "OPENROUTER_API_KEY", "OpenRouter", Documented.COST | LISTS, key_path="/key"
+    ),
+    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", LISTS),
+    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", LISTS),
+    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", BOTH),
+    "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
+    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", SCHEMAS),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", BOTH),
+    "fireworks": Server(
+        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", SCHEMAS
+    ),
+    "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", LISTS),
+    "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
+    "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
+    "azure": Server("{AZURE_OPENAI_ENDPOINT}/openai/v1", "AZURE_OPENAI_API_KEY", _AZURE, SCHEMAS),
+    "bedrock": Server(_BEDROCK, "AWS_BEARER_TOKEN_BEDROCK", "Amazon Bedrock"),
+    "litellm": Server(
+        "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
+    ),
+    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", BOTH),
+    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", BOTH),
+    "llamacpp": Server(
+        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", SCHEMAS
+    ),
+    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", SCHEMAS),
+}
+"""Short names of servers: ``"ollama:llama3.2"`` means the model at this address."""
+
+
+def openai_endpoint(server: str, base_url: str | None, model: str, local: bool | None) -> Endpoint:
+    """Return the endpoint of a client of OpenAI's protocol.
+
+    A key goes only where it belongs, and no key of a hosted server goes out in the clear.
+    """
+    named = SERVERS[server]
+    place = named.endpoint(base_url)
+    host = _host(place.url)
+    found = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
+    known = SERVERS.get(found)
+    own = base_url is None and place.usual
+    if base_url is None:
+        variable = named.variable or CUSTOM_KEY_VARIABLE
+    else:
+        secure = urlsplit(place.url).scheme == "https"
+        variable = (known.variable if known and secure else "") or CUSTOM_KEY_VARIABLE
+    if local is None:
+        # Ollama passes models of that name on to its makers' servers.
+        local = base_url is None and named.local and "cloud" not in model
+    documents = known.documents if known else NOTHING
+    if base_url is None and server != "openai":  # there OPENAI_BASE_URL may name another server
+        documents |= named.documents
+    # What passes models on to its makers' servers knows more than it has.
+    lists = own and LISTS in named.documents and (local or not named.local)
+    return replace(
+        place,
+        variables=(variable,),
+        needs_key=variable != CUSTOM_KEY_VARIABLE and not is_local(place.url),
+        usual=own,
+        local=local,
+        documents=documents & ~LISTS | (LISTS if lists else NOTHING),
+        key_path=named.key_path if own else "",
+        server=found,
+    )

@@ -1,0 +1,179 @@
+"""What a client has learnt of its model: parameters it refuses, its limits, room for its thoughts.
+
+What an error's documented fields name is left out, or halved if it is the cap; where they name
+nothing, at most three guesses are sent, once per client. Prose is shown, and never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmopt.client.base import Request, whole
+from llmopt.client.http.faults import Fault
+from llmopt.util.text import estimate_tokens
+from llmopt.util.threads import Lock
+
+SCHEMA_FIELDS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
+"""Parameters that carry a form of the answer."""
+CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+"""Parameters that cap the answer's tokens."""
+ROOM = 16_384
+"""Tokens for hidden reasoning beside those of the answer, unless the user says otherwise."""
+MOST_ROOM = 2**17
+_STREAM = frozenset({"stream", "stream_options"})
+_MOST_CAPS = 3  # times that the cap of one request is lowered
+_MOST_CHANGES = 8
+_LEAST_CAP = 16
+_LEAST_LIMIT = 256  # tokens; less is none
+_UNUSED = 8  # answers in a row without need of it after which added room is taken back
+_CONTEXT = (
+    "loaded_context_length", "n_ctx", "context_window", "context_length", "max_context_length",
+    "max_model_len", "max_input_tokens", "input_token_limit",
+)  # fmt: skip
+_ANSWER = ("max_completion_tokens", "max_output_tokens", "output_token_limit", "max_tokens")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a request that was turned down is sent once more."""
+
+    without: frozenset[str] = frozenset()  # parameters that are left out
+    cap: int | None = None  # on the answer's tokens; ``None`` for the one it had
+    named: bool = True  # whether the server named what was wrong
+    kept: bool = True  # whether later requests are changed alike, once this one succeeds
+
+
+class Learned:
+    """What one client has learnt, over all its threads."""
+
+    def __init__(self, samples_per_call: int) -> None:
+        self.refused: frozenset[str] = frozenset()  # parameters that are no longer sent
+        self.most_tokens: int | None = None  # the largest cap on an answer
+        self.context_tokens: int | None = None  # prompt and answer together
+        self.samples_per_call = samples_per_call
+        self.added_room: int | None = None  # for hidden reasoning, in place of the usual one
+        self._unused = 0
+        self._tried = False
+        self._lock = Lock()
+
+    def read(self, entry: object) -> None:
+        """Take the limits from what a server says of the model, in documented fields."""
+        self.context_tokens = _limit(entry, _CONTEXT) or self.context_tokens
+        self.most_tokens = _limit(entry, _ANSWER) or self.most_tokens
+
+    def change(
+        self,
+        fault: Fault,
+        request: Request,
+        sent: Collection[str],
+        fields: Mapping[str, str],
+        tried: Sequence[Change],
+    ) -> Change | None:
+        """Return how to send a request again, or ``None`` if that would not help.
+
+        `sent` are its optional parameters before its changes, `tried` its changes so far; `fields`
+        has the parameters by the other names that servers have for their fields.
+        """
+        cap = next((c.cap for c in reversed(tried) if c.cap is not None), request.max_tokens)
+        if len(tried) == _MOST_CHANGES:
+            return None
+        lowered = sum(c.cap is not None for c in tried)
+        if cap is not None and cap > _LEAST_CAP and lowered < _MOST_CAPS:
+            minute = whole_header(fault.headers.get("x-ratelimit-limit-tokens"))
+            left = 0 if minute is None else minute - estimate_tokens(request.text)
+            if fault.status == 429 and _LEAST_CAP <= left < cap:
+                # A cap counts against the tokens of a minute, whether it is used or not.
+                return Change(cap=left)
+            if not tried and (fault.status == 413 or fault.code == "context_length_exceeded"):
+                return Change(
+                    cap=cap // 4, kept=False
+                )  # in vain where the prompt alone is too long
+        if fault.status not in (400, 422) or fault.code == "context_length_exceeded":
+            return None
+        named = _parameter(fault.parameter, sent, fields)
+        if named in CAPS and fault.code != "unsupported_parameter":
+            possible = cap is not None and cap > _LEAST_CAP and lowered < _MOST_CAPS
+            return Change(cap=cap // 2) if possible and cap is not None else None
+        if "above" in fault.code or "below" in fault.code:
+            return None  # the value is the user's own
+        if named:
+            return Change(without=frozenset({named}))
+        if fault.parameter or self._tried:
+            return None
+        guesses = _guesses(sent, request.max_tokens)
+        return next((guess for guess in guesses if guess not in tried), None)
+
+    def keep(self, change: Change, fault: Fault) -> frozenset[str]:
+        """Remember a change that the server took; return what was not known as refused."""
+        with self._lock:
+            new = change.without - self.refused
+            self.refused |= change.without
+            if change.without & {"n", "candidate_count"}:
+                self.samples_per_call = 1
+            if change.cap is not None and change.kept:
+                self.most_tokens = change.cap
+        return new
+
+    def give_up(self) -> None:
+        """Remember that the guesses were in vain, so that no later request pays for them."""
+        self._tried = True
+
+    def room(self, least: int) -> int:
+        """Return the tokens for hidden reasoning; `least` is the usual number."""
+        return least if self.added_room is None else self.added_room
+
+    def watch_room(self, least: int, starved: bool, spared: bool) -> bool:
+        """Give hidden reasoning more room if it left none for the answer; return whether it did.
+
+        It is taken back once the usual room, `least`, would have been enough for long (`spared`).
+        """
+        with self._lock:
+            if starved:
+                self._unused = 0
+                self.added_room = min(max(4 * self.room(least), ROOM), MOST_ROOM)
+            elif self.added_room is not None:
+                self._unused = self._unused + 1 if spared else 0
+                if self._unused >= _UNUSED:
+                    self.added_room = None
+        return starved
+
+
+def _limit(node: object, names: Sequence[str]) -> int | None:
+    """Return the first limit under one of these names, outermost first; ``None`` for none."""
+    if isinstance(node, Mapping):
+        numbers = (whole(node.get(name)) for name in names)
+        found = next((n for n in numbers if n is not None and n >= _LEAST_LIMIT), None)
+        if found is not None:
+            return found
+        node = list(node.values())
+    inner = node if isinstance(node, list) else ()
+    return next(filter(None, (_limit(item, names) for item in inner)), None)
+
+
+def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
+    """What may be wrong where the server names nothing, likeliest first."""
+    schemas = frozenset(sent) & SCHEMA_FIELDS
+    others = frozenset(sent) - SCHEMA_FIELDS - CAPS - _STREAM
+    if schemas:
+        yield Change(without=schemas, named=False)
+    if others:
+        yield Change(without=others, named=False)
+    if cap is not None and cap // 4 >= _LEAST_CAP:
+        yield Change(cap=cap // 4, named=False)
+
+
+def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> str:
+    """Return the parameter that a path such as ``messages[0].content`` lies in, or ``""``."""
+    for part in re.findall(r"\w+", place):
+        name = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", part).lower()
+        name = fields.get(name, name)
+        if name in CAPS or name in sent:
+            return name
+    return ""
+
+
+def whole_header(value: str | None) -> int | None:
+    """Return a whole number that a header holds, if it does."""
+    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,12}", value) else None

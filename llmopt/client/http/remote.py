@@ -1,0 +1,535 @@
+"""What the clients of all providers do alike; each provider adds four short methods."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+from llmopt.client.base import FinishReason, Reply, Request, Style
+from llmopt.client.http.api_keys import Secret, find_key, redact
+from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
+from llmopt.client.http.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
+from llmopt.client.http.refusals import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
+from llmopt.client.http.request_form import WORTH_CACHING
+from llmopt.client.http.transport import (
+    CONNECT_SECONDS,
+    RateLimiter,
+    check_url,
+    http_options,
+    load,
+    unlogged,
+)
+from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
+from llmopt.client.payment import note_paid, priced, take_call
+from llmopt.client.prices import Price, get_price
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    MissingKeyError,
+    ModelNotFoundError,
+    RefusedKeyError,
+)
+from llmopt.util.arguments import number, one_of, whole_number
+from llmopt.util.text import estimate_tokens
+from llmopt.util.threads import DeadlineExceeded, Lock, at_once, within
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 600.0
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Cache = Literal["short", "long", "off"]
+Structured = bool | Literal["auto"]
+DEADLINE = 5
+"""Timeouts that a whole call may take."""
+ASIDE_SECONDS = 10.0
+"""How long a question that costs nothing may wait for a byte; its answer has twice as long."""
+_Result = Reply | ClientError | BudgetExceededError
+_Came = TypeVar("_Came")
+
+
+@dataclass(frozen=True, repr=False)
+class Connection:
+    """An SDK's client for one key at one address, in the process that made it."""
+
+    process: int
+    key: Secret
+    endpoint: Endpoint
+    sdk: Any
+
+    def error(self, fault: Fault, name: str, timeout: float) -> ClientError:
+        """Return the exception to raise for a fault."""
+        here = self.endpoint
+        return fault.error(
+            name=name,
+            timeout=DEADLINE * timeout if fault.kind == "deadline" else timeout,
+            variables=here.variables,
+            secrets=(self.key,),
+            where="" if here.usual and not here.local else here.url,
+        )
+
+
+class RemoteClient:
+    """A model behind a provider's SDK; use one of its subclasses. docs/models.md has the options.
+
+    Nothing is imported, read or sent before the first request. The API key is looked up
+    at every request: the `api_key` argument first, then the environment. It is in no
+    ``repr``, log, exception, completion or pickle; a client that was pickled with an `api_key`
+    argument reads the environment when it is used again. A deep copy keeps the key.
+
+    The SDK's own retries are off: a failed call raises a `ClientError` whose
+    ``retryable`` and ``retry_after`` say what to do, and the one retry loop is the caller's.
+    Redirections are not followed, and this machine is not asked through a proxy.
+
+    A refusal, a filtered and a truncated answer come back as completions with that
+    `Completion.finish_reason`. An empty answer is a completion with empty text and ``"stop"``: it
+    was paid for and is counted. One with no completion at all is malformed, hence retryable.
+
+    A parameter that the model refuses is left out from then on, with one warning, and a cap on the
+    answer that is too large is lowered; see `llmopt.client.http.refusals`. Hidden reasoning counts
+    against the cap at every provider: `Request.max_tokens` is sent with `reasoning_tokens` on top,
+    and with more, up to 131,072, once a sample was all reasoning and no text, until eight answers
+    in a row did not need it.
+    """
+
+    provider: ClassVar[str]
+    package: ClassVar[str]
+    """The extra of llmopt that brings the SDK."""
+    module: ClassVar[str]
+    """The SDK's module."""
+    home: ClassVar[Server]
+    """The provider's own server, unless `_endpoint` resolves another one."""
+    samples_per_call: ClassVar[int]
+    """Samples that one call can bring."""
+    default_cap: ClassVar[int | None] = None
+    """Cap on an answer's tokens where the request names none and the protocol wants one."""
+    fields: ClassVar[Mapping[str, str]] = {}
+    """Parameters by other names that the provider has for their fields."""
+    style: Style = "chat"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,  # by default the environment is asked
+        base_url: str | None = None,  # another address that speaks the same protocol
+        timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; all may take five times that
+        requests_per_minute: int | None = None,
+        concurrency: int = 8,  # most calls at once, where one call cannot bring all samples
+        price: Price | None = None,  # instead of the list in `llmopt.client.prices`
+        effort: Effort | None = None,  # how much to think; ``None`` leaves the model's default
+        cache: Cache = "short",  # how long a prompt's beginning is kept, where that is ours to say
+        reasoning_tokens: int | None = None,  # room beside `Request.max_tokens`
+        transport_attempts: int = 4,  # times one request is sent before a failure is final
+        patience: float = 300.0,  # seconds that a provider which answers 429, 503 or 529 has
+        structured: Structured = "auto",  # JSON by a schema: where the provider documents it
+        extra_body: Mapping[str, Any] | None = None,  # merged into what is sent; never a key
+    ) -> None:
+        if not model:
+            raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")
+        if not 0 < number("timeout", timeout):
+            raise ValueError(f"timeout={timeout}: expected a finite number of seconds above 0")
+        number("patience", patience, 0.0)
+        whole_number("concurrency", concurrency, 1)
+        whole_number("transport_attempts", transport_attempts, 1)
+        whole_number("reasoning_tokens", reasoning_tokens or 0, 0)
+        one_of("effort", effort, (None, *get_args(Effort)))
+        one_of("cache", cache, get_args(Cache))
+        one_of("structured", structured, (True, False, "auto"))
+        self.model = model
+        self.name = f"{self.provider}:{model}"
+        self.base_url = check_url(base_url) if base_url else None
+        self.timeout = timeout
+        self.concurrency = concurrency
+        self.price = price
+        self.effort = effort
+        self.cache = cache
+        self.reasoning_tokens = reasoning_tokens
+        self.transport_attempts = transport_attempts
+        self.patience = patience
+        self.structured = structured
+        self.extra_body = dict(extra_body or {})
+        self._key = Secret(api_key)
+        self._limiter = RateLimiter(requests_per_minute)
+        self._learned = Learned(self.samples_per_call)
+        self._ready = False
+        self._connection: Connection | None = None
+        self._lock = Lock()
+
+    # What a provider adds.
+
+    def _endpoint(self) -> Endpoint:
+        """Resolve the address, by the arguments and the environment as they are now."""
+        return self.home.endpoint(self.base_url)
+
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        """Import the SDK and return its client object."""
+        raise NotImplementedError
+
+    def _parameters(self, request: Request) -> dict[str, Any]:
+        """Optional parameters of one call, by their name on the wire; ``None`` is left out."""
+        raise NotImplementedError
+
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
+        """Make one call; any exception goes to `_fault`."""
+        raise NotImplementedError
+
+    def _fault(self, error: Exception) -> Fault | None:
+        """Say what an exception of the SDK means; ``None`` if it is none of its own."""
+        return sdk_fault(load(self.module, self.package), error)
+
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
+        """Ask for the model, at no cost, and return the words for one that is not there.
+
+        An exception goes to `_fault`: a refused key, no server, and no model if it `LISTS`, count.
+        """
+        return ""
+
+    # What they share.
+
+    @property
+    def where(self) -> Endpoint:
+        """Where requests go: that of the connection, once there is one."""
+        connected = self._connection
+        return self._endpoint() if connected is None else connected.endpoint
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold the API key, first one first."""
+        return self.where.variables
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Prompt and completion together, as far as it is known."""
+        return self._learned.context_tokens
+
+    @property
+    def marks_cache(self) -> bool:
+        """Whether the provider's prefix cache is kept up to marks of ours."""
+        return False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What changes the answers beside `name` and the request; a cache must tell it apart."""
+        return {"extra_body": self.extra_body} | ({"effort": self.effort} if self.effort else {})
+
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that suits the model."""
+        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "props"
+
+    def facts(self) -> ModelFacts:
+        """What is known of the model; its context length perhaps only after the first answer."""
+        style: Style = "completion" if self.style == "completion" else "chat"
+        chats = style == "chat"
+        schema = chats and not self._learned.refused & SCHEMA_FIELDS
+        return ModelFacts(
+            name=self.name,
+            style=style,
+            chats=chats,
+            context_tokens=self.context_tokens,
+            default_prompt=self.default_prompt,
+            parameters=size_in_name(self.name),
+            schema=schema,
+            structured=schema
+            and (SCHEMAS in self.where.documents if self.structured == "auto" else self.structured),
+        )
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of a reply will be known."""
+        return self.current_price() is not None
+
+    def current_price(self) -> Price | None:
+        """What tokens cost now, or ``None`` if that is not known."""
+        return self.price or get_price(self.name)
+
+    def check_ready(self) -> None:
+        """Look for key and package, and ask once for the model, where this costs nothing.
+
+        A slow server, and a key that may not list models, are left to the first request.
+        """
+        self.current_price()
+        connection = self._connected()
+        if not self._ready:
+            failure = self._look(connection)
+            if failure is not None:
+                failure.requests = failure.unpriced = 0
+                raise failure
+            self._ready = True
+
+    def _look(self, connection: Connection) -> ClientError | None:
+        """Return what is sure to stop the first request, ``None`` if nothing is known to."""
+        endpoint = connection.endpoint
+        came = self._guarded(2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint))
+        if not isinstance(came, Fault):
+            return ModelNotFoundError(redact(came, (connection.key,))) if came else None
+        failure = connection.error(came, self.name, self.timeout)
+        sure = isinstance(failure, RefusedKeyError) or (
+            isinstance(failure, ModelNotFoundError) and LISTS in endpoint.documents
+        )
+        no_server = came.kind == "connection" and not came.unpriced
+        return failure if sure or no_server else None
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request, by as many calls as its samples need; what some bring is kept."""
+        connection = self._connected()
+        # Prices that cannot be read should cost no request.
+        price = self.current_price()
+        started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
+        per_call = self._learned.samples_per_call
+        counts = [per_call] * (request.n // per_call) + [request.n % per_call]
+        call = partial(self._call, connection, price)
+        results = self._run(call, request, [c for c in counts if c])
+        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Reply))
+        if short > 0 and per_call > 1 and _complied(results):
+            # The server ignored (or refused) the wish for several samples: ask one by one.
+            self._learned.samples_per_call = 1
+            logger.info("%s brings one sample a call; asking for the others apart", self.name)
+            results += self._run(call, request, [1] * short, first_sample=request.n - short)
+        answers = [r for r in results if isinstance(r, Reply)]
+        failures = [r for r in results if isinstance(r, ClientError)]
+        if not answers and failures:
+            raise joined(failures)
+        if not answers:
+            raise next(r for r in results if isinstance(r, BudgetExceededError))
+        for failure in failures:
+            logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
+        self._watch_room(request, answers)
+        return self._reply(answers, failures, time.monotonic() - started)
+
+    def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        with self._lock:
+            connected, self._connection = self._connection, None
+        if connected is not None and hasattr(connected.sdk, "close"):
+            connected.sdk.close()
+
+    def _connected(self) -> Connection:
+        """Return the connection, made anew after a fork, for another key or another address."""
+        end = self._endpoint()
+        try:
+            key = find_key(self._key, end.variables, name=self.name, required=end.needs_key)
+            if end.trouble:
+                kind = MissingKeyError if end.lacking else ClientError
+                raise kind(f"{self.name}: {end.trouble}", requests=0)
+        except MissingKeyError as error:
+            try:
+                load(self.module, self.package)
+            except ImportError as absent:  # both are said at once
+                raise MissingKeyError(f"{error}; and {absent}", requests=0) from None
+            raise
+        with self._lock:
+            made = self._connection
+            if made is None or (made.process, made.key, made.endpoint) != (os.getpid(), key, end):
+                made = Connection(os.getpid(), key, end, self._connect(key, end))
+                self._connection = made
+            return made
+
+    def _http(self, sdk: Any, url: str) -> dict[str, Any]:
+        """Arguments that bind an OpenAI-like SDK's HTTP client to our rules."""
+        return {
+            "max_retries": 0,
+            "timeout": sdk.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS)),
+            "http_client": sdk.DefaultHttpxClient(**http_options(url)),
+        }
+
+    def _run(
+        self,
+        call: Callable[[Request], _Result],
+        request: Request,
+        counts: list[int],
+        first_sample: int = 0,
+    ) -> list[_Result]:
+        """Make one call for each of `counts`; failures are returned, not raised."""
+
+        def one(position: int) -> _Result:
+            sample = first_sample + sum(counts[:position])
+            seed = None if request.seed is None else request.seed + sample
+            return call(replace(request, n=counts[position], seed=seed))
+
+        if len(counts) == 1:
+            return [one(0)]
+        first: list[_Result] = []
+        kept = self.marks_cache and self.cache != "off"
+        if kept and len(request.text) >= WORTH_CACHING:
+            # The others can read what the first one wrote to the cache.
+            first = [one(0)]
+            if not isinstance(first[0], Reply):
+                return first
+        return first + at_once(one, range(len(first), len(counts)), self.concurrency)
+
+    def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
+        """Make one call, and again in another way where it is turned down; each is paid for."""
+        key = connection.key
+        request = replace(request, max_tokens=self._cap(request))
+        tried: list[Change] = []
+        failure: ClientError | None = None
+        first: ClientError | None = None
+        fault: Fault | None = None
+        calls = 0
+        while True:
+            change = tried[-1] if tried else Change()
+            cap = request.max_tokens if change.cap is None else change.cap
+            asked = replace(request, max_tokens=cap)
+            parameters = self._parameters(asked).items()
+            refused = self._learned.refused
+            offered = {n: v for n, v in parameters if v is not None and n not in refused}
+            sent = {n: v for n, v in offered.items() if n not in change.without}
+            self._limiter.wait()
+            try:
+                take_call()
+            except BudgetExceededError as error:
+                return failure or error
+            calls += 1
+            came = self._attempt(connection, asked, sent, price)
+            if isinstance(came, Reply):
+                if fault is not None:
+                    self._keep(change, fault, key)
+                note_paid(came.tokens, came.cost)
+                return replace(came, requests=calls)
+            fault = came
+            failure = connection.error(fault, self.name, self.timeout)
+            self._bound(failure, asked, price, connection.endpoint.local)
+            first = first or failure
+            first.requests = failure.requests = calls
+            step = self._learned.change(fault, request, offered, self.fields, tried)
+            if step is None:
+                if tried and not tried[-1].named:
+                    self._learned.give_up()
+                    return first
+                return failure
+            if step.named and step.without:
+                self._keep(step, fault, key)
+            tried.append(step)
+
+    def _attempt(
+        self,
+        connection: Connection,
+        request: Request,
+        parameters: dict[str, Any],
+        price: Price | None,
+    ) -> Reply | Fault:
+        """Send one call, and price what it brings."""
+        tells_cost = Documented.COST in connection.endpoint.documents
+
+        def call() -> Reply:
+            answer = self._send(connection.sdk, request, dict(parameters))
+            return priced(answer, request, price, tells_cost, connection.key)
+
+        return self._guarded(DEADLINE * self.timeout, call)
+
+    def _guarded(self, seconds: float, call: Callable[[], _Came]) -> _Came | Fault:
+        """Ask the SDK. Its exception, which holds headers, does not leave this."""
+        try:
+            with unlogged():
+                return within(seconds, call)
+        except DeadlineExceeded:
+            return Fault("deadline")
+        except MalformedBody as error:
+            return Fault("malformed", str(error))
+        except Exception as error:
+            other = Fault("other", f"{type(error).__name__}: {error}")
+            return self._fault(error) or transport_fault(error) or other
+
+    def _bound(
+        self, failure: ClientError, request: Request, price: Price | None, local: bool
+    ) -> None:
+        """Give a call that may be charged the most that it may cost, where its price is known."""
+        if local:
+            failure.unpriced = 0
+        elif failure.unpriced and price is not None:
+            answer = (request.max_tokens or MOST_ROOM) * request.n
+            most = price.cost(estimate_tokens(request.text), answer)
+            if most is not None:
+                failure.unpriced, failure.estimated, failure.cost = 0, 1, most
+                note_paid(0, most)
+
+    def _keep(self, change: Change, fault: Fault, key: Secret) -> None:
+        for parameter in sorted(self._learned.keep(change, fault)):
+            logger.warning(
+                "%s refuses the parameter `%s`%s; it is no longer sent (%s)",
+                self.name, parameter, "" if change.named else " or another one",
+                redact(fault.message, (key,))[:200],
+            )  # fmt: skip
+        if change.cap is not None:
+            logger.info("%s answers with at most %d tokens", self.name, change.cap)
+
+    # Room for hidden reasoning.
+
+    @property
+    def _least_room(self) -> int:
+        if self.reasoning_tokens is not None:
+            return self.reasoning_tokens
+        return ROOM if self.effort not in (None, "none") or not self.where.local else 0
+
+    def _room(self, request: Request) -> int:
+        """Tokens beside those of the answer itself."""
+        return 0 if request.style == "completion" else self._learned.room(self._least_room)
+
+    def _cap(self, request: Request) -> int | None:
+        """Tokens that one sample may take, hidden ones included."""
+        cap, most = self.default_cap, self._learned.most_tokens
+        if request.max_tokens is not None:
+            cap = request.max_tokens + self._room(request)
+        elif cap is not None:
+            cap += self._learned.added_room or 0
+        return cap if cap is None or most is None else min(cap, most)
+
+    def _watch_room(self, request: Request, answers: list[Reply]) -> None:
+        cap = self._cap(request)
+        if cap is None or request.style == "completion":
+            return
+        samples = [c for a in answers for c in a.completions]
+        starved = any(c.finish_reason == "length" and not c.text.strip() for c in samples)
+        asked, least = request.max_tokens, self._least_room
+        usual = cap - self._room(request) if asked is None else asked + least
+        spared = all((a.completion_tokens or 0) <= usual * len(a.completions) for a in answers)
+        if self._learned.watch_room(least, starved, spared):
+            logger.warning(
+                "%s used up all %d tokens before it wrote an answer; later requests get up "
+                "to %d", self.name, cap,
+                self._cap(request),
+            )  # fmt: skip
+
+    def _reply(self, answers: list[Reply], failures: list[ClientError], seconds: float) -> Reply:
+        known = [a.cost for a in answers if a.cost is not None]
+        lost = sum(f.cost for f in failures)
+        return Reply(
+            completions=tuple(c for a in answers for c in a.completions),
+            model=answers[0].model or self.model,
+            prompt_tokens=sum(a.prompt_tokens or 0 for a in answers),
+            cached_tokens=sum(a.cached_tokens for a in answers),
+            completion_tokens=sum(a.completion_tokens or 0 for a in answers),
+            seconds=seconds,
+            cost=sum(known) + lost if len(known) == len(answers) else None,
+            requests=sum(a.requests for a in answers) + sum(f.requests for f in failures),
+            unpriced=sum(f.unpriced for f in failures),
+            estimated=sum(a.estimated for a in answers) + sum(f.estimated for f in failures),
+            written_tokens=sum(a.written_tokens for a in answers),
+            written_long_tokens=sum(a.written_long_tokens for a in answers),
+        )
+
+    def __repr__(self) -> str:
+        where = f", base_url={self.base_url!r}" if self.base_url else ""
+        return f"{type(self).__name__}({self.model!r}{where})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+
+def _complied(results: list[_Result]) -> bool:
+    """Whether all calls brought samples that nothing was wrong with, only too few."""
+    return all(
+        isinstance(r, Reply) and all(c.finish_reason in ("stop", "length") for c in r.completions)
+        for r in results
+    )
+
+
+def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
+    """Translate a provider's finish reason; one that is not in `table` means ``"stop"``."""
+    return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")

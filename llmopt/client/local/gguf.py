@@ -1,0 +1,160 @@
+"""The header of a GGUF model file: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.util.files import open_file
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}
+_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """What a model file says of itself."""
+
+    architecture: str  # as llama.cpp names it, "llama" say
+    context_tokens: int | None  # longest context that it was trained for, if stated
+    chat: bool  # whether the file has a chat template
+    parameters: int  # weights, over all parts of a split model
+    thinks: bool = False  # whether the template lets the model think, and can switch that off
+
+
+def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
+    """Read a model's header (of a split model, its first part's); check its tensors' places."""
+    path = Path(path)
+    metadata, parameters = _read(path)
+    parts = metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > 1:
+        parameters += sum(_read(part)[1] for part in _other_parts(path, parts))
+    architecture = str(metadata.get("general.architecture", "unknown"))
+    context = metadata.get(f"{architecture}.context_length")
+    template = metadata.get("tokenizer.chat_template")
+    return GGUFHeader(
+        architecture=architecture,
+        context_tokens=context if isinstance(context, int) and context > 0 else None,
+        chat=template is not None,
+        parameters=parameters,
+        thinks="thinking" in str(template),
+    )
+
+
+def _other_parts(first: Path, parts: int) -> list[Path]:
+    """Return the further files of a split model, named as llama.cpp names them."""
+    stem = re.sub(rf"-00001-of-{parts:05d}$", "", first.stem)
+    if stem == first.stem:
+        raise ClientError(
+            f"{first} belongs to a model of {parts} files and is not the first by its name; give "
+            f"the path of the one that ends in -00001-of-{parts:05d}.gguf"
+        )
+    return [
+        first.with_name(f"{stem}-{number:05d}-of-{parts:05d}.gguf")
+        for number in range(2, parts + 1)
+    ]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the metadata and the number of weights of one file."""
+    try:
+        with open_file(path) as file:
+            magic = file.read(4)
+            if magic != b"GGUF":
+                raise ClientError(
+                    f"{path} is not a GGUF file (it starts with {magic!r}, not b'GGUF'); give "
+                    "the path of a .gguf model"
+                )
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(data)
+    except FileNotFoundError:
+        raise ModelNotFoundError(
+            f"there is no model file {path} (working directory: {Path.cwd()}); give the path "
+            "of a .gguf file"
+        ) from None
+    except OSError as error:
+        raise ModelNotFoundError(f"cannot read the model file {path}: {error.strerror}") from error
+    except (struct.error, ValueError, OverflowError) as error:
+        raise ClientError(
+            f"the model file {path} ({path.stat().st_size} bytes) is truncated or corrupt: "
+            f"{error}; fetch it again"
+        ) from error
+
+
+def _parse(data: mmap.mmap) -> tuple[dict[str, Any], int]:
+    reader = _Reader(data)
+    version = reader.scalar("<I")
+    if not 2 <= version <= 3:
+        raise ValueError(f"GGUF version {version}, expected 2 or 3")
+    n_tensors = reader.scalar("<Q")
+    n_entries = reader.scalar("<Q")
+    metadata: dict[str, Any] = {}
+    for _ in range(n_entries):
+        key = reader.string()
+        metadata[key] = reader.value(reader.scalar("<I"))
+    parameters = 0
+    last = 0
+    for _ in range(n_tensors):
+        reader.string()
+        n_dimensions = reader.scalar("<I")
+        if n_dimensions > 8:
+            raise ValueError(f"a tensor of {n_dimensions} dimensions")
+        parameters += math.prod(reader.scalar("<Q") for _ in range(n_dimensions))
+        reader.scalar("<I")
+        last = max(last, reader.scalar("<Q"))
+    # The end of the last tensor is left to llama.cpp, which knows the size of each type.
+    if n_tensors and reader.offset + last >= len(data):
+        raise ValueError(f"its last tensor starts at byte {reader.offset + last}")
+    return metadata, parameters
+
+
+class _Reader:
+    """A cursor over a GGUF header; ``struct.error`` or ``ValueError`` past the end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.offset = 4
+
+    def scalar(self, form: str) -> Any:
+        (value,) = struct.unpack_from(form, self.data, self.offset)
+        self.offset += struct.calcsize(form)
+        return value
+
+    def skip(self, size: int) -> None:
+        self.offset += size
+        if self.offset > len(self.data):
+            raise ValueError(f"an entry of its header ends at byte {self.offset}")
+
+    def string(self) -> str:
+        length = self.scalar("<Q")
+        start = self.offset
+        self.skip(length)
+        return self.data[start : self.offset].decode("utf-8", errors="replace")
+
+    def value(self, kind: int) -> Any:
+        """Read one value; arrays (token lists) are passed over and come back as ``None``."""
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind])
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            raise ValueError(f"metadata type {kind} at byte {self.offset}")
+        item = self.scalar("<I")
+        count = self.scalar("<Q")
+        if item in _SCALARS:
+            self.skip(count * struct.calcsize(_SCALARS[item]))
+        elif item == _STRING:
+            for _ in range(count):
+                self.skip(self.scalar("<Q"))
+        else:
+            for _ in range(count):
+                self.value(item)
+        return None

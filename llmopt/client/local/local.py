@@ -1,0 +1,558 @@
+"""Any GGUF model in this process, through llama.cpp's own server (`xllamacpp`)."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import http.client
+import importlib.util
+import json
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from llmopt.client.base import Completion, Reply, Request, Style
+from llmopt.client.local.gguf import GGUFHeader, read_header
+from llmopt.client.local.network import draw_choices
+from llmopt.client.local.server import (
+    EXITING,
+    available_threads,
+    import_xllamacpp,
+    not_installed,
+    start_server,
+    wait_for_loads,
+)
+from llmopt.client.model_facts import ModelFacts, chat_prompt
+from llmopt.client.payment import take_call
+from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
+from llmopt.util.arguments import one_of
+from llmopt.util.files import read_bytes
+from llmopt.util.text import clean
+from llmopt.util.threads import Lock
+
+CONTEXT_TOKENS = 8192
+"""Largest context taken by default; the cache of a long one costs memory."""
+
+MAX_TOKENS = 1024
+"""Cap on a sample's tokens where the request has none: small models may never stop."""
+
+SLOTS = 8
+"""Samples decoded together. More of them are asked for in turn."""
+
+SLOT_TOKENS = 256
+"""Room in the cache for each sample beyond the first, next to the context they share."""
+
+_WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
+
+_ONLY_THESE = 100.0
+"""Bias that leaves no chance to tokens without it."""
+
+
+class LocalClient:
+    """A GGUF model file, run in this process by llama.cpp. Needs the extra `local`.
+
+    The file is loaded at the first request and kept until `close`. The prompt is processed
+    once for all samples of a request, and a prefix shared with an earlier request is not
+    processed again. Requests of several threads are answered one after the other. Pickling
+    and copying keep the settings and drop the loaded model, and a forked process loads its own.
+
+    A seed repeats the samples of an equal request as long as the same part of its prompt is in
+    the cache: llama.cpp rounds differently when it processes less of a prompt at a time, and
+    when other slots hold earlier requests. With ``sampling={"cache_prompt": False, "id_slot": 0}``
+    and one sample a request a seed decides alone, at the cost of the cache.
+
+    Args:
+        path: The ``.gguf`` file (of a split model, its first part), or a function that
+            returns its path, called when the file is first needed.
+        style: ``"auto"`` follows the request, except that a model without a chat template
+            continues the plain text. ``"chat"`` and ``"completion"`` hold for all requests.
+        threads: CPU threads; llama.cpp's choice by default. Give 1 where several processes
+            share the cores.
+        gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` built for it.
+        context_tokens: Prompt and completion together. By default what the file says, at
+            most `CONTEXT_TOKENS`.
+        name: Short name for tables and files; by default that of the file.
+        default_prompt: What ``prompt="auto"`` means. By default ``"words"`` for chat models
+            from `CAPABLE_PARAMETERS` on, else ``"props"``.
+        adapter: A LoRA adapter of the model in GGUF, used for requests with
+            `Request.columns` and for no others.
+        sampling: Further llama.cpp sampling settings sent with each request but those with
+            `Request.columns`, such as
+            ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
+            the temperature is applied; for a request with a grammar, which holds the answer
+            to its form anyway, they are switched off.
+        thinking: Let a model that can think before it answers do so. By default its chat
+            template is told not to: thoughts take thousands of tokens, and where they reach
+            `Request.max_tokens` the answer is empty.
+        structured: Whether points are asked as JSON, which a grammar holds the model to; see
+            docs/models.md for what that was measured to bring. ``"auto"`` is yes.
+        header: What the file says of itself, where that is known before the file is there.
+        verbose: Leave llama.cpp's log on standard error.
+    """
+
+    columns = True
+    local = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Callable[[], Path],
+        *,
+        style: Literal["auto", "chat", "completion"] = "auto",
+        threads: int | None = None,
+        gpu_layers: int = 0,
+        context_tokens: int | None = None,
+        name: str | None = None,
+        default_prompt: str | None = None,
+        adapter: str | os.PathLike[str] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        thinking: bool = False,
+        structured: bool | Literal["auto"] = "auto",
+        header: GGUFHeader | None = None,
+        verbose: bool = False,
+    ) -> None:
+        one_of("style", style, ("auto", "chat", "completion"))
+        self.style = style
+        self.threads = threads
+        self.gpu_layers = gpu_layers
+        self.verbose = verbose
+        self.name = name or ("gguf" if callable(path) else f"gguf:{Path(path).stem}")
+        self.adapter = None if adapter is None else Path(adapter)
+        self.sampling = dict(sampling or {})
+        self.thinking = thinking
+        self.structured = structured
+        if header is not None:
+            self.header = header
+        self._source = path
+        self._context_tokens = context_tokens
+        self._default_prompt = default_prompt
+        self._start_without_server()
+
+    def _start_without_server(self) -> None:
+        self._lock = Lock()
+        self._server: Any = None
+        self._key = ""
+        self._listen: tuple[str, int, str | None] | None = None
+        self._known_tokens: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        for name in ("_lock", "_server", "_key", "_listen", "_known_tokens"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_without_server()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r}, style={self.style!r})"
+
+    @cached_property
+    def path(self) -> Path:
+        """The model file."""
+        return Path(self._source() if callable(self._source) else self._source)
+
+    @cached_property
+    def header(self) -> GGUFHeader:
+        """What the model file says of itself."""
+        return read_header(self.path)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What changes the answers beside `name` and the request; a cache must tell it apart."""
+        settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
+        if self.thinking:
+            settings["thinking"] = True
+        if self.adapter is not None and self.adapter.is_file():
+            settings["adapter"] = self._adapter_digest
+        return settings
+
+    @cached_property
+    def _adapter_digest(self) -> str:
+        assert self.adapter is not None
+        return hashlib.sha256(read_bytes(self.adapter, most=10_000_000_000)).hexdigest()
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and completion together, in tokens."""
+        if self._context_tokens is not None:
+            return self._context_tokens
+        return min(self.header.context_tokens or CONTEXT_TOKENS, CONTEXT_TOKENS)
+
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that suits the model."""
+        if self._default_prompt is not None:
+            return self._default_prompt
+        return chat_prompt(self.header.parameters) if self.header.chat else "props"
+
+    def facts(self) -> ModelFacts:
+        """Return what is known of the model without loading it."""
+        chats = self._chats("chat")
+        return ModelFacts(
+            name=self.name,
+            style="chat" if chats else "completion",
+            chats=chats,
+            context_tokens=self.context_tokens,
+            count_tokens=self.count_tokens,
+            default_prompt=self.default_prompt,
+            columns=self.columns,
+            grammar=True,
+            schema=True,
+            structured=chats and bool(self.structured),
+            parameters=self.header.parameters,
+        )
+
+    def check_ready(self) -> None:
+        """Look for the package and the model file; one that is to be fetched is not fetched."""
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise not_installed()
+        if not callable(self._source):
+            read_header(self.path)
+
+    def _chats(self, style: Style) -> bool:
+        """Whether a request of this style goes through the model's chat template."""
+        if self.style == "auto":
+            return style == "chat" and self.header.chat
+        return self.style == "chat"
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request.
+
+        Raises:
+            ImportError: `xllamacpp` is not installed.
+            ModelNotFoundError: There is no such model file.
+            ClientError: The model cannot be loaded, the prompt does not fit the context, or
+                the grammar cannot be read.
+        """
+        if request.columns:
+            return self._complete_columns(request)
+        start = time.perf_counter()
+        body, chat = self._body(request)
+        with self._lock:
+            answers = self._sample(body, chat, request.n)
+            choices = [choice for answer in answers for choice in answer["choices"]]
+            tokens = sum(self._completion_tokens(answer, chat, request) for answer in answers)
+        usages = [answer["usage"] for answer in answers]
+        return Reply(
+            tuple(
+                Completion(_text(c, chat), "length" if c["finish_reason"] == "length" else "stop")
+                for c in choices
+            ),
+            model=self.name,
+            prompt_tokens=sum(u["prompt_tokens"] for u in usages),
+            cached_tokens=sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages),
+            completion_tokens=tokens,
+            seconds=time.perf_counter() - start,
+            cost=0.0,
+            requests=len(answers),
+        )
+
+    def _complete_columns(self, request: Request) -> Reply:
+        """Answer by draws from the probabilities of the choices after each text."""
+        start = time.perf_counter()
+        with self._lock:
+            tokens = self._choice_tokens(request.choices)
+            body = {
+                **_WHOLE_DISTRIBUTION,
+                "max_tokens": 1,
+                "temperature": 1.0,
+                "logit_bias": [[token, _ONLY_THESE] for token in tokens],
+                "logprobs": len(tokens),
+                "post_sampling_probs": True,
+                # The texts differ from the start on, so that a cache would serve nothing. One
+                # after the other in one slot they are always processed in the same way, and
+                # together they would not be faster.
+                "cache_prompt": False,
+                "id_slot": 0,
+                "seed": 0,
+            }
+            if self.adapter is not None:
+                body["lora"] = [{"id": 0, "scale": 1.0}]
+            answers = [
+                self._call(self._loaded().handle_completions, {**body, "prompt": clean(text)})
+                for text in request.columns
+            ]
+        probabilities = np.zeros((len(answers), len(tokens)))
+        place = {token: i for i, token in enumerate(tokens)}
+        for row, answer in zip(probabilities, answers, strict=True):
+            for item in answer["choices"][0]["logprobs"]["content"][0]["top_probs"]:
+                if item["id"] in place:
+                    row[place[item["id"]]] = item["prob"]
+        drawn = _draw(probabilities, request)
+        return Reply(
+            tuple(Completion("".join(request.choices[k] for k in row)) for row in drawn),
+            model=self.name,
+            prompt_tokens=sum(answer["usage"]["prompt_tokens"] for answer in answers),
+            completion_tokens=len(answers),
+            seconds=time.perf_counter() - start,
+            cost=0.0,
+        )
+
+    def _choice_tokens(self, choices: tuple[str, ...]) -> list[int]:
+        known = self._known_tokens
+        for text in choices:
+            if text not in known:
+                tokens = self._tokenize(text, add_special=False)
+                if len(tokens) != 1:
+                    raise ClientError(
+                        f"{self.name}: {text!r} is {len(tokens)} tokens of this model, and what "
+                        "continues a column must be one; take the prompt 'props'"
+                    )
+                known[text] = tokens[0]
+        return [known[text] for text in choices]
+
+    def count_tokens(self, text: str) -> int:
+        """Count a text's tokens with the model's own tokenizer. Loads the model."""
+        return len(self._tokenize(text, add_special=True))
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
+        """Offer the model over HTTP to OpenAI-compatible clients until `close`; it is loaded anew.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            api_key: Key that clients must send, if any.
+
+        Returns:
+            The base URL, such as ``"http://127.0.0.1:40123/v1"``.
+
+        Raises:
+            ClientError: The model cannot be loaded, or the port is taken.
+        """
+        with self._lock:
+            self.close()
+            self._listen = (host, port, api_key)
+            return f"{self._loaded().listening_address}/v1"
+
+    def close(self) -> None:
+        """Release the model's memory; the next request loads it again."""
+        with self._lock:
+            self._server = None
+            self._listen = None
+
+    def _forget_after_fork(self) -> None:
+        # The fork copied the server but not its threads, for which its destructor would wait
+        # for ever: one reference too many keeps it from running. The lock may be held by a
+        # thread that is gone, too.
+        if self._server is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
+        self._start_without_server()
+
+    def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        with self._lock:
+            address = urlsplit(self._loaded().listening_address)
+            # The binding has no tokenizer; the server inside it has, on the loopback device.
+            connection = http.client.HTTPConnection(str(address.hostname), address.port or 80)
+            try:
+                connection.request(
+                    "POST",
+                    "/tokenize",
+                    json.dumps({"content": clean(text), "add_special": add_special}),
+                    {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+                )
+                response = connection.getresponse()
+                body = response.read()
+            finally:
+                connection.close()
+        if response.status != 200:
+            raise ClientError(f"{self.name}: cannot count tokens: {body[:200]!r}")
+        tokens: list[int] = json.loads(body)["tokens"]
+        return tokens
+
+    def _completion_tokens(self, answer: Mapping[str, Any], chat: bool, request: Request) -> int:
+        """Count the tokens of all samples of one call; llama.cpp reports the first one's."""
+        total = int(answer["usage"]["completion_tokens"])
+        limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        for choice in answer["choices"][1:]:
+            ended = choice["finish_reason"] == "stop"
+            count = len(self._tokenize(_text(choice, chat), add_special=False)) + ended
+            total += min(count, limit)
+        return total
+
+    def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
+        """Return llama.cpp's form of a request, and whether it is a chat."""
+        chat = self._chats(request.style)
+        whole = _WHOLE_DISTRIBUTION if request.grammar is not None else {}
+        body: dict[str, Any] = {"cache_prompt": True, **whole}
+        if chat and self.header.thinks:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        body |= self.sampling
+        if chat:
+            body["messages"] = [
+                {"role": m.role, "content": clean(m.content)} for m in request.messages
+            ]
+        else:
+            body["prompt"] = clean(request.text)
+        body["max_tokens"] = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        schema = request.json_schema if request.grammar is None else None
+        optional = {
+            "temperature": request.temperature,
+            "stop": list(request.stop) or None,
+            "grammar": request.grammar,
+            "json_schema": None if schema is None else dict(schema),
+            "seed": request.seed,
+        }
+        return body | {name: v for name, v in optional.items() if v is not None}, chat
+
+    def _sample(self, body: Mapping[str, Any], chat: bool, n: int) -> list[dict[str, Any]]:
+        """Ask for `n` samples, in as few calls as slots and cache allow."""
+        server = self._loaded()
+        call = server.handle_chat_completions if chat else server.handle_completions
+        answers: list[dict[str, Any]] = []
+        done, group = 0, min(n, SLOTS)
+        while done < n:
+            group = min(group, n - done)
+            try:
+                take_call()
+            except BudgetExceededError:
+                if not answers:
+                    raise
+                break
+            sent = {**body, "n": group}
+            if "seed" in body:
+                # llama.cpp gives sample i of a call the seed plus i; its seeds have 32 bits,
+                # of which the largest means "random".
+                sent["seed"] = (body["seed"] + done) % (2**32 - 1)
+            try:
+                answers.append(self._call(call, sent))
+            except ClientError as error:
+                if group > 1 and "Context size has been exceeded" in str(error):
+                    # The samples together outgrew the cache: decode fewer at a time.
+                    group //= 2
+                    continue
+                raise
+            done += group
+        return answers
+
+    def _call(
+        self, call: Callable[[dict[str, Any]], dict[str, Any]], body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Send one call to llama.cpp."""
+        try:
+            answer = call(body)
+        except RuntimeError as error:
+            raise ClientError(f"{self.name}: llama.cpp refused the request: {error}") from error
+        if "error" in answer:
+            raise self._error(answer["error"])
+        return answer
+
+    def _error(self, fault: Mapping[str, Any]) -> ClientError:
+        message = str(fault.get("message", fault))
+        if fault.get("type") == "exceed_context_size_error":
+            message = (
+                f"the prompt has {fault.get('n_prompt_tokens')} tokens and the context is "
+                f"{self.context_tokens}; shorten the prompt"
+            )
+            trained = self.header.context_tokens
+            if trained is None or trained > self.context_tokens:
+                message += f" or give a larger context_tokens (the model allows {trained})"
+        elif "grammar" in message:
+            message += "; check Request.grammar (GBNF) or Request.json_schema"
+        return ClientError(f"{self.name}: {message}", status=fault.get("code"))
+
+    def _loaded(self) -> Any:
+        """Return the server, loading the model if need be. Call with the lock held."""
+        if self._server is None:
+            if EXITING.is_set():
+                raise ClientError(f"{self.name}: the interpreter is shutting down")
+            self._server = self._load()
+            _open_clients.add(self)
+        return self._server
+
+    def _load(self) -> Any:
+        xllamacpp = import_xllamacpp()
+        header = self.header
+        context = self.context_tokens
+        # Without an address of its own the server is for `count_tokens` alone: the loopback
+        # device and a key that nobody else has.
+        host, port, key = self._listen or ("127.0.0.1", 0, secrets.token_hex(16))
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self.path)
+        params.n_gpu_layers = self.gpu_layers
+        params.n_parallel = SLOTS
+        if self.adapter is not None:
+            if not self.adapter.is_file():
+                raise ModelNotFoundError(f"no adapter at {self.adapter}: give the path of one")
+            params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(self.adapter), 0.0)]
+            params.lora_init_without_apply = True
+        # One cache for all slots: the samples of a request share their prompt's cells.
+        params.kv_unified = True
+        params.n_ctx = context + (SLOTS - 1) * SLOT_TOKENS
+        params.cache_ram_mib = 0
+        params.fit_params = False
+        params.warmup = False
+        params.verbosity = 3 if self.verbose else 0
+        params.hostnames = [host]
+        params.port = port
+        params.api_keys = [key] if key else []
+        params.endpoint_slots = False
+        params.ui = False
+        threads = self.threads or available_threads()
+        if threads:
+            params.cpuparams.n_threads = threads
+            params.cpuparams_batch.n_threads = threads
+        self._key = key or ""
+        # For `start_server`.
+        params.endpoint_metrics = True
+        try:
+            return start_server(lambda: xllamacpp.Server(params))
+        except RuntimeError as error:
+            cause = (
+                f"{host}:{port} is taken, or " if port else ""
+            ) + "the file is truncated or corrupt, or too large for the memory"
+            if self.adapter is not None:
+                cause += f", or {self.adapter} is no adapter of this model"
+            raise ClientError(
+                f"llama.cpp could not load {self.path} (architecture {header.architecture!r}, "
+                f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
+                f"{xllamacpp.__version__} is too old for it; verbose=True shows llama.cpp's log"
+            ) from error
+
+
+def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
+    """Return ``(request.n, n_columns)`` choices, drawn at the request's temperature."""
+    temperature = 1.0 if request.temperature is None else request.temperature
+    if not (probabilities.max(axis=1, initial=0.0) > 0).all():
+        raise ClientError("llama.cpp gave no probability for any choice after a column")
+    with np.errstate(divide="ignore"):
+        scores = np.log(probabilities)
+    scores -= scores.max(axis=1, keepdims=True)
+    # The limit of low temperatures is the likeliest choice.
+    weights = np.exp(scores / max(temperature, 1e-3))
+    return draw_choices(np.random.default_rng(request.seed), weights, request.n)
+
+
+def _text(choice: Mapping[str, Any], chat: bool) -> str:
+    return (choice["message"]["content"] or "") if chat else choice["text"]
+
+
+_open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # llama.cpp's threads must end before the interpreter does. `close` waits for a request
+    # that a daemon thread still has running; leaving that to the end of the process crashes.
+    EXITING.set()
+    wait_for_loads()
+    for client in list(_open_clients):
+        client.close()
+
+
+def _forget_all_after_fork() -> None:
+    for client in list(_open_clients):
+        client._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all_after_fork)

@@ -1,0 +1,1 @@
+"""The clients of hosted models, one module a protocol."""

@@ -1,0 +1,93 @@
+"""Models of Anthropic, Google and others behind the doors of Amazon and Google Cloud."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from llmopt.client.http.api_keys import Secret
+from llmopt.client.http.endpoint import SCHEMAS, SERVERS, Endpoint, Server
+from llmopt.client.http.remote import RemoteClient
+from llmopt.client.http.transport import load
+from llmopt.client.providers.anthropic import AnthropicClient
+from llmopt.client.providers.gemini import GeminiClient
+from llmopt.client.providers.openai import OpenAIClient
+
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+def bedrock(model: str, **options: Any) -> RemoteClient:
+    """Return the client for a model on Amazon Bedrock; Claude is asked in Anthropic's protocol."""
+    if "claude" in model:
+        return BedrockClaudeClient(model, **options)
+    return OpenAIClient(model, server="bedrock", **options)
+
+
+class BedrockClaudeClient(AnthropicClient):
+    """Claude on Amazon Bedrock; key in ``AWS_BEARER_TOKEN_BEDROCK``, place in ``AWS_REGION``."""
+
+    provider = "bedrock"
+    home = Server(
+        f"https://bedrock-mantle.{{{'|'.join(_REGIONS)}}}.api.aws/anthropic",
+        SERVERS["bedrock"].variable,
+        "Claude on Amazon Bedrock",
+        SCHEMAS,
+    )
+
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
+        return ""  # it has no list of models
+
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        sdk = load(self.module, self.package)
+        if not hasattr(sdk, "AnthropicBedrockMantle"):
+            raise ImportError(
+                f"anthropic {sdk.__version__} knows no Bedrock keys: pip install -U anthropic"
+            )
+        return sdk.AnthropicBedrockMantle(
+            api_key=key.reveal,
+            aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
+            base_url=endpoint.url,
+            **self._http(sdk, endpoint.url),
+        )
+
+
+class VertexClient(GeminiClient):
+    """A Gemini model on Google Cloud. The arguments are those of `RemoteClient`.
+
+    With ``GOOGLE_CLOUD_PROJECT`` set (and ``GOOGLE_CLOUD_LOCATION``, or it is ``global``),
+    Google's own credentials of this machine are used (``gcloud auth application-default
+    login``). Without it, an API key of Google Cloud's express mode from ``GOOGLE_API_KEY``.
+    """
+
+    provider = "vertex"
+    home = Server("https://aiplatform.googleapis.com", "GOOGLE_API_KEY", "Google Cloud", SCHEMAS)
+
+    def _endpoint(self) -> Endpoint:
+        needed = not os.environ.get("GOOGLE_CLOUD_PROJECT")
+        return replace(super()._endpoint(), needs_key=needed)
+
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
+        return ""  # its list needs more rights than its models do
+
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        genai = load(self.module, self.package)
+        options = self._http_options(endpoint.url)
+        if not self.base_url:
+            del options["base_url"]
+        project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if project:
+            place = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+            client = genai.Client(
+                vertexai=True, project=project, location=place, http_options=options
+            )
+            # With a certificate of this machine, older releases send by another library.
+            other = getattr(client._api_client, "_use_google_auth_sync", None)
+            if other is not None and other():
+                raise ImportError(
+                    f"google-genai {genai.__version__} would follow redirections, and hand your "
+                    "credentials on: pip install -U google-genai, or set "
+                    "GOOGLE_API_USE_CLIENT_CERTIFICATE=false"
+                )
+            return client
+        return genai.Client(vertexai=True, api_key=key.reveal, http_options=options)

@@ -1,0 +1,1 @@
+"""Python that a model runs before it proposes a point."""

@@ -1,0 +1,214 @@
+"""The episodes of one evaluation as they were watched: what the probes of a report read."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.errors import SpaceError
+from llmopt.policies.episode import LIMIT, TERMINATED, Step
+from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.report.oscillation import Wave, common_wave
+from llmopt.policies.words.physics import touching
+from llmopt.policies.wrapping import bounds_of
+from llmopt.util.arguments import finite
+from llmopt.util.text import clean
+
+_WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
+_NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
+_PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
+_COSTS = ("cost", "penalty")
+# and of what is summed already
+_SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
+
+
+@dataclass
+class Part:
+    """A part of the reward as `info` names it: its sum over the episode, and its last value.
+
+    `running` tells whether it was at every step what the rewards had summed up to by then.
+    """
+
+    sum: float = 0.0
+    last: float = 0.0
+    running: bool = True
+
+    def add(self, value: float, total: float) -> None:
+        """Note the value of a step; `total` is the return so far."""
+        self.sum, self.last = self.sum + value, value
+        self.running &= math.isclose(value, total, rel_tol=1e-6, abs_tol=1e-9)
+
+
+@dataclass
+class Track:
+    """One episode."""
+
+    seen: list[Any] = field(default_factory=list)  # empty for pictures
+    done: list[np.ndarray] = field(default_factory=list)  # flat
+    rewards: list[float] = field(default_factory=list)
+    touched: list[frozenset[str]] = field(default_factory=list)
+    parts: dict[str, Part] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)  # other numbers of `info`, the last
+    last: Any = None  # what was observed after the last step
+    end: str = ""  # how it ended; empty where it did not
+    total: float = 0.0  # the return so far
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Note the numbers of an environment's `info`, which may hold anything under any name."""
+        for name, value in _named(info):
+            is_part = any(p in name.lower() for p in _PARTS)
+            for inner, part in _named(value) if is_part else ():
+                self._add_part(inner, finite(part))
+            if is_part:
+                self._add_part(name, finite(value))
+            elif (number := finite(value)) is not None and _room(self.facts, name):
+                self.facts[name] = number
+
+    def _add_part(self, name: str, number: float | None) -> None:
+        if number is not None and _room(self.parts, name):
+            self.parts.setdefault(name, Part()).add(number, self.total)
+
+
+class Recording:
+    """The episodes of one evaluation; a `Watcher`."""
+
+    def __init__(
+        self,
+        policy: LinearPolicy,
+        observations: Sequence[str] = (),
+        actions: Sequence[str] = (),
+        *,
+        contacts: bool = False,
+        waves: bool = True,
+    ) -> None:
+        self.policy = policy
+        self.table = isinstance(policy.observation_space, spaces.Discrete)  # of states
+        self.inputs = list(observations) or [f"o{i}" for i in range(policy.n_inputs)]
+        self.outputs = list(actions) or [f"a{j}" for j in range(policy.n_outputs)]
+        wanted = (policy.n_inputs, policy.n_outputs)
+        if (len(self.inputs), len(self.outputs)) != wanted:
+            raise SpaceError(
+                f"got names of {len(self.inputs)} observed numbers and {len(self.outputs)} "
+                f"actions, expected {wanted[0]} and {wanted[1]}, or none"
+            )
+        self._contacts, self._waves = contacts, waves
+        self._tracks: list[Track] = []
+        self.evaluation = Evaluation((), ())  # what came of them, once it is known
+
+    def __call__(self, step: Step) -> None:
+        """Note one step."""
+        self.__dict__.pop("wave", None)
+        while len(self._tracks) <= step.episode:
+            self._tracks.append(Track())
+        track = self._tracks[step.episode]
+        if self.table or self.policy.n_inputs <= _WATCHED:
+            track.seen.append(self._copy(step.observation))
+            track.last = self._copy(step.following)
+        track.done.append(np.array(step.action, dtype=np.float64).ravel())
+        track.rewards.append(step.reward)
+        track.total += step.reward
+        if self._contacts and step.env is not None:
+            track.touched.append(touching(step.env.unwrapped))
+        track.end = TERMINATED if step.terminated else LIMIT if step.truncated else ""
+        track.note(step.info)
+
+    def _copy(self, observation: Any) -> Any:
+        # A copy, as an environment may write its next observation into the same array.
+        if self.table:
+            return int(observation)
+        try:
+            return np.array(observation, dtype=np.float64).ravel()
+        except (TypeError, ValueError):  # what is no number is the policy's trouble, not this one's
+            return np.full(self.policy.n_inputs, np.nan)
+
+    @property
+    def episodes(self) -> list[Track]:
+        """The episodes that had a step."""
+        return [track for track in self._tracks if track.rewards]
+
+    @property
+    def shows_numbers(self) -> bool:
+        """Whether numbers were observed and kept."""
+        episodes = self.episodes
+        return bool(not self.table and episodes and episodes[0].seen)
+
+    @property
+    def bodies(self) -> list[str]:
+        """What ever touched the ground."""
+        return sorted({name for e in self.episodes for touched in e.touched for name in touched})
+
+    @functools.cached_property
+    def wave(self) -> Wave | None:
+        """The common oscillation of observations, actions and contacts, in this order."""
+        if not (self._waves and self.shows_numbers):
+            return None
+        (low, high), bodies = bounds_of(self.policy.action_space), self.bodies
+        rows = []
+        for e in self.episodes:
+            ground = [[float(name in touched) for name in bodies] for touched in e.touched]
+            table = np.array(ground) if bodies else np.zeros((len(e.seen), 0))
+            rows.append(np.hstack([np.stack(e.seen), np.clip(np.stack(e.done), low, high), table]))
+        return common_wave(rows, len(self.inputs))
+
+    def reward_parts(self) -> dict[str, np.ndarray]:
+        """Return the parts of the return by name, for each episode, so that they sum to it.
+
+        A part that `info` names with the other sign, as a cost, is turned; what no part explains
+        is the rest.
+        """
+        totals = np.array([e.total for e in self.episodes])
+        none = Part()
+        named = {
+            name: np.array([e.parts.get(name, none).sum for e in self.episodes])
+            for name in names_of(self.episodes, "parts")
+            if not self.summed_already(name)
+        }
+        turned = {
+            name: -sums if any(p in name.lower() for p in _COSTS) and sums.min() >= 0 else sums
+            for name, sums in named.items()
+        }
+        for table in (named, turned):
+            found = {n: sums for n, sums in table.items() if not _same(sums, totals)}
+            if not found or _same(sum(found.values()), totals):
+                return found
+        return {**found, "the rest": totals - sum(found.values())}
+
+    def summed_already(self, name: str) -> bool:
+        """Whether a part is a sum since the start, so that its last value is what counts."""
+        parts = [e.parts[name] for e in self.episodes if name in e.parts]
+        if is_sum(name):
+            return True
+        return all(p.running for p in parts) and any(p.sum != p.last for p in parts)
+
+
+def _same(sums: Any, totals: np.ndarray) -> bool:
+    return bool(np.allclose(sums, totals, rtol=1e-4, atol=1e-6 * (1 + np.abs(totals).max())))
+
+
+def is_sum(name: str) -> bool:
+    """Whether the name of a number in `info` says that it is a sum over the episode already."""
+    return _SO_FAR.search(name.lower()) is not None
+
+
+def names_of(tracks: Sequence[Track], kind: str) -> list[str]:
+    """Return the names of all parts or facts, in the order in which they came."""
+    return list(dict.fromkeys(name for track in tracks for name in getattr(track, kind)))
+
+
+def _named(info: Any) -> list[tuple[str, Any]]:
+    if not isinstance(info, Mapping):
+        return []
+    items = ((k, v) for k, v in info.items() if isinstance(k, str) and len(k) <= _NAME)
+    return [(clean(" ".join(k.split())), v) for k, v in items]
+
+
+def _room(noted: Mapping[str, Any], name: str) -> bool:
+    return name in noted or len(noted) < _FACTS

@@ -1,0 +1,385 @@
+"""What a policy did in its episodes, in words that a controller can be designed from.
+
+A report is a list of probes. Each reads the `Recording` of one evaluation and gives lines, or none
+where it has nothing to say. `fit` joins them, the most useful first, within a budget of characters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.policies.episode import TERMINATED
+from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.line import Line, alike, counted, digits, figure, fit, scaled, short, span
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.report.moments import gait, trace
+from llmopt.policies.report.recording import Recording, Track, names_of
+from llmopt.policies.wrapping import bounds_of
+from llmopt.prompt.describe import FEEDBACK_CHARS
+
+MAX_FEEDBACK = FEEDBACK_CHARS
+"""Characters of one evaluation's feedback, about 1,100 tokens."""
+
+_LISTED_EPISODES = 20
+_DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
+_ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
+_GROUPS = 3  # ways in which episodes ended early
+_LISTED_FACTS = 8
+_SELDOM = 0.005  # share of the steps at a bound, which is not told below
+_PARTS = 3  # parts of the return that are listed start by start
+
+Probe = Callable[[Recording], Iterable[Line]]
+"""What looks at a recording; it gives nothing where it has nothing to say."""
+
+
+class EpisodeStatistics(Recording):
+    """Watches the episodes of one evaluation and says what happened, as feedback for a model.
+
+    Args:
+        policy: The policy that acts.
+        observations: A short name for each observed number; ``o0, o1, ...`` if empty.
+        actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
+        max_chars: Characters of `text`.
+        detail: Whether to say all: no budget, and each episode's start and end besides.
+        contacts: Whether to say what touches the ground, and when (MuJoCo).
+
+    Raises:
+        SpaceError: There is not one name for each number.
+    """
+
+    def __init__(
+        self,
+        policy: LinearPolicy,
+        observations: Sequence[str] = (),
+        actions: Sequence[str] = (),
+        *,
+        max_chars: int = MAX_FEEDBACK,
+        detail: bool = False,
+        contacts: bool = False,
+    ) -> None:
+        waves = detail or max_chars >= _ROOM_FOR_LAGS
+        super().__init__(policy, observations, actions, contacts=contacts, waves=waves)
+        self._most = math.inf if detail else max_chars
+        self._detail = detail
+
+    @np.errstate(over="ignore", invalid="ignore")  # what a policy blew up is told as it is
+    def text(self, evaluation: Evaluation) -> str:
+        """Return the statistics of an evaluation, a line for each subject.
+
+        At most `max_chars` characters; empty where no step was watched. Every line ends with a full
+        stop, so that they can be joined by spaces.
+        """
+        if not self.episodes:
+            return ""
+        self.evaluation = evaluation
+        probes = (failure,) if evaluation.failure else PROBES
+        if self._detail and not evaluation.failure:
+            probes = (*PROBES, single_episodes)
+        return fit((line for probe in probes for line in probe(self)), self._most)
+
+
+# -- probes of every policy -------------------------------------------------------------------
+
+
+def failure(rec: Recording) -> Iterator[Line]:
+    """Say where an evaluation failed, and what was seen and done there."""
+    last, returns = rec.episodes[-1], rec.evaluation.returns
+    items = [f"after {counted(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
+    if returns:
+        items.append(f"finished episodes returned {', '.join(digits(returns))}")
+    items.append(f"last action: {_action(rec, last.done[-1])}")
+    if last.seen:
+        state = f"last state: s{last.seen[-1]}"
+        items.append(state if rec.table else "last seen: " + _values(rec, last.seen[-1]))
+    yield Line("Failed", items)
+
+
+def outcome(rec: Recording) -> Iterator[Line]:
+    """Say how each episode went: its return, the parts of it that differ, its length and end."""
+    returns, episodes = rec.evaluation.returns, rec.episodes
+    lengths = [len(e.rewards) for e in episodes]
+    per_step = short(sum(returns) / sum(lengths)) + " a step"
+    if len(returns) == 1:
+        end = _end(episodes[0])
+        yield Line("", [f"Return {figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
+        return
+    mean = f"Mean return {figure(float(np.mean(returns)))} over {len(returns)} starts"
+    items = [f"{mean}, {per_step}"]
+    same = len(set(lengths)) == 1 and len({e.end for e in episodes}) == 1
+    if same:
+        items.append(f"each {lengths[0]} steps, {_end(episodes[0])}")
+    if len(returns) > _LISTED_EPISODES:
+        tenths = np.percentile(returns, [0, 25, 50, 75, 100])
+        items.append("returns, least, quartiles, largest: " + ", ".join(map(figure, tenths)))
+        if not same:
+            ends = Counter(map(_end, episodes))
+            items.append(", ".join(f"{n} × {end}" for end, n in ends.most_common()))
+            items.append(f"{min(lengths)} to {max(lengths)} steps")
+    else:
+        differing, rest = _differing(rec)
+        head = f"return ({', '.join(differing)}; the rest is {rest})" if rest else "returns"
+        each = digits(returns)
+        if differing:
+            rows = zip(*(alike(sums) for sums in differing.values()), strict=True)
+            each = [f"{r} ({', '.join(row)})" for r, row in zip(each, rows, strict=True)]
+        if not same:
+            marks = ["" if e.end == TERMINATED else " (limit)" for e in episodes]
+            each = [f"{r} in {n}{m}" for r, n, m in zip(each, lengths, marks, strict=True)]
+            head += " in steps"
+            head += ", ended early unless marked" if any(marks) else ""
+        items.append(f"{head}: {', '.join(each)}")
+    yield Line("", items)
+
+
+def quarters(rec: Recording) -> Iterator[Line]:
+    """Say the reward a step in each quarter of the episodes, which tells what a start costs."""
+    long = [np.array(e.rewards) for e in rec.episodes if len(e.rewards) >= 8]
+    if not long:
+        return
+    means = np.mean([[q.mean() for q in np.array_split(r, 4)] for r in long], axis=0)
+    if np.ptp(means) > 0.02 * np.abs(means).max():
+        said = "Reward a step in each quarter of an episode " + ", ".join(map(short, means))
+        yield Line("", [said])
+
+
+def parts(rec: Recording) -> Iterator[Line]:
+    """Say the parts of the mean return that `info` names."""
+    items = [f"{name} {figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
+    yield Line("The parts of the mean return:", items)
+
+
+def _differing(rec: Recording) -> tuple[dict[str, np.ndarray], str]:
+    """Return the parts of the return in which the episodes differ; of the last one the name."""
+    returns = np.array(rec.evaluation.returns)
+    lengths = np.array([len(e.rewards) for e in rec.episodes])
+    least = _DIFFERENT * max(np.ptp(returns), _DIFFERENT * np.abs(returns).mean())
+    found = {
+        name: sums
+        for name, sums in rec.reward_parts().items()
+        # What each step earns is said by the length.
+        if np.ptp(sums) > least and np.ptp(sums / lengths) > 1e-3 * np.abs(sums / lengths).max()
+    }
+    widest = sorted(found, key=lambda name: -float(np.ptp(found[name])))[: _PARTS + 1]
+    if len(widest) < 2:
+        return {}, ""  # the return says it
+    rest = widest[0] if len(found) == len(widest) else "of others, too"
+    return {name: sums for name, sums in found.items() if name in widest[1:]}, rest
+
+
+def facts(rec: Recording) -> Iterator[Line]:
+    """Say what else `info` held at the end of the episodes."""
+    if rec.table:
+        return
+    found: list[tuple[str, list[float]]] = []
+    for name in names_of(rec.episodes, "parts"):
+        if rec.summed_already(name):
+            found.append((name, [e.parts[name].last for e in rec.episodes if name in e.parts]))
+    for name in names_of(rec.episodes, "facts"):
+        found.append((name, [e.facts[name] for e in rec.episodes if name in e.facts]))
+    items = []
+    for name, values in found[:_LISTED_FACTS]:
+        spread = f" [{short(min(values))}, {short(max(values))}]" if np.ptp(values) else ""
+        items.append(f"{name} {short(np.mean(values))}{spread}")
+    yield Line("At the end of the episodes, mean [least, largest]:", items)
+
+
+def actions(rec: Recording) -> Iterator[Line]:
+    """Say how the actions were used, and how often they were at a bound."""
+    space = rec.policy.action_space
+    done = np.concatenate([np.stack(e.done) for e in rec.episodes])
+    if isinstance(space, spaces.Discrete):
+        taken = done[:, 0].astype(int) - int(space.start)
+        share = np.bincount(taken, minlength=int(space.n)) / len(taken)
+        items = [f"{rec.outputs[j]} {s:.0%}" for j, s in enumerate(share) if s]
+        runs = sum(1 + int(np.sum(np.diff(np.stack(e.done)[:, 0]) != 0)) for e in rec.episodes)
+        if not rec.table and runs > len(rec.episodes):
+            items.append(f"the same for {short(len(taken) / runs)} steps on average")
+        yield Line("Actions taken:", items)
+        return
+    low, high = bounds_of(space)
+    items = []
+    for j, column in enumerate(done.T):
+        item = f"{rec.outputs[j]} {short(column.mean())} ± {short(column.std())}"
+        under, over = float(np.mean(column <= low[j])), float(np.mean(column >= high[j]))
+        if under + over > _SELDOM:
+            item += f" ({under:.0%} low, {over:.0%} high"
+            if max(column.max() - high[j], low[j] - column.min()) > 0:
+                item += f", up to {short(np.abs(column).max())} in size"
+            item += ")"
+        items.append(item + _lag(rec, len(rec.inputs) + j))
+    yield Line("Actions, mean ± sd (share at or beyond each bound):", items)
+
+
+def contacts(rec: Recording) -> Iterator[Line]:
+    """Say for which share of the steps each body touched the ground, and when."""
+    items = []
+    for k, name in enumerate(rec.bodies):
+        late = [name in t for e in rec.episodes for t in e.touched[len(e.touched) // 2 :]]
+        if np.mean(late) >= 0.01:
+            lag = _lag(rec, len(rec.inputs) + len(rec.outputs) + k)
+            items.append(f"{name} {np.mean(late):.0%}" + (f" (middle at{lag})" if lag else ""))
+    yield Line("On the ground, share of the steps of the second half:", items)
+
+
+# -- probes of tables -------------------------------------------------------------------------
+
+
+def last_steps(rec: Recording) -> Iterator[Line]:
+    """Say the last state, action and end of the episodes of a table."""
+    if rec.table:
+        ends = Counter(
+            f"s{e.seen[-1]} {_action(rec, e.done[-1])} -> s{e.last} "
+            f"({_end(e)}, return {short(e.total)})"
+            for e in rec.episodes
+        )
+        yield Line("Last steps:", [f"{n} × {text}" for text, n in ends.most_common()])
+
+
+def visited(rec: Recording) -> Iterator[Line]:
+    """Say which states were visited, and what was done there."""
+    if rec.table:
+        pairs = ((e.seen, e.done) for e in rec.episodes)
+        steps = Counter((s, _action(rec, a)) for p in pairs for s, a in zip(*p, strict=True))
+        total = sum(steps.values())
+        ranked = sorted(steps.items(), key=lambda item: (-item[1], item[0]))
+        count = len({s for s, _ in steps})
+        head = f"{count} states visited (action there, share of the steps):"
+        yield Line(head, [f"s{s} {a} {n / total:.0%}" for (s, a), n in ranked])
+
+
+# -- probes of observed numbers ---------------------------------------------------------------
+
+
+def endings(rec: Recording) -> Iterator[Line]:
+    """Give a line for each way in which episodes ended early.
+
+    An observation beyond all that was seen before the ends tells what an end is about. The
+    one that tells it of most episodes comes first; of equals, the one whose last values lie
+    closest together.
+    """
+    left = [k for k, e in enumerate(rec.episodes) if e.end == TERMINATED]
+    if not (rec.shows_numbers and left):
+        return
+    inside = np.concatenate([np.stack(e.seen) for e in rec.episodes])
+    low, high = inside.min(axis=0), inside.max(axis=0)
+    width = np.maximum(high - low, 1e-12)
+    last = {k: np.asarray(rec.episodes[k].last, dtype=float) for k in left}
+    for first in range(_GROUPS):
+        if not left:
+            return
+        found: tuple[int, float, str, list[int]] = (0, 0.0, "", [])
+        for i, name in enumerate(rec.inputs):
+            for side in (-1, 1):
+                bound = high[i] if side > 0 else low[i]
+                passed = [k for k in left if side * (last[k][i] - bound) > 0]
+                if not passed:
+                    continue
+                ends = np.array([last[k][i] for k in passed])
+                rank = (len(passed), -float(np.ptp(ends) / width[i]))
+                if rank > found[:2]:
+                    nearest = ends.min() if side > 0 else ends.max()
+                    word = "above" if side > 0 else "below"
+                    said = f" with {name} {word} all it was before ({short(nearest)})"
+                    found = (*rank, said, passed)
+        group = found[3] or left
+        yield _ending(rec, group, found[2], 5 if first else 12)
+        left = [k for k in left if k not in group]
+
+
+def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
+    """Say what the median one of some episodes that ended early saw before its end."""
+    episodes = rec.episodes
+    returns = sorted(rec.evaluation.returns[k] for k in group)
+    order = sorted(group, key=lambda k: len(episodes[k].rewards))
+    lengths = [len(episodes[k].rewards) for k in order]
+    episode = episodes[order[(len(order) - 1) // 2]]
+    rows = np.stack([*episode.seen, episode.last])
+    back = [*[b for b in (10, 3, 1) if b < len(rows)][:1], 0]
+    change = np.ptp(rows[-back[0] - 1 :], axis=0) / (np.ptp(rows, axis=0) + 1e-12)
+    few = np.sort(np.argsort(-change, kind="stable")[:most])
+    scale = np.abs(rows).max(axis=0)
+    items = [
+        f"{rec.inputs[i]} " + ", ".join(scaled(rows[-1 - b][i], scale[i]) for b in back)
+        for i in few
+    ]
+    at = ", ".join(f"{b} steps before" if b else "at" for b in back)
+    head = f"{len(group)} of {len(episodes)} ended early{said}, after {span(lengths)} steps"
+    if len(episodes) > 1:
+        head += f", return {span(returns)}"
+    median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
+    return Line(f"{head}. Seen {at} the end{median}:", items)
+
+
+def observations(rec: Recording) -> Iterator[Line]:
+    """Say each observed number in the second half of the episodes, of the full ones if any."""
+    if not rec.shows_numbers:
+        return
+    episodes, which = rec.episodes, ""
+    lasted = [e for e in episodes if e.end != TERMINATED]
+    if 0 < len(lasted) < len(episodes):
+        episodes, which = lasted, f" in the {counted(len(lasted), 'episode')} that lasted"
+    late = np.concatenate([np.stack(e.seen[len(e.seen) // 2 :]) for e in episodes])
+    whole = np.concatenate([np.stack(e.seen) for e in episodes])
+    low, high = bounds_of(rec.policy.observation_space)
+    items = []
+    for i, (name, c, w) in enumerate(zip(rec.inputs, late.T, whole.T, strict=True)):
+        mean = scaled(c.mean(), max(abs(c.mean()), c.std()))
+        size = max(abs(w.min()), abs(w.max()))
+        ends = f"[{scaled(w.min(), size)}, {scaled(w.max(), size)}]"
+        at = float(np.mean((w <= low[i]) | (w >= high[i])))
+        bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
+        items.append(f"{name} {mean} ± {short(c.std())} {ends}{bound}{_lag(rec, i)}")
+    head = f"Observed{which}, mean ± sd of the second half [least, largest of all steps]"
+    if rec.wave is not None:
+        head += (
+            f" (lag in degrees behind {rec.inputs[rec.wave.reference]} in the oscillation of "
+            f"{short(rec.wave.period)} steps; of actions above)"
+        )
+    yield Line(head + ":", items)
+
+
+def single_episodes(rec: Recording) -> Iterator[Line]:
+    """Say start and end of each episode."""
+    for number, e in enumerate(rec.episodes if rec.shows_numbers else ()):
+        ends = ["start " + _values(rec, e.seen[0]), "end " + _values(rec, e.last)]
+        yield Line(f"Episode {number}:", ends)
+
+
+PROBES: tuple[Probe, ...] = (
+    outcome, quarters, parts, actions, contacts, last_steps, visited, endings, gait, observations,
+    trace, facts,
+)  # fmt: skip
+"""The probes of a report, the most useful first."""
+
+
+# -- words of steps ---------------------------------------------------------------------------
+
+
+def _end(track: Track) -> str:
+    return track.end or "cut off"
+
+
+def _values(rec: Recording, row: np.ndarray) -> str:
+    return ", ".join(f"{n} {short(x)}" for n, x in zip(rec.inputs, row, strict=True))
+
+
+def _action(rec: Recording, row: np.ndarray) -> str:
+    space = rec.policy.action_space
+    if isinstance(space, spaces.Discrete):
+        return rec.outputs[int(row[0]) - int(space.start)]
+    return ", ".join(f"{n} {short(x)}" for n, x in zip(rec.outputs, row, strict=True))
+
+
+def _lag(rec: Recording, signal: int) -> str:
+    """Return the lag of a signal in words, or its own period; empty where it has neither."""
+    wave = rec.wave
+    if wave is None:
+        return ""
+    if signal in wave.lags:
+        return " 0°" if signal == wave.reference else f" {wave.lags[signal]:+.0f}°"
+    return f" period {short(wave.other[signal])}" if signal in wave.other else ""

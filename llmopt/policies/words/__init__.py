@@ -1,0 +1,1 @@
+"""An environment and its observations, described in words."""

@@ -1,0 +1,208 @@
+"""Short names for what is observed and done: the user's, the docstring's, or numbers."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from llmopt.errors import SpaceError
+from llmopt.policies.words.docstrings import (
+    Section,
+    find,
+    meanings,
+    numbered,
+    numbering,
+    sections_of,
+)
+from llmopt.policies.wrapping import stack
+
+_MAX_NAME = 36  # characters
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One observed number, one number of an action, or one choice."""
+
+    name: str  # short and without spaces, for the names of parameters: ``"front_tip_angle"``
+    meaning: str = ""  # what it is, in words; empty if not known
+
+
+def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
+    """Return meanings where MuJoCo's own table covers the first numbers only."""
+    structure = getattr(env.unwrapped, "observation_structure", None)
+    rows, _ = numbered(text)
+    if not isinstance(structure, dict) or not structure.get("skipped_qpos"):
+        return []
+    parts = [(str(k), int(v)) for k, v in structure.items() if k != "skipped_qpos"]
+    first = sum(n for k, n in parts if k in ("qpos", "qvel"))
+    if sum(n for _, n in parts) != count or sorted(rows) != list(range(first)):
+        return []
+    more = [f"{k}{i}:" for k, n in parts if k not in ("qpos", "qvel") for i in range(n)]
+    return [rows[i] for i in range(first)] + more
+
+
+# Wrappers after which each observed number, or action, still means the same.
+_SAME_OBSERVATION = {
+    "RescaleObservation", "NormalizeObservation", "DtypeObservation", "ClipObservation",
+    "FlattenObservation", "ReshapeObservation",
+}  # fmt: skip
+_SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction"}
+
+
+def names_of(
+    env: gym.Env[Any, Any], sections: list[Section], kind: str, given: Sequence[str]
+) -> tuple[Quantity, ...]:
+    """Return the names of what is observed, or done: the user's, the docstring's or numbers."""
+    watched = kind == "observation"
+    space = env.observation_space if watched else env.action_space
+    table = watched and isinstance(space, spaces.Discrete)
+    count = 1 if table else count_of(space)
+    if given:
+        if isinstance(given, str) or len(given) != count:
+            raise SpaceError(
+                f"{kind}s={given!r}: got {1 if isinstance(given, str) else len(given)} names, "
+                f"expected {'one text on how the states are numbered' if table else count}"
+            )
+        if table:
+            return (Quantity("s", given[0]),)
+        return _quantities(given, kind[0], own=True)
+    text = find(sections, kind, f"{kind}s")
+    if table:
+        same = env.unwrapped.observation_space == space
+        return (Quantity("s", numbering(text) if same else ""),)
+    inner = env.unwrapped.observation_space if watched else env.unwrapped.action_space
+    found = meanings(text, count_of(inner))
+    if watched and not found:
+        found = _structured(env, text, count_of(inner))
+    if watched and isinstance(inner, spaces.Dict):
+        found = _keys(inner)
+    for layer in stack(env):
+        found = _through(layer, found, kind)
+    if len(found) != count:
+        found = []
+    return _quantities(found or [""] * count, kind[0])
+
+
+def _through(layer: gym.Wrapper[Any, Any, Any, Any], found: list[str], kind: str) -> list[str]:
+    """Return the meanings after a wrapper: kept, extended, replaced by its own, or unknown."""
+    name = type(layer).__name__
+    own = type(layer).__module__.partition(".")[0] != "gymnasium"
+    watched = kind == "observation"
+    before = layer.env.observation_space if watched else layer.env.action_space
+    after = layer.observation_space if watched else layer.action_space
+    doc = vars(type(layer)).get("__doc__")
+    if own and doc:
+        stated = meanings(find(sections_of(inspect.cleandoc(doc)), kind), count_of(after))
+        if stated:
+            return stated
+    if watched and name == "FrameStackObservation" and after.shape and found:
+        n = after.shape[0]
+        return [
+            f"{slug(m)}_back{n - 1 - k}: {m}, {n - 1 - k} steps before" if k < n - 1 else m
+            for k in range(n)
+            for m in found
+        ]
+    if watched and name == "TimeAwareObservation" and count_of(after) == count_of(before) + 1:
+        return [*found, "time since the start of the episode"] if found else []
+    changes = gym.ObservationWrapper if watched else gym.ActionWrapper
+    known = _SAME_OBSERVATION if watched else _SAME_ACTION
+    if not own and name in known and count_of(after) == count_of(before):
+        return found
+    if isinstance(layer, changes) or count_of(after) != count_of(before):
+        return []
+    return found
+
+
+def _keys(space: spaces.Dict) -> list[str]:
+    """Name the numbers of a flattened dictionary by their keys."""
+    found: list[str] = []
+    for key, part in space.spaces.items():
+        n = int(spaces.flatdim(part))
+        found += [f"{key}:"] if n == 1 else [f"{key}{i}:" for i in range(n)]
+    return found
+
+
+def count_of(space: spaces.Space[Any]) -> int:
+    """Return the numbers of a flat observation or action, or the choices."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    try:
+        return int(spaces.flatdim(space))
+    except (NotImplementedError, ValueError):
+        return 0
+
+
+def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tuple[Quantity, ...]:
+    """Make distinct short names of ``"name: meaning"`` or of the meaning alone."""
+    made: list[Quantity] = []
+    for number, text in enumerate(texts):
+        name, colon, meaning = text.partition(":")
+        if (colon or own) and re.fullmatch(r"\s*[\w.\[\]-]+\s*", name):
+            made.append(Quantity(name.strip(), meaning.strip()))
+        elif text:
+            made.append(Quantity(slug(text) or f"{letter}{number}", text))
+        else:
+            made.append(Quantity(f"{letter}{number}"))
+    if letter == "a" and not own:
+        made = _without_common(made)
+    often = Counter(q.name for q in made)
+    used: Counter[str] = Counter()
+    for i, q in enumerate(made):
+        if often[q.name] > 1:
+            used[q.name] += 1
+            made[i] = replace(q, name=f"{q.name}_{used[q.name]}")
+    if len({q.name for q in made}) < len(made):
+        made = [replace(q, name=f"{q.name}_{letter}{i}") for i, q in enumerate(made)]
+    return tuple(made)
+
+
+def _without_common(quantities: list[Quantity]) -> list[Quantity]:
+    """Drop the words that all names share but their last one: it says of what kind they are."""
+    words = [q.name.split("_") for q in quantities if q.meaning]
+    if len(words) < 2 or len(words) < len(quantities):
+        return quantities
+    shared = set.intersection(*map(set, words))
+    short = ["_".join([w for w in ws[:-1] if w not in shared] + ws[-1:]) for ws in words]
+    if len(set(short)) < len(short) or any(re.match(r"(minus)?\d", name) for name in short):
+        return quantities
+    return [replace(q, name=name) for q, name in zip(quantities, short, strict=True)]
+
+
+_SHORTER = (
+    (r"\bangular velocity\b", "angvel"),
+    (r"\bvelocity\b", "vel"),
+    (r"\b([xyz])[- ](?:coordinate|axis|value|position)\b", r"\1"),
+    (r"\b(?:along|around|in) the ([xyz])\b", r"\1"),
+    (r"\bcosine\b", "cos"),
+    (r"\bsine\b", "sin"),
+    (r"\s-\s", " minus "),
+    (r"\b(?:applied|acting) (?:on|at|to)\b", "of"),
+    (r"\balong the .*$", ""),
+    (r"\bbetween ([^|]*?) and (?:the )?([^|]*)$", r"of \1 \2"),
+)
+_DROPPED = {"the", "a", "an", "to", "and", "by", "with", "value", "its", "on", "at", "two", "apply"}
+
+
+def slug(meaning: str) -> str:
+    """Shorten a meaning to a name: ``"angle of the front tip"`` is ``front_tip_angle``."""
+    text = meaning.partition(";")[0].lower()
+    text = re.sub(r"\b(cos|sin)\((\w+)\)", r"\1 \2", re.sub(r"^\w = ", "", text))
+    text = re.sub(r"\([^()]*\)", "", text).split(", ")[0]
+    for pattern, short in _SHORTER:
+        text = re.sub(pattern, short, text)
+    parts = [re.findall(r"-?\d+(?:\.\d+)?|[a-z_']+\d*", p) for p in re.split(r"\bof\b", text)]
+    ordered = [w.replace("'", "").replace("-", "minus") for p in reversed(parts) for w in p]
+    kept = list(dict.fromkeys(w for w in ordered if w and w not in _DROPPED))
+    if kept[-1:] == ["angvel"] and "angle" in kept:
+        kept.remove("angle")
+    while len("_".join(kept)) > _MAX_NAME and len(kept) > 2:
+        # The last word says what kind of quantity it is, the ones before it whose.
+        kept.pop(len(kept) // 2)
+    return "_".join(kept)[:_MAX_NAME]

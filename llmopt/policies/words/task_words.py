@@ -1,0 +1,186 @@
+"""What a model is told of a search for a policy: the goal, the environment, the parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.words.describe import EnvironmentWords, describe_environment
+from llmopt.policies.wrapping import acting_space, bounds_of, scaling
+
+Words = Literal["all", "names", "none"]
+
+_MOST_INPUTS = 12  # observed numbers beyond which starts are not listed
+_MOST_STARTS = 20
+_ALIKE = 0.02  # starts that differ by less, or by this share of the bounds, are not listed
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """What a model is told of a search."""
+
+    environment: EnvironmentWords
+    # a name for each observed number; empty for a table, or where names are hidden
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # a name for each action or choice; empty where names are hidden
+    scaled: bool
+    text: str
+
+
+def describe_task(
+    make: Callable[..., gym.Env[Any, Any]],
+    policy: LinearPolicy,
+    seeds: Sequence[int],
+    step_cap: int,
+    *,
+    words: Words = "all",
+    description: str = "",
+    ceiling: float | None = None,
+    choices: bool = False,
+    starts: bool = True,
+    **environment: Any,
+) -> TaskWords:
+    """Say what is wanted of a policy, what the environment is, and what the parameters mean.
+
+    With ``words="names"`` the docstring is left out, with ``"none"`` all but `description`. Further
+    arguments are those of `describe_environment`.
+    """
+    env = make()
+    try:
+        told = describe_environment(
+            env,
+            words=description,
+            docstring=words == "all",
+            step_cap=step_cap,
+            picture=draw_start(make, seeds[0]) if words == "all" else "",
+            probe=None if policy.clips else make,
+            **environment,
+        )
+        scaled = scaling(env) is not None
+        clipped = acting_space(env) is not env.action_space
+        seen = _first_seen(env, seeds) if starts and words == "all" else []
+    finally:
+        env.close()
+    if words == "none":
+        return TaskWords(told, (), (), scaled, description.strip())
+    table = isinstance(policy.observation_space, spaces.Discrete)
+    inputs = () if table else tuple(q.name for q in told.observations)
+    outputs = tuple(q.name for q in told.actions)
+    meaning = describe_parameters(policy, choices=choices, scaled=scaled, clipped=clipped)
+    parts = [describe_goal(len(seeds), ceiling), told.text, meaning]
+    if inputs:
+        parts.append(describe_starts(seen, inputs, policy.observation_space))
+    text = "\n\n".join(part for part in parts if part)
+    return TaskWords(told, inputs, outputs, scaled, text)
+
+
+def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray]:
+    """Return what is observed at each start, flat."""
+    flat: Any = spaces.flatten
+    try:
+        seen = (env.reset(seed=seed)[0] for seed in seeds)
+        return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
+    except Exception:  # an evaluation says what is wrong
+        return []
+
+
+def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
+    """Return a start drawn as text, where the environment renders text; else nothing."""
+    try:
+        env = make()
+        modes = env.metadata.get("render_modes", ())
+        env.close()
+        if "ansi" not in modes:
+            return ""
+        env = make(render_mode="ansi")
+        try:
+            env.reset(seed=seed)
+            drawn: Any = env.render()
+        finally:
+            env.close()
+    except Exception:
+        return ""
+    if not isinstance(drawn, str):
+        return ""
+    lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def describe_goal(starts: int, ceiling: float | None = None) -> str:
+    """Say what the value of a policy is, and on what it is judged in the end."""
+    over = (
+        f"the same {starts} random starts each time"
+        if starts > 1
+        else "one start, the same each time"
+    )
+    return (
+        "A policy for the environment below is wanted. The value of a point is the mean return "
+        f"(the sum of an episode's rewards; larger is better) over {over}. The best policy is "
+        "judged in the end on fresh starts, so that what helps on these alone is worth nothing. A "
+        "policy fails on a start where its return is far below the others, or where its episode "
+        "ends early to its loss. One that fails or nearly fails on one of these starts will fail "
+        "on some fresh ones: widen the margin before you stop."
+        + ("" if ceiling is None else f" A value of {ceiling:g} is the most there can be.")
+    )
+
+
+def describe_starts(
+    starts: Sequence[np.ndarray], names: Sequence[str], space: spaces.Space[np.ndarray]
+) -> str:
+    """Say what is observed first at each start, for the numbers in which the starts differ.
+
+    Nothing is said where the starts are alike, or too much to list.
+    """
+    if not 1 < len(starts) <= _MOST_STARTS or len(names) > _MOST_INPUTS:
+        return ""
+    rows = np.stack([np.ravel(start).astype(float) for start in starts])
+    low, high = bounds_of(space)
+    width = high - low if len(low) == rows.shape[1] else np.full(rows.shape[1], np.inf)
+    least = np.where(np.isfinite(width) & (width < 1e30), _ALIKE * width, _ALIKE)
+    shown = [i for i in range(rows.shape[1]) if np.ptp(rows[:, i]) > least[i]]
+    if not shown:
+        return ""
+    listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.3g}" for x in rows[:, i]) for i in shown)
+    return f"Observed at the {len(rows)} starts, in the order of the returns shown: {listed}."
+
+
+def describe_parameters(
+    policy: LinearPolicy, *, choices: bool = False, scaled: bool = False, clipped: bool = False
+) -> str:
+    """Say what parameters mean that have the names of `LinearPolicy.names`.
+
+    `choices`: each is the action of one state instead. `clipped`: a wrapper clips an action before
+    it acts and is charged, also where the policy itself does not.
+    """
+    if choices:
+        first = int(getattr(policy.observation_space, "start", 0))
+        return f"Each parameter is the action taken in one state: s{first} that in state {first}."
+    constant = ", plus `action<-bias`" if policy.bias else ""
+    inner = (
+        "the entry `action<-state` of its state"
+        if isinstance(policy.observation_space, spaces.Discrete)
+        else "the sum over all observed numbers of the weight `action<-observation` times the "
+        f"number, {'scaled as said above' if scaled else 'in its own units'}"
+    )
+    if isinstance(policy.action_space, spaces.Discrete):
+        return (
+            f"The policy: each action has a score, {inner}{constant}. The action with the highest "
+            "score is taken, so only differences between scores matter."
+        )
+    end = (
+        "It is clipped to its bounds before the environment sees it: what lies beyond is neither "
+        "done nor charged."
+        if clipped or policy.clips
+        else "It is passed on as it is, also beyond its bounds."
+    )
+    return f"The policy: each action is {inner}{constant}. {end}"

@@ -1,0 +1,1 @@
+"""The numeric prompt of the embedded model and the small network."""

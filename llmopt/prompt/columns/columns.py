@@ -1,0 +1,527 @@
+"""The `columns` prompt: one line for each parameter, continued by one letter.
+
+A line holds one coordinate of the best trials, best first, as letters a to z over the frame of
+`covariance_frame`, behind a letter that says how many parameters there are. One of
+the frame's axes is turned to where the trials get better (`slope_frame`); its line
+begins with a small letter, the others with a capital. The model's probabilities of the next
+letter are where the coordinate is drawn from. Categorical parameters have no line.
+
+For the embedded model an adapter comes with the package that was trained on such lines
+(`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
+them (benchmarks/results/notes.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, ClassVar
+
+import numpy as np
+
+from llmopt.client.base import Message, Request
+from llmopt.client.model_facts import ModelFacts
+from llmopt.history import Trial
+from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.columns.branch import draw_denser
+from llmopt.prompt.columns.frame import (
+    Frame,
+    covariance_frame,
+    share_places,
+    slope_frame,
+    weigh,
+    whole_frame,
+)
+from llmopt.prompt.columns.letters import (
+    LETTERS,
+    WHOLE,
+    WINDOW,
+    RowReader,
+    read_row,
+    row_grammar,
+    row_tokens,
+    write_row,
+)
+from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.prompt.situation import Query, Situation, changed_options, check_counts
+from llmopt.space import Space, Value
+from llmopt.space.branches import filled
+from llmopt.space.dimensions import Categorical
+from llmopt.space.moves import step_lengths
+from llmopt.space.values import ABSENT
+
+ELITES = 20
+"""Trials of a line, as the adapter was trained."""
+
+SPREAD = 2.5
+"""Half of the frame, in standard deviations of the elites."""
+
+LEAST = 1e-4
+"""Least standard deviation of the frame, as a share of a dimension's range."""
+
+LEAST_STEPS = 0.8
+"""The same for a dimension of discrete values, in steps: two to each side stay in reach."""
+
+REGRESSION = 60
+"""How many of the best trials tell the slope."""
+
+WIDEN_AFTER = 120
+"""Complete trials from which on half of the answers are read in a wider frame."""
+
+WIDEST = 0.4
+"""Standard deviation of the widest of these frames, as a share of a range: the mean over the
+continuous dimensions, and the most for each discrete one."""
+
+OPEN = 0.3
+"""Best trials that each choice of a categorical parameter gets in addition to its own."""
+
+EXPLORE = 0.4
+"""Share of points in which a choice is drawn evenly, divided among the categorical parameters: a
+search that found one branch or category good early goes on trying the others."""
+
+EXPLORE_BRANCHES = 2 / 3
+"""Share of points that explore, in a space where points may lack parameters: what a branch is worth
+is not known from the few trials that took it."""
+
+AT_RANDOM = 0.1
+"""Share of points whose numbers are drawn evenly, where a sampler beside the model explores."""
+
+FEWEST_OF_BRANCH = 3
+"""With fewer complete trials of a branch its numbers are drawn evenly."""
+
+FEWEST = 5
+"""With fewer complete trials there are no such lines, which were not trained: the prompt is the
+trials' own rows of letters, worst first."""
+
+MOST_ROWS = 10
+"""Most of these rows."""
+
+MOST_LINES = 20
+"""Most lines of a request: as many parameters as the adapter was trained with."""
+
+LINES_OF_ONE = 8
+"""With more parameters than that, lines for each sample of a request: about a second's work."""
+
+_CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
+_DRAWS = 100  # of choices by their shares, until a point is a new one; then as many even ones
+
+
+@dataclass(repr=False)
+class ColumnsPrompt:
+    """One line for each parameter: its levels in the best trials, best first.
+
+    The request holds the lines in `Request.columns`, for clients that give the probabilities of
+    the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
+    covariance frame. The prompt's length is the number of trials shown times that of parameters;
+    each line is a text of its own to the model. With fewer than `FEWEST` complete trials the
+    model continues rows of letters, one a trial.
+
+    A categorical parameter's choices have no order and no line: they are drawn, with no model,
+    as often as the best trials have them, the better ones weighing more (`weigh`,
+    and `OPEN` for every choice). With categorical parameters alone no model is asked
+    (`Query.drawn`).
+
+    In a space where points may lack parameters the choices are drawn first. The lines are then of
+    the numbers of that branch, in the better half of the trials that took it. Two of three points
+    explore (`EXPLORE_BRANCHES`): their choices are drawn evenly, and their numbers where the good
+    trials of the branch lie denser than its others (`draw_denser`). In a branch of few trials
+    (`FEWEST_OF_BRANCH`, or `FEWEST` for the lines) the numbers are drawn evenly. Where another
+    explores (`Situation.explores`), so are those of one point of ten (`AT_RANDOM`) alone.
+
+    A long search would converge too early: from `widen_after` complete trials on, whoever proposed
+    them, half of the answers are read in the frame widened, by a factor between 1 and the one that
+    makes it as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. A
+    value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
+    100 evaluations this costs more than it gives, in one of 400 it pays (round 13 of
+    benchmarks/results/notes.md).
+
+    With more than `most_lines` parameters only the lines that can still tell most are asked for:
+    the slope's, and those whose letters change most from the best trials to the others;
+    `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are drawn, with no
+    model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
+    costs and gives is in benchmarks/results/README.md, "Many parameters".
+
+    Failed and pruned trials, feedback, notes, pending points and the task's description
+    are not shown. Several objectives and constraints enter through the ranking of
+    `History.ranked`.
+
+    Args:
+        best: How many of the best trials are shown.
+        dither: Place a continuous value at random inside the cell of its letter, by the
+            situation's seed; without it, in the middle. A line that one reply holds twice
+            gives two points.
+        temperature: Sampling temperature.
+        max_tokens: Cap on the answer; ``None`` for the needs of the longest row.
+        max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
+            left out instead.
+        widen_after: See above.
+        most_lines: See above.
+
+    Raises:
+        ValueError: An option is not valid.
+    """
+
+    reads_description: ClassVar[bool] = False
+
+    best: int = ELITES
+    dither: bool = True
+    temperature: float | None = 0.7
+    max_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    widen_after: int | None = WIDEN_AFTER
+    most_lines: int | None = MOST_LINES
+    name: str = field(default="columns", init=False)
+
+    def __post_init__(self) -> None:
+        check_counts(self, best=0, max_tokens=1, max_prompt_tokens=1, widen_after=1, most_lines=1)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
+        return f"{type(self).__name__}({given})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
+        return {"name": self.name, **changed_options(self)}
+
+    def prepare(self, situation: Situation) -> Query:
+        """Make the question for one situation; see `Prompt.prepare`."""
+        if any(ABSENT in trial.values for trial in situation.history.trials):
+            return self._ask_branch(situation)
+        dimensions = situation.space.dimensions
+        numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
+        if not numeric:
+            draw = _reader_of_choices(situation)
+            return Query(Request(messages=()), draw, drawn=True, placed=True)
+        few = len(situation.history.complete) < FEWEST
+        choices = [d.count for d in dimensions if isinstance(d, Categorical)]
+        # Rows of letters hold choices, too, where there is a letter for each.
+        whole = not choices or (few and max(choices) <= LETTERS)
+        part = situation if whole else _part(situation, numeric)
+        query = self._ask_rows(part) if few else self._ask_lines(part)
+        if part is situation:
+            return query
+        shares = _shares(situation)
+
+        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            reading = query.read(text, sample_index, earlier)
+            rng = np.random.default_rng((situation.seed, situation.iteration))
+            rng.random(sample_index * len(shares))  # the draws of the samples before
+            values = dict(zip(numeric, reading.values, strict=True)) | _draw(shares, rng)
+            return replace(reading, values=tuple(values[i] for i in range(len(values))))
+
+        return replace(query, read=read)
+
+    def _ask_branch(self, situation: Situation) -> Query:
+        """Choose a branch, and draw or ask for its numbers, by its trials alone.
+
+        The model is asked by the better half of them, so that a branch is not given up after a few
+        bad points.
+        """
+        shares, now = _shares(situation), situation
+        rng = np.random.default_rng((situation.seed, situation.iteration))
+        explores = situation.explores and rng.random() < EXPLORE_BRANCHES
+        points: list[tuple[Value, ...]] = []
+        for _ in range(situation.samples):
+            point = _draw_branch(now, shares, rng, even=explores)
+            there = [value is not ABSENT for value in point]
+            chosen = [i for i, own in enumerate(there) if own and i not in shares]
+            part = _part(now, chosen, there)
+            count = len(part.history.complete) if chosen else 0
+            asks = not explores and not points and count >= FEWEST
+            if asks and (situation.explores or rng.random() >= AT_RANDOM):
+                own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
+                return _at(point, chosen, own.prepare(part))
+            if situation.explores and count >= FEWEST_OF_BRANCH:
+                denser = draw_denser(part.space, part.history, rng)
+                point = _with(point, chosen, denser or ())
+            points.append(point)
+            now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
+
+        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            return Reading(points[sample_index], "", clipped=False)
+
+        return Query(Request(messages=()), read, drawn=True, placed=True)
+
+    def _ask_rows(self, situation: Situation) -> Query:
+        """Ask for the next of some rows of letters, as long as there are too few for lines."""
+        space = situation.space
+        whole = whole_frame(space, WHOLE, LETTERS)
+        best = situation.history.ranked[:MOST_ROWS]
+
+        def render(k: int, _: object) -> _Lines:
+            frame = _fitted(whole, best[:k], np.full(len(space), LEAST))
+            rows = frame.rows(_shown_points(best[:k], space))[::-1]
+            return _Lines((*map(write_row, rows), ""), range(len(space)), frame)
+
+        _, request, read = self._ask(situation, situation.model, whole, render, len(best), 1.0)
+        return Query(request, read, placed=True)
+
+    def _ask_lines(self, situation: Situation) -> Query:
+        """Ask for one letter after each line."""
+        space, history = situation.space, situation.history
+        # Discrete values are read off the cells, so that all lines are alike.
+        whole = whole_frame(space, WHOLE, 1)
+        best = history.ranked[: self.best]
+
+        def render(k: int, _: object) -> _Lines:
+            elites = best[:k]
+            least = np.full(len(space), LEAST)
+            if elites:
+                # On a logarithmic scale a step is as wide as it is where the best trial lies.
+                steps = step_lengths(space, elites[0].values)
+                least = np.maximum(least, LEAST_STEPS * steps)
+            frame = _fitted(whole, elites, least)
+            leading = None
+            if frame.axes is not None:
+                known = history.ranked[:REGRESSION]
+                frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
+            rows = frame.rows(_shown_points(elites, space))
+            asked = self._asked(np.array(rows), leading, situation.samples)
+            lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
+            return _Lines(tuple(lines), asked, frame)
+
+        # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
+        model = replace(situation.model, context_tokens=None)
+        shown, request, line = self._ask(
+            situation, model, whole, render, len(best), self.temperature
+        )
+        request = replace(request, columns=shown.lines, choices=_CHOICES)
+        after = self.widen_after
+        wide = after is not None and len(history.complete) >= after
+        wide = wide and shown.frame.axes is not None
+        read: Callable[..., Reading] = _widening(line, situation) if wide else line
+        if len(shown.asked) == len(space):
+            return Query(request, read, placed=True)
+
+        def whole_row(text: str, sample_index: int) -> str:
+            """Return the letters of an answer among those of the other parameters, drawn."""
+            cells = len(ascii_lowercase)
+            rng = np.random.default_rng([situation.seed, situation.iteration + sample_index])
+            drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), len(space))
+            row = drawn.round().clip(0, cells - 1).astype(int)
+            row[list(shown.asked)] = read_row(strip_thinking(text), len(shown.asked))
+            return write_row(row.tolist())
+
+        def read_part(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            before = [whole_row(t, i) for i, t in enumerate(earlier)]
+            return read(whole_row(text, sample_index), sample_index, before)
+
+        return Query(request, read_part, placed=True)
+
+    def _ask(
+        self,
+        situation: Situation,
+        model: ModelFacts,
+        whole: Frame,
+        render: Callable[[int, object], _Lines],
+        most: int,
+        temperature: float | None,
+    ) -> tuple[_Lines, Request, RowReader]:
+        """Return the lines of the most trials that fit, the request for them, and its reader."""
+        max_tokens = self.max_tokens or row_tokens(whole.parts)
+        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
+
+        def messages(shown: _Lines) -> tuple[Message, ...]:
+            return (Message("user", "\n".join(shown.lines)),)
+
+        def size(shown: _Lines) -> int:
+            return budget.size(messages(shown), "completion")
+
+        shown = fit(self.name, render, size, budget, most)
+        request = Request(
+            messages=messages(shown),
+            n=situation.samples,
+            style="completion",
+            temperature=temperature,
+            max_tokens=max_tokens,
+            stop=("\n",),
+            seed=situation.seed,
+            grammar=row_grammar([shown.frame.parts[i] for i in shown.asked]),
+        )
+        reject = situation.out_of_range == "reject"
+        return shown, request, RowReader(shown.frame, situation.seed, self.dither, reject)
+
+    def _asked(self, rows: np.ndarray, leading: int | None, samples: int) -> list[int]:
+        """Return the parameters whose lines are asked for, of ``(n_trials, n)`` levels."""
+        n = rows.shape[1]
+        if self.most_lines is None or n <= self.most_lines:
+            return list(range(n))
+        count = min(self.most_lines, LINES_OF_ONE * samples)
+        away = (weigh(len(rows)) - 1 / len(rows)) @ rows
+        trend = np.abs(away) / np.maximum(rows.std(axis=0), 1e-9)
+        if leading is not None:
+            trend[leading] = math.inf
+        return sorted(np.argsort(-trend, kind="stable")[:count].tolist())
+
+
+def _part(
+    situation: Situation, chosen: Sequence[int], there: Sequence[bool] | None = None
+) -> Situation:
+    """Return the situation of the dimensions `chosen` alone, and of the points of one branch.
+
+    `there` says which values a point of the branch has; ``None`` where all have all.
+    """
+    space, history = situation.space, situation.history
+
+    def part(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(values[i] for i in chosen)
+
+    def belongs(values: tuple[Value, ...]) -> bool:
+        pairs = zip(values, there or (), strict=there is not None)
+        return all((value is not ABSENT) == wanted for value, wanted in pairs)
+
+    trials = tuple(replace(t, values=part(t.values)) for t in history.trials if belongs(t.values))
+    pending = tuple(part(values) for values in history.pending if belongs(values))
+    return replace(
+        situation,
+        space=Space({space.names[i]: space.dimensions[i] for i in chosen}),
+        history=replace(history, trials=trials, pending=pending),
+    )
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a request, the parameter of each, and what their letters stand for."""
+
+    lines: tuple[str, ...]
+    asked: Sequence[int]
+    frame: Frame
+
+
+def _shares(situation: Situation) -> dict[int, tuple[tuple[Any, ...], np.ndarray]]:
+    """Return the choices of each categorical position with their ``(n_choices,)`` shares."""
+    best = situation.history.ranked[:ELITES]
+    dimensions = situation.space.dimensions
+    chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
+    even = EXPLORE / max(1, sum(len(d.choices) > 1 for d in chosen.values()))
+    shares = {}
+    for i, dimension in chosen.items():
+        count = len(dimension.choices)
+        having = [t for t in best if t.values[i] is not ABSENT]
+        indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
+        weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
+        shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
+    return shares
+
+
+def _draw(
+    shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]],
+    rng: np.random.Generator,
+    *,
+    even: bool = False,
+) -> dict[int, Value]:
+    """Draw a choice for each categorical position, by the shares or each as likely."""
+    return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares.items()}
+
+
+def _draw_branch(
+    situation: Situation,
+    shares: dict[int, tuple[tuple[Any, ...], np.ndarray]],
+    rng: np.random.Generator,
+    *,
+    even: bool,
+) -> tuple[Value, ...]:
+    """Return a new point with choices as `_draw` gives them, and evenly drawn numbers."""
+    space, history = situation.space, situation.history
+    tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
+    for _ in range(_DRAWS):
+        drawn = _draw(shares, rng, even=even)
+        whole = filled(space, space.sample(rng), rng)
+        point = space.conform(_with(whole, list(drawn), list(drawn.values())))
+        if situation.noisy or space.key(point) not in tried:
+            break
+    return point
+
+
+def _with(
+    point: Sequence[Value], places: Sequence[int], values: Sequence[Value]
+) -> tuple[Value, ...]:
+    """Return a point with other values at some places."""
+    return tuple((dict(enumerate(point)) | dict(zip(places, values, strict=False))).values())
+
+
+def _at(point: Sequence[Value], chosen: Sequence[int], query: Query) -> Query:
+    """Return a question for the values of a point at some places as one for the whole point."""
+
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        reading = query.read(text, sample_index, earlier)
+        return replace(reading, values=_with(point, chosen, reading.values))
+
+    return replace(query, read=read)
+
+
+def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
+    """Return what draws points of choices alone, whatever the text, but none that was tried."""
+    space, history, shares = situation.space, situation.history, _shares(situation)
+    known = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
+
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rng, tried = np.random.default_rng((situation.seed, situation.iteration)), set(known)
+        for _ in range(sample_index + 1):
+            for k in range(2 * _DRAWS):
+                values = tuple(_draw(shares, rng, even=k >= _DRAWS).values())
+                if situation.noisy or space.key(values) not in tried:
+                    break
+            tried.add(space.key(values))
+        return Reading(values, "", clipped=False)
+
+    return read
+
+
+def _widening(reader: RowReader, situation: Situation) -> Callable[..., Reading]:
+    """Return what reads every second answer of a request in a wider frame."""
+    frame = reader.frame
+    assert frame.axes is not None
+    dimensions = [situation.space.dimensions[i] for i in frame.continuous]
+    discrete = np.array([d.count < math.inf for d in dimensions])
+    deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
+    # The frame of a discrete value spans some steps at least, which says nothing of the rest.
+    counted = deviations if discrete.all() else deviations[~discrete]
+    room = max(math.log(WIDEST / counted.mean()), 0.0)  # the logarithm of the largest factor
+    most = np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf)
+    # Where the number of samples is odd, the seed decides which answers these are.
+    first = situation.samples % 2 == 0 or situation.seed % 2 == 0
+
+    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        if (sample_index % 2 == 0) != first:
+            return reader(text, sample_index, earlier)
+        seed = [reader.seed, situation.iteration + sample_index]
+        share = np.random.default_rng(seed).random()
+        wider = frame.widened(np.minimum(math.exp(share * room), most))
+        return reader.read(text, earlier, wider)
+
+    return read
+
+
+def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
+    """Return the line of one parameter: the letter of their number `n`, and its levels.
+
+    The first letter is small where its axis is the slope (`slope_frame`).
+    """
+    head = ascii_uppercase[min(n, len(ascii_uppercase)) - 1]
+    return " ".join([head.lower() if leading else head, *(ascii_lowercase[k] for k in levels)])
+
+
+def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
+    """Return the places of trials, given best first; equals share their mean place."""
+    return share_places([(t.rewards, t.constraint_violation) for t in ranked])
+
+
+def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
+    """Return the ``(len(trials), n)`` encoded coordinates of trials."""
+    return np.array([space.encode(t.values) for t in trials], dtype=float)
+
+
+def _fitted(whole: Frame, elites: Sequence[Trial], least: np.ndarray) -> Frame:
+    """Return the frame of some trials, given best first; of fewer than two the whole one."""
+    if len(elites) < 2:
+        return whole
+    units = encode_trials(elites, whole.space)
+    return covariance_frame(whole, units, *WINDOW, SPREAD, least)
+
+
+def _shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
+    """Return the points of trials; with none, the middle of the space shows a line's form."""
+    return [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]

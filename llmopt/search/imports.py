@@ -1,0 +1,360 @@
+"""Trials of an earlier search, read from a storage file, an Optuna study or a table.
+
+What each row became is reported: a reward counts for the point that it was measured at, so that a
+row whose point is not one of the space is refused, unless the caller says how to change it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llmopt.errors import LLMOptError, ParameterError, StorageError, did_you_mean
+from llmopt.history import Direction, Trial
+from llmopt.search.eventlog import read_events
+from llmopt.search.events import Told
+from llmopt.search.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
+from llmopt.search.resume import start_of, stored_trials
+from llmopt.space import Categorical, Space, Value
+from llmopt.util.files import open_file, read_text
+from llmopt.util.text import short
+
+Outcome = Literal["taken", "changed", "known", "refused"]
+_SHOWN = 20
+_PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
+_ATTRIBUTE = "user_attrs_"  # of a user attribute's column in tables of Optuna
+_WORDS = ("feedback", "stderr", "constraint_violation", "samples")
+_SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
+_STATES = ("complete", "failed", "fail", "pruned")  # ours, and those that Optuna has besides
+_OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True)
+class ImportedRow:
+    """What became of one row."""
+
+    number: int  # from 1
+    outcome: Outcome  # "changed" where its point was moved or filled in, "known" if here already
+    reason: str = ""  # what was changed, or why it was refused
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What became of the rows of a source."""
+
+    source: str  # its name
+    rows: tuple[ImportedRow, ...]
+    notes: tuple[str, ...] = ()  # what holds for all rows
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows had each outcome."""
+        return dict(Counter(row.outcome for row in self.rows))
+
+    @property
+    def taken(self) -> int:
+        """How many trials the search has more."""
+        return sum(row.outcome in ("taken", "changed") for row in self.rows)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {outcome}" for outcome, n in self.counts.items()) or "none"
+        told = [row for row in self.rows if row.reason]
+        lines = [f"row {row.number} {row.outcome}: {row.reason}" for row in told[:_SHOWN]]
+        if len(told) > _SHOWN:
+            lines.append(f"and {len(told) - _SHOWN} more")
+        return "\n".join([f"trials of {self.source}: {counts}", *self.notes, *lines])
+
+
+@dataclass
+class Row:
+    """One trial of a source: its parameters by name, and what `tell` takes."""
+
+    params: dict[str, Any]  # texts where the source is a text
+    reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
+    words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
+    trouble: str = ""  # why it is no trial, if it is none
+
+
+@dataclass
+class Source:
+    """Trials to import."""
+
+    title: str  # for messages
+    rows: list[Row]
+    directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
+    task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
+    table: bool = False  # whether columns that are no parameters may be left out
+    names: Collection[str] = ()  # of its parameters and columns, for `names=`
+
+
+def read_source(
+    source: Any, directions: tuple[Direction, ...], rewards: Mapping[str, str]
+) -> Source:
+    """Read trials of the same direction; `rewards` is what `Importer` says."""
+    found = _read_source(source, len(directions), rewards)
+    if found.directions is not None and found.directions != directions:
+        raise ParameterError(
+            f"{found.title} is of a search with direction {found.directions}, and this one "
+            f"has {directions}: their rewards do not compare"
+        )
+    return found
+
+
+def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> Source:
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if path.suffix == ".csv":
+            cells = list(csv.DictReader(io.StringIO(read_text(path))))
+            return _of_table(str(path), cells, objectives, rewards)
+        if "://" in str(source) or _is_sqlite(path):
+            shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
+            raise StorageError(
+                f"got {shown}: expected a storage file of llmopt. For an Optuna study, load it: "
+                "import_trials(optuna.load_study(study_name=NAME, storage=ADDRESS)), with "
+                "ADDRESS such as 'sqlite:///study.db'"
+            )
+        return _of_storage(path)
+    source = getattr(source, "optimizer", source)  # a result, or a PolicySearch
+    if hasattr(source, "trials") and hasattr(source, "space"):
+        rows = [_of_trial(t, source.space) for t in source.trials]
+        task, names = source._options.task, source.space.names
+        return Source("the search", rows, source.directions, task, names=names)
+    if hasattr(source, "trials") and hasattr(source, "directions"):
+        return _of_study(source)
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):
+        source = source.to_dict("records")
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
+        table = list(source)
+        if all(isinstance(row, Mapping) for row in table):
+            return _of_table("the table", table, objectives, rewards)
+    raise TypeError(
+        f"got a {type(source).__name__}: expected the path of a storage file or a CSV file, an "
+        "Optuna study, a search, a DataFrame, or a list of dictionaries such as "
+        '{"x": 0.5, "reward": 1.0}'
+    )
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with open_file(path) as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False  # reading it as a storage file says why
+
+
+def _of_storage(path: Path) -> Source:
+    events = list(read_events(path))
+    start = start_of(events, path)
+    space, trials = stored_trials(events, path)
+    rows = [_of_trial(trial, space) for trial in trials]
+    task = start["options"].get("task")
+    return Source(str(path), rows, tuple(start["directions"]), task, names=space.names)
+
+
+def _of_trial(trial: Trial, space: Space) -> Row:
+    words: dict[str, Any] = {"feedback": trial.feedback, "stderr": trial.stderr}
+    words["samples"] = trial.samples
+    broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
+    words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
+    return Row(dict(zip(space.names, trial.values, strict=True)), trial.reward, words)
+
+
+def _of_study(study: Any) -> Source:
+    rows = []
+    for trial in study.trials:
+        state = trial.state.name
+        if state in ("COMPLETE", "FAIL", "PRUNED"):
+            values: Any = tuple(trial.values) if state == "COMPLETE" else None
+            words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
+            words["constraint_violation"] = violation_of(violated(trial))
+            reward = values[0] if values and len(values) == 1 else values
+            rows.append(Row(dict(trial.params), reward, words))
+    directions = tuple(direction.name.lower() for direction in study.directions)
+    names = {name for trial in study.trials for name in trial.params}
+    return Source(f"the study {study.study_name!r}", rows, directions, names=names)
+
+
+def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
+    """Return what the objective left about an Optuna trial, as arguments of `tell`."""
+    remarks = [state, *map(text_of, told_of(attributes, "feedback"))]
+    words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr_of(attributes)}
+    return {name: value for name, value in words.items() if value not in ("", None)}
+
+
+def _of_table(
+    title: str, table: Sequence[Mapping[Any, Any]], objectives: int, rewards: Mapping[str, str]
+) -> Source:
+    columns = {str(name) for row in table for name in row}
+    names = columns | {name.removeprefix(_PREFIX) for name in columns}
+    rows = [_of_row(row, objectives, rewards) for row in table]
+    return Source(title, rows, table=True, names=names)
+
+
+def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str]) -> Row:
+    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
+    row = {rewards.get(str(name), str(name)): value for name, value in row.items()}
+    cells = {name: value for name, value in row.items() if not _is_missing(value)}
+    reward, trouble = None, ""
+    state = str(cells.get("state", "complete")).lower()
+    columns = [name for name in ("reward", "value") if name in row][:1]
+    for start in ("reward_", "values_") if objectives > 1 else ():
+        several = [f"{start}{i}" for i in range(objectives)]
+        columns = several if all(name in row for name in several) else columns
+    found = [cells.pop(name, None) for name in columns]
+    if state == "complete" and not any(value is None for value in found):
+        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
+    if state not in _STATES:
+        trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
+    elif not columns and state == "complete":
+        wanted = "reward" if objectives == 1 else "reward_0"
+        trouble = f"no reward found; name the column with names={{COLUMN: {wanted!r}}}"
+    attributes = {k.removeprefix(_ATTRIBUTE): v for k, v in cells.items() if _ATTRIBUTE in k}
+    for name in (f"{prefix}stderr" for prefix in ("", PREFIX)):
+        attributes[name] = _as_number(attributes.get(name))
+    words = _words_of(attributes)
+    words.update({name: cells.pop(name) for name in _WORDS if name in cells})
+    for name in ("stderr", "constraint_violation"):
+        if name in words:
+            words[name] = _as_number(words[name])
+    prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
+    return Row(prefixed or cells, _as_number(reward), words, trouble)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _as_number(value: Any) -> Any:
+    """Return a text as the number that it is, and all else as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+class Importer:
+    """Brings the rows of a source into a space, with the options of `LLMOptimizer.import_trials`.
+
+    Its `rewards` is the part of `names` that says what columns of rewards are called.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        names: Mapping[str, str | None] | None,
+        fill: Mapping[str, Any] | None,
+        out_of_range: Literal["reject", "clip"],
+        objectives: int,
+    ) -> None:
+        self._space, self._names, self._fill = space, dict(names or {}), dict(fill or {})
+        self._clips = out_of_range == "clip"
+        columns = ["reward"] if objectives == 1 else [f"reward_{i}" for i in range(objectives)]
+        columns = [name for name in columns if name not in space.names]
+        self.rewards = {old: new for old, new in self._names.items() if new in columns}
+        named = [new for old, new in self._names.items() if old not in self.rewards]
+        wrong = [n for n in (*named, *self._fill) if n not in (None, *space.names)]
+        if wrong:
+            raise ParameterError(
+                f"{wrong[0]!r} is no parameter of the space: expected names of "
+                f"{', '.join(space.names[:10])}"
+            )
+
+    def read(
+        self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
+    ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
+        """Return what is to be recorded, checked as `tell` does, and what became of each row.
+
+        Each trial that the search has makes one equal row a known one.
+        """
+        unknown = [name for name in self._names if name not in source.names]
+        if unknown and source.rows:
+            raise ParameterError(
+                f"names={{{unknown[0]!r}: ...}}: {source.title} has no such parameter or column; "
+                f"{did_you_mean(unknown[0], source.names)}"
+            )
+        known = Counter((self._space.key(t.values), t.rewards) for t in trials)
+        told: list[Told] = []
+        rows = []
+        for number, row in enumerate(source.rows, start=1):
+            try:
+                if row.trouble:
+                    raise ParameterError(row.trouble)
+                values, changed = self.values_of(row, source.table)
+                one = check(self._space.unflatten(values), row.reward, **row.words)
+            except (LLMOptError, TypeError) as error:
+                rows.append(ImportedRow(number, "refused", str(error)))
+                continue
+            key = self._space.key(one.values), one.rewards
+            known[key] -= 1
+            if known[key] >= 0:
+                rows.append(ImportedRow(number, "known"))
+                continue
+            told.append(one)
+            rows.append(ImportedRow(number, "changed" if changed else "taken", ", ".join(changed)))
+        return told, tuple(rows)
+
+    def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
+        """Return a row's point, and what had to be changed."""
+        given = {self._names.get(name, name): value for name, value in row.params.items()}
+        given.pop(None, None)
+        others = [name for name in given if name not in self._space.names]
+        if others and not table:
+            raise ParameterError(
+                f"{others[0]!r} is no parameter of the space: map it with names=, to None if the "
+                "reward does not depend on it"
+            )
+        values, changed = [], []
+        for index, name in enumerate(self._space.names):
+            if name not in given:
+                if name not in self._fill:
+                    raise ParameterError(f"no value for {name!r}: give one for all with fill=")
+                changed.append(f"{name} = {short(self._fill[name])} was filled in")
+            value = given.get(name, self._fill.get(name))
+            values.append(self._value(index, value, changed))
+        return self._space.check(values), changed
+
+    def _value(self, index: int, value: Any, changed: list[str]) -> Value:
+        dimension, name = self._space.dimensions[index], self._space.names[index]
+        if isinstance(value, str) and not (
+            isinstance(dimension, Categorical) and value in dimension.choices
+        ):
+            value = self._space.parse_value(index, value)
+        try:
+            return dimension.check(value)
+        except ParameterError as error:
+            if isinstance(dimension, Categorical) or isinstance(value, (bool, str)):
+                raise ParameterError(f"{name}: {error}") from error
+            try:
+                inside = dimension.low <= value <= dimension.high
+                moved = dimension.clip(value)
+            except (TypeError, LLMOptError):
+                raise ParameterError(f"{name}: {error}") from error
+            if not inside and not self._clips:
+                raise ParameterError(
+                    f"{name} = {short(value)} is outside [{dimension.low:g}, {dimension.high:g}]: "
+                    "widen the space, or say out_of_range='clip'"
+                ) from error
+            changed.append(f"{name} {value:g} -> {moved:g}")
+            return moved
+
+
+def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
+    """Say what holds for all rows of a source."""
+    notes = []
+    if source.task is not None and source.task != (task or {}):
+        notes.append(
+            f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "
+            "whether they can be compared is for you to say"
+        )
+    if source.table:
+        names = dict.fromkeys(name for row in source.rows for name in row.params)
+        left = [n for n in names if n not in (*space.names, *_OTHERS)]
+        if left:
+            notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
+    return tuple(notes)

@@ -1,0 +1,111 @@
+"""What the trials of an Optuna study say, for the adapter and `import_trials`, without Optuna."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmopt.util.arguments import finite
+from llmopt.util.text import clean, cut, describe_curve
+
+MOST_TEXT = 20_000  # characters of one text out of a storage
+_MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
+_LONG = 10.0  # seconds of a trial that are worth a word
+PREFIX = "llmopt:"
+"""Of our attributes of a trial."""
+
+WAITED = PREFIX + "waited"
+"""System attribute of a trial: the seconds that it waited for its parameters."""
+
+
+def text_of(value: Any, most: int = MOST_TEXT) -> str:
+    """Return what a storage holds as text, cut and clean; ``""`` for what has no JSON form."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            return ""
+    return cut(clean(value), most)
+
+
+def number_of(value: Any) -> float | None:
+    """Return what a storage holds as a finite number, or ``None`` if it is none."""
+    return None if isinstance(value, bool) else finite(value)
+
+
+def amount_of(value: Any) -> float:
+    """Return what a storage holds as a finite number of at least 0; else 0."""
+    return max(number_of(value) or 0.0, 0.0)
+
+
+def note_of(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return one fact out of a trial's user attributes, or ``None``; its parts put together."""
+    value = attributes.get(PREFIX + name)
+    if isinstance(value, str):
+        value += "".join(numbered(attributes, f"{PREFIX}{name}:{{}}", 1))
+    return value
+
+
+def told_of(attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """Return what the objective left under a name, with and without our prefix."""
+    found = [attributes.get(name), note_of(attributes, name)]
+    return [value for value in found if value is not None]
+
+
+def stderr_of(attributes: Mapping[str, Any]) -> float | None:
+    """Return the standard error that the objective left, if it is one."""
+    numbers = [number_of(value) for value in told_of(attributes, "stderr")]
+    return next((n for n in numbers if n is not None and n >= 0), None)
+
+
+def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
+    """Yield the parts of a long text, each under a number of its own."""
+    length = 0
+    for i in itertools.count(start):
+        part = attrs.get(key.format(i))
+        if not isinstance(part, str) or length > _MOST_CHUNKS:
+            return
+        length += len(part)
+        yield part
+
+
+def curve_of(trial: Any, direction: str) -> str:
+    """Return in one line what a trial reported, thinned; see `describe_curve`."""
+    values = ((step, number_of(value)) for step, value in sorted(trial.intermediate_values.items()))
+    curve = ((step, math.nan if value is None else value) for step, value in values)
+    return describe_curve(curve, direction)
+
+
+def duration_of(trial: Any) -> str:
+    """Say how long a trial took without its proposal, where that is long enough to tell."""
+    try:
+        seconds = trial.duration.total_seconds() if trial.duration else 0.0
+    except TypeError:  # its clocks stand in different zones
+        return ""
+    seconds -= number_of(trial.system_attrs.get(WAITED)) or 0.0
+    return f"took {float(f'{seconds:.2g}'):.0f} s" if seconds >= _LONG else ""
+
+
+def violated(trial: Any) -> dict[str, float]:
+    """Return a trial's constraint values above 0, by name."""
+    try:
+        found = getattr(trial, "constraints", None)
+    except (TypeError, ValueError, AttributeError):
+        return {}  # others wrote them in a form that Optuna does not read
+    if found is None:  # before Optuna 5, where samplers kept them in a system attribute
+        listed = trial.system_attrs.get("constraints")
+        listed = listed if isinstance(listed, (list, tuple)) else ()
+        found = {str(i): c for i, c in enumerate(listed)}
+    numbers = (int, float)  # NaN and infinity stay as they are: both are violations
+    values = {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}
+    return {name: c for name, c in values.items() if not c <= 0}
+
+
+def violation_of(violated: Mapping[str, float]) -> float:
+    """Return the sum of a trial's constraint values above 0."""
+    return sum(math.inf if c != c else c for c in violated.values())

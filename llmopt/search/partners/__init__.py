@@ -1,0 +1,1 @@
+"""Optimizers that propose points beside the model, or in its place."""

@@ -1,0 +1,33 @@
+"""The small network as a partner: it draws points around the best ones, whoever proposed them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numpy.random import Generator
+
+from llmopt.client.local.network import NetworkClient
+from llmopt.history import History, Proposal, Source
+from llmopt.search.emitter import ModelEmitter, Taken
+from llmopt.space import Space
+
+
+class NetworkEmitter:
+    """Asks the small network with the prompt `columns`, on an account of its own."""
+
+    source: Source = "network"
+
+    def __init__(self) -> None:
+        self._network = ModelEmitter(NetworkClient(), "columns")
+
+    def propose(
+        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
+    ) -> list[Proposal]:
+        """Return at most `n` new points with source ``"network"``: see `PartnerEmitter.propose`."""
+        with self._network.meter.asking():  # points that it lacks are left out, without a warning
+            found = self._network.propose(space, history, rng, n, taken=taken)
+        return [
+            replace(p, source=self.source, explanation="", seconds=0.0)
+            for p in found
+            if p.source != "fallback"
+        ]

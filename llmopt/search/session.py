@@ -1,0 +1,366 @@
+"""A search as it stands: its trials, what was spent, and the file that holds all of it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from llmopt._version import __version__
+from llmopt.client.base import client_name
+from llmopt.compute.blocks import let_compute
+from llmopt.errors import NoTrialsError, StorageError
+from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.prompt import Prompt
+from llmopt.prompt.evidence import Evidence
+from llmopt.search.async_asks import Joiner
+from llmopt.search.emitter import ModelEmitter
+from llmopt.search.eventlog import Event, line_of
+from llmopt.search.events import Queued
+from llmopt.search.meter import Meter
+from llmopt.search.options import SearchOptions
+from llmopt.search.partners.cma import several_objectives
+from llmopt.search.partners.refine import Finish, RefineEmitter, can_finish, finish_of
+from llmopt.search.partners.scheduler import Scheduler, make_scheduler
+from llmopt.search.resume import FORMAT, check_same, replay, start_of
+from llmopt.search.state import SearchState
+from llmopt.search.storage import StoredSearch, as_written
+from llmopt.search.views import TrialList, dataframe, plot, search_html
+from llmopt.space import Space
+from llmopt.trackers.callback import Bell, Search
+from llmopt.util.arguments import MOST_SEED, whole_number
+from llmopt.util.files import write_bytes_atomically
+from llmopt.util.threads import Lock
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+logger = logging.getLogger(__name__)
+
+Point = tuple[Any, ...]
+
+
+class OptimizerBase(StoredSearch, Generic[Params]):
+    """What `LLMOptimizer` knows and keeps; its asks and tells make the events."""
+
+    space: Space
+    _state: SearchState
+
+    def __init__(
+        self,
+        space: Space,
+        directions: tuple[Direction, ...],
+        seed: int,
+        seed_given: bool,
+        model: ModelEmitter,
+        options: SearchOptions,
+        warmup: tuple[Point, ...] | None,
+        start: list[tuple[str, Point]],
+    ) -> None:
+        self.space, self.directions, self.seed = space, directions, seed
+        self.batch_size = options.batch_size
+        self._options, self._warmup_points, self._start = options, warmup, start
+        self._n_warmup = model.start_up() if options.warmup == "auto" else len(warmup or ())
+        if isinstance(options.warmup, int):
+            self._n_warmup = options.warmup
+        self._state = self._new_state()
+        self._use(self._make_emitter(let_compute(model)))
+        self._finisher: RefineEmitter | None = None
+        self._checked = self._told_twice = False
+        self._changing = Lock()  # held briefly: tell never waits for a model
+        self._merged = Merged(space.key)
+        self._joiner = Joiner()
+        self._bell: Bell | None = None
+        if options.storage is not None:
+            self._attach(options.storage, options.durable, partial(self._resume, seed_given))
+        if options.callbacks:
+            self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
+
+    def _new_state(self) -> SearchState:
+        state = SearchState(self.space, self.directions, self.seed)
+        for words, values in self._start:
+            state.apply(Queued(values, words))
+        return state
+
+    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
+        given = self._options
+        emitter = make_scheduler(given.partner, model, self.seed, given.requests, self.space)
+        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
+            raise ValueError(several_objectives(len(self.directions)))
+        return emitter
+
+    def _use(self, emitter: ModelEmitter | Scheduler) -> None:
+        self._emitter = emitter
+        self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
+        self._meter: Meter = self._model.meter
+
+    def _finish(self) -> bool:
+        """Let small changes of the best point go on from here; return whether they begin now."""
+        if self._finisher is None and can_finish(self.space, self.history):
+            self._finisher = RefineEmitter(ends=True)
+            return True
+        return False
+
+    # -- results --------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt in use."""
+        return self._model.prompt
+
+    @property
+    def imported(self) -> frozenset[int]:
+        """Numbers of the trials that were imported, from 0."""
+        with self._changing:
+            return frozenset(t.number for t in self._state.trials if t.kind == "imported")
+
+    @property
+    def history(self) -> History:
+        """The trials, and the points handed out or queued, as an immutable snapshot.
+
+        With ``noisy=True``, and where finalists were measured again, a point that was measured
+        repeatedly is one trial with the mean.
+        """
+        with self._changing:
+            return self._history()
+
+    def _history(self) -> History:
+        history = self._state.history()
+        again = self._model.options.noisy or self._state.measured_again
+        return self._merged.of(history) if again else history
+
+    @property
+    def trials(self) -> list[Trial[Params]]:
+        """All trials in the order of telling (a copy)."""
+        with self._changing:
+            return TrialList(self._state.trials)
+
+    @property
+    def total(self) -> int | None:
+        """Proposals planned in all, as the prompt says it; it may be changed during a search.
+
+        Raises:
+            ValueError: It is set to no whole number above 0.
+        """
+        return self._model.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        self._model.total = None if value is None else whole_number("total", value, 1)
+
+    @property
+    def pending(self) -> list[Proposal]:
+        """The points handed out and not told yet, oldest first (a copy).
+
+        After a resume these are the points whose evaluation was cut off: evaluate them
+        (``optimizer.space.unflatten(p.values)``) before asking for more.
+        """
+        with self._changing:
+            return list(self._state.pending)
+
+    @property
+    def best(self) -> Trial[Params]:
+        """The best trial so far; the first of equals.
+
+        With several objectives one of the Pareto front (see ``history.pareto_front``). With
+        ``noisy=True`` no lucky value: see `recommend`.
+
+        Raises:
+            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
+        """
+        history = self.history
+        if history.best is None:
+            raise NoTrialsError(why_no_best(history.trials))
+        return history.best
+
+    def recommend(self) -> Params:
+        """Return the parameters to keep: those of `best`.
+
+        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
+        the errors that were told and by how far repeated measurements of one point lie apart.
+        Tell a point again to measure it better.
+
+        Raises:
+            NoTrialsError: There is no complete trial yet.
+        """
+        return self.best.params
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a pandas table, a row for each.
+
+        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
+        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
+        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
+        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return dataframe(self.trials, self.space.names, len(self.directions))
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the reward of each trial, in the colour of its source, and the best so far.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+
+        Returns:
+            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has several objectives.
+        """
+        return plot(self.history, ax)
+
+    @property
+    def finish(self) -> Finish | None:
+        """What small changes of the best point brought after the model had ended the search."""
+        return finish_of(self.trials, self.directions[0])
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.space)} parameters, "
+            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
+            f"{len(self._state.trials)} trials)"
+        )
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        best, usage = self.history.best, self.usage
+        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
+        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+            ("model", client_name(self.client)),
+            ("prompt", self.prompt.name),
+            ("trials", len(self.trials)),
+            ("points handed out", points),
+            ("requests", usage.requests),
+            ("cost", cost),
+        ]
+
+    def _repr_html_(self) -> str:
+        return search_html(type(self).__name__, self._facts(), self.trials)
+
+    # -- storage --------------------------------------------------------------------------
+
+    def _check_ready(self) -> None:
+        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
+        if not self._checked:
+            if self._model.options.on_error == "raise":
+                self.limits.check(Usage())  # a cap of 0
+            self._meter.check_ready(self._log)
+            self._checked = True
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole state to a file, replacing it in one step.
+
+        Args:
+            path: The file. `load` reads it, and so does ``storage=``.
+
+        Raises:
+            StorageError: The file cannot be written; an older one is left as it was.
+        """
+        path = Path(path)
+        if self._log is not None and self._log.is_at(path):
+            raise StorageError(
+                f"{path} is the storage of this optimizer and already holds all of its state: "
+                "save to another path"
+            )
+        with self._meter.lock, self._changing:
+            snapshot = self._state.snapshot(self._meter.books)
+        lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
+        write_bytes_atomically(path, lines, durable=True)
+
+    def close(self) -> None:
+        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        if self._bell is not None:
+            self._bell.end()
+        super().close()
+        if self._model.calculator is not None:
+            self._model.calculator.close()
+        conclude = getattr(self._model.client, "conclude", None)
+        history = self.history
+        if conclude is not None and history.trials:
+            shown = Evidence(history, self.space, self.space.names, history.trials)
+            conclude(f"The latest: {shown.latest()}\nBest first: {shown.ranking()}\n")
+
+    def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
+        start = start_of(events, path)
+        with as_written(path, 1, start):
+            if self._options.warmup == "auto" and start["options"]["warmup_points"] is None:
+                # Nobody gave a number: it followed from how many points were planned then.
+                self._n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
+            check_same(start, self._start_event(), path, seed_given=seed_given)
+            self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
+        self._use(self._make_emitter(self._model))
+        self._state = self._new_state()
+        replay(events, self._state, self._meter, path)
+
+    def _start_event(self) -> Event:
+        """Return the first line of a storage file: what the search is."""
+        points, encode = self._warmup_points, self.space.to_json_values
+        now = vars(self._options) | vars(self._model.options) | vars(self.limits)
+        now |= {"warmup": self._n_warmup, "batch_size": self.batch_size}
+        now["start"] = [[words, encode(values)] for words, values in self._start]
+        options = {"warmup_points": None if points is None else list(map(encode, points))}
+        for each in fields(SearchOptions):
+            stored, value = each.metadata.get("stored"), now[each.name]
+            rare = value in (None, False, [], each.default)  # it says nothing
+            if stored == "always" or (stored and not rare):
+                options[each.name] = value
+        return {
+            "event": "start",
+            "format": FORMAT,
+            "llmopt": __version__,
+            "space": self.space.to_dict(),
+            "directions": list(self.directions),
+            "prompt": self.prompt.to_dict(),
+            "client": client_name(self.client),
+            "seed": self.seed,
+            "options": options,
+        }
+
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        start = self._start_event()
+        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
+        settings |= {"prompt": self.prompt.name, **start["options"]}
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._meter.lock, self._changing:
+            # The file stays with the original; two writers would tear it.
+            return {
+                **self.__dict__,
+                "_log": None,
+                "_bell": None,
+                "_stored_in": self._log and str(self._log.path),
+                "_changing": Lock(),
+                "_joiner": Joiner(),
+                "_state": copy.deepcopy(self._state),
+                "_emitter": copy.copy(self._emitter),
+                "_finisher": copy.copy(self._finisher),
+                "_merged": copy.copy(self._merged),
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("_stored_in", None)
+        self.__dict__.update(state)
+        self._use(self._emitter)  # a copy has its own account
+        if path is not None:
+            logger.warning(
+                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
+                "its results to the original",
+                path,
+            )

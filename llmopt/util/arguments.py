@@ -1,0 +1,165 @@
+"""Checks of what a caller passed: got, expected."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from llmopt.errors import did_you_mean
+from llmopt.util.text import short
+
+_MOST_SOURCE = 20_000  # characters of a function's source that is sent
+
+MOST_AT_ONCE = 1000
+"""Points, answers or repairs of one call: with more it would go on for hours."""
+
+MOST_POINTS = 100_000
+"""Points of one call that draws them without a model."""
+
+# What an argument holds, and its names in the entry points of this library and of others.
+_SAME = (
+    ("start-up trials are counted by", ("n_startup_trials", "warmup", "n_initial_points")),
+    ("trials are counted by", ("n_trials", "total", "evaluations", "max_evals", "n_calls")),
+    ("the seed is", ("seed", "random_state")),
+)
+
+MOST_SEED = 2**128 - 1
+MOST_COUNT = 2**63 - 1
+"""So that it fits into a machine's integer."""
+
+
+def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> int:
+    """Return an argument's value as an ``int``."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:
+        bounded = most < MOST_COUNT or (whole and value > most)
+        span = f"from {least} to {most:,}" if bounded else f"of at least {least}"
+        raise ValueError(f"{name}={short(value)}: expected a whole number {span}")
+    return int(value)
+
+
+def seed_or_fresh(seed: Any) -> int:
+    """Return a caller's seed, or a fresh one for ``None``."""
+    if seed is not None:
+        return whole_number("seed", seed, 0, MOST_SEED)
+    return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
+
+
+def whole_or_auto(
+    name: str, value: Any, least: int, most: int = MOST_COUNT
+) -> int | Literal["auto"]:
+    """Return a whole number as an ``int``, or ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    try:
+        return whole_number(name, value, least, most)
+    except ValueError as error:
+        raise ValueError(f"{error}, or 'auto'") from None
+
+
+def number(name: str, value: Any, least: float = -math.inf) -> float:
+    """Return a value, of a file say, as a finite ``float``."""
+    real = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+    if not real or not max(least, -sys.float_info.max) <= value <= sys.float_info.max:
+        span = f" of at least {least:g}" if math.isfinite(least) else ""
+        raise ValueError(f"{name}={short(value)}: expected a finite number{span}")
+    return float(value)
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number as a float; ``None`` for whatever else there is."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.ravel()[0]
+    if isinstance(value, np.complexfloating) or not isinstance(
+        value, bool | int | float | np.number | np.bool_
+    ):
+        return None
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):  # a whole number of 400 digits, a duration
+        return None
+    return number if math.isfinite(number) else None
+
+
+def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
+    """Raise unless an argument has one of the values that it may have."""
+    if value not in valid:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+
+
+def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Raise a `TypeError` if a call was given an argument by a name that it does not have."""
+    names = list(valid)
+    for name in given:
+        if name not in names:
+            call = call if call.endswith(")") else f"{call}()"
+            remedy = _called_here(name, names) or did_you_mean(name, names)
+            raise TypeError(f"{call} has no argument {name!r}; {remedy}")
+
+
+def _called_here(name: str, valid: Sequence[str]) -> str:
+    """Say which name an argument has here that has another one elsewhere."""
+    for about, same in _SAME:
+        here = next((n for n in same if n in valid), None)
+        if name in same and here:
+            return f"here {about} {here!r}"
+    return ""
+
+
+def describe(description: str | Callable[..., Any]) -> str:
+    """Return a description in words: the text itself, or the source of a function.
+
+    Args:
+        description: The task in words; or the objective, whose source (with its docstring)
+            the model is then shown. A lambda, a ``functools.partial``, a method or an object
+            with ``__call__`` may be given. Of bound arguments the names are shown, never
+            the values.
+
+    Raises:
+        ValueError: It is neither, or its source cannot be had.
+    """
+    if isinstance(description, str):
+        return description
+    if not callable(description):
+        raise ValueError(
+            f"description={short(description)}: expected a string, or the objective function, "
+            "whose source the model is then shown"
+        )
+    function: Any = description
+    bound: list[str] = []
+    while isinstance(function, functools.partial):
+        positional = list(_parameter_names(function.func))[: len(function.args)]
+        bound = [*positional, *function.keywords, *bound]
+        function = function.func
+    if not (inspect.isroutine(function) or inspect.isclass(function)):
+        function = type(function)  # an object with __call__: all of its class
+    try:
+        source = textwrap.dedent(inspect.getsource(function)).strip()
+    except (OSError, TypeError, SyntaxError) as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise ValueError(
+            f"description={name}: its source cannot be read ({error}). Describe the task in "
+            "words, or define the function in a file"
+        ) from error
+    if len(source) > _MOST_SOURCE:
+        raise ValueError(
+            f"description={function.__qualname__}: its source has {len(source)} characters, "
+            f"expected at most {_MOST_SOURCE}. Describe the task in words"
+        )
+    given = f"\n(given beforehand: {', '.join(dict.fromkeys(bound))})" if bound else ""
+    return f"f is computed by this Python code:\n\n{source}{given}"
+
+
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
