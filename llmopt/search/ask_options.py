@@ -81,7 +81,8 @@ class AskOptions:
             each parameter matters and where f is best, with its error; each partner's next point.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
             of a point. It costs a request and no evaluation, runs confined
-            (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed. At most three in a row.
+            (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed.
+            At most three in a row.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
