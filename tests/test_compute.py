@@ -21,7 +21,7 @@ from llmopt import (
 )
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.compute.blocks import blocks as calculator
+from llmopt.compute import blocks as calculator
 from llmopt.errors import StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt

@@ -21,8 +21,8 @@ from platformdirs.windows import Windows
 from stubs import in_threads
 
 from llmopt.client import LocalClient, get_client
+from llmopt.client.local import embedded
 from llmopt.client.local.gguf import read_header
-from llmopt.client.local.local import embedded
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError
 
