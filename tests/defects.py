@@ -1,8 +1,8 @@
-"""Run the tests that hold the mends of the review, and list them by its points.
+"""Run the tests that hold the fixes of the reviews, and list them by their points.
 
 Usage: ``python tests/defects.py [POINT ...]``. Without points it runs all of them. A test names its
-points with ``@pytest.mark.defect(4, 11)``. The exit status is that of pytest, or 1 where a point
-has no test.
+points with ``@pytest.mark.defect(4, 11)``. The exit status is that of pytest, or 1 if a point
+that needs a test has none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-POINTS = range(1, 51)
+POINTS = range(1, 84)
+NEED_NO_TEST = {60, 81, 82, 83}
+"""An open question, and points about prompts and pages, which are read and not tested."""
 
 
 class ByPoint:
@@ -51,8 +53,9 @@ def main() -> int:
     for point in sorted(asked):
         counts = by_point.outcomes[point]
         shown = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-        print(f"{point:3}  {shown or 'NO TEST'}")
-        if not counts:
+        needs_test = point not in NEED_NO_TEST
+        print(f"{point:3}  {shown or ('NO TEST' if needs_test else 'needs no test')}")
+        if not counts and needs_test:
             status = status or 1
     return status
 
