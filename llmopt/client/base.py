@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
 _MOST_TOKENS = 10**12  # of one reply; more is no count
 
-PROMPT_VERSION = 7
+PROMPT_VERSION = 8
 """Version of the words of all shipped prompts: raise it with any change of them.
 
 A recording carries the version that it was made with, and is played in order under another one.

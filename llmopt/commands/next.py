@@ -14,6 +14,7 @@ ENDED, NOTHING_OPEN = 3, 4
 """Exit statuses: the search has ended; nothing came within ``--timeout``."""
 
 _POLL_SECONDS = 0.2
+_SHORT_ANSWER = 2000  # tokens: a limit above these is no concern of whoever answers
 
 
 def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
@@ -39,7 +40,7 @@ def describe(found: OpenRequest) -> str:
         parts.append(f"sample {found.sample} of {found.samples}, each answered independently")
     if request.style == "completion":
         parts.append("the answer continues the text")
-    if request.max_tokens is not None:
+    if request.max_tokens is not None and request.max_tokens < _SHORT_ANSWER:
         parts.append(f"at most {request.max_tokens} tokens")
     if request.json_schema is not None or request.grammar is not None:
         form = "JSON schema" if request.json_schema is not None else "grammar"

@@ -6,6 +6,8 @@ import math
 
 from llmopt.history import Trial
 
+_CERTAIN = 10.0  # standard errors beyond which the error of a difference tells nothing
+
 
 def number(value: float, digits: int = 6) -> str:
     """Return a number with so many significant digits, never ``-0``."""
@@ -20,13 +22,15 @@ def rough(error: float) -> str:
 def gain(trial: Trial, other: Trial) -> str:
     """Return how much better a trial's reward is, with the error of the paired difference.
 
-    Where both were measured on the same starts, the difference is known better than either.
+    Where both were measured on the same starts, the difference is known better than either. Its
+    error is left out of a difference of more than ten standard errors.
     """
     if trial.rewards is None or other.rewards is None:
         return "no comparison"
     text = signed(trial.rewards[0] - other.rewards[0])
     error = paired_error(trial, other)
-    return text if error is None else f"{text} ± {rough(error)}"
+    certain = error is None or abs(trial.rewards[0] - other.rewards[0]) > _CERTAIN * error
+    return text if certain else f"{text} ± {rough(error or 0.0)}"
 
 
 def paired_error(trial: Trial, other: Trial) -> float | None:

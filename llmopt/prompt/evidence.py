@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import MAX_NOTE, zero_point
 from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
@@ -33,7 +35,7 @@ from llmopt.prompt.differences import (
     within_noise,
 )
 from llmopt.prompt.past import RANDOM, Past, thought
-from llmopt.space import Float, Space
+from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences, estimate_tokens
 
@@ -42,7 +44,10 @@ _COLUMNS = 16  # parameters that get a column each
 _LISTED = 24  # values in one cell that are listed by name
 _MAX_LESSON = 300
 _MAX_HYPOTHESIS = 240
-_MAX_BRIEF = 100  # characters of the one line that stays of a point's notes
+_MAX_BRIEF = 140  # characters of the one line that stays of a point's notes
+_BRIEF_START = 50  # how many of them come from its beginning, if it is longer
+_FEW_MOVES = 3  # tiny changes from which f's roughness is told
+_TINY = 0.01  # a change of each parameter by less than this part of its range
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
 _STEP = 128  # the log is laid out anew after so many trials at least
@@ -213,9 +218,10 @@ class Evidence:
     def score(self, trial: Trial, best: Trial | None, digits: int = 0) -> list[str]:
         """Return one cell for each objective: the value with its standard error.
 
-        Where both were measured on the same starts, it is that of the difference from `best`.
-        The first value has so many digits at least, by default those that tell it from the values
-        before it, and as many as tell it from that of `best`.
+        Points that are measured on the same starts have none: the error of a difference is in
+        `ranking` and beside the hypotheses. The first value has so many digits at least, by
+        default those that tell it from the values before it, and as many as tell it from that
+        of `best`.
         """
         objectives = len(self.history.directions)
         if trial.rewards is None or trial.state == "failed":
@@ -226,9 +232,7 @@ class Evidence:
             digits = telling(trial.rewards[0], best.rewards[0], digits)
         cells[0] = number(trial.rewards[0], digits)
         error = trial.stderr
-        if self.paired and len(trial.samples) > 1:
-            error = None if best is None or best is trial else paired_error(trial, best)
-        if error is not None:
+        if error is not None and not (self.paired and len(trial.samples) > 1):
             cells[0] += f" ± {rough(error)}"
         if trial.evaluations > 1:
             cells[0] += f" ({trial.evaluations} times)"
@@ -290,7 +294,7 @@ class Evidence:
         lines = []
         said = thought(trial)
         if said.lesson and trial.number not in self._past.withdrawn:
-            lines.append(f"lesson: {_sentences(said.lesson, _MAX_LESSON)}")
+            lines.append(f"lesson from the rows above: {_sentences(said.lesson, _MAX_LESSON)}")
         if said.hypothesis:
             hypothesis = _sentences(said.hypothesis, _MAX_HYPOTHESIS)
             lines.append(f'hypothesis: "{hypothesis}"{self._outcome(trial)}')
@@ -305,7 +309,12 @@ class Evidence:
         """Return the line of feedback that tells most: of an end or a failure, or the first one."""
         lines = [" ".join(line.split()) for line in trial.feedback.strip().splitlines()]
         ends = (line for line in lines if _TELLING.search(line[:60]))
-        return quoted(cut(next(ends, lines[0] if lines else ""), _MAX_BRIEF))
+        line = next(ends, lines[0] if lines else "")
+        if len(line) > _MAX_BRIEF:  # the end of a line holds the last value of a curve, say
+            line = (
+                f"{line[:_BRIEF_START].rstrip()} … {line[_BRIEF_START + 3 - _MAX_BRIEF :].lstrip()}"
+            )
+        return quoted(line)
 
     def _outcome(self, trial: Trial) -> str:
         """Say what a hypothesis has brought."""
@@ -429,12 +438,24 @@ class Evidence:
         scores = (self.score(t, best[0], digits) for t in best)
         shown = [f"#{t.number + 1} ({', '.join(s)})" for t, s in zip(best, scores, strict=True)]
         if len(self.history.directions) == 1:
-            return ", ".join(shown)
+            return self._with_ties(best, shown)
         front = self.history.pareto_front
         first = min(len(front), len(best))
         more = f" and {len(front) - first} more" if len(front) > first else ""
         behind = f"; behind them {', '.join(shown[first:])}" if shown[first:] else ""
         return f"{', '.join(shown[:first]) or 'none'}{more}{behind}"
+
+    def _with_ties(self, best: list[Trial], shown: list[str]) -> str:
+        """Join the ranking's entries: equal ones by "=", others with their paired difference."""
+        text = ""
+        for place, (trial, entry) in enumerate(zip(best, shown, strict=True)):
+            if place:
+                tie = trial.rewards == best[place - 1].rewards and not self.history.noisy
+                text += " = " if tie else ", "
+            error = paired_error(trial, best[0]) if place and self.paired else None
+            difference = gain(trial, best[0]) if error is not None else ""
+            text += f"{entry[:-1]}: {difference})" if "±" in difference else entry
+        return text
 
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
@@ -456,6 +477,32 @@ class Evidence:
         if told:
             return f"The median standard error of a point is {rough(told[len(told) // 2])}."
         return "How large the noise is cannot be said yet: no point was measured twice."
+
+    def roughness(self) -> str:
+        """Say how far tiny changes of a point moved f, once three of them were measured."""
+        moves = []
+        for trial in self.history.complete[-_RECALLED:]:
+            parent = self.parent(trial)
+            if parent is None or parent.rewards is None or trial.rewards is None:
+                continue
+            if parent.values != trial.values and self._is_tiny(parent, trial):
+                moves.append(abs(trial.rewards[0] - parent.rewards[0]))
+        if len(moves) < _FEW_MOVES or len(self.history.directions) > 1:
+            return ""
+        middle = sorted(moves)[len(moves) // 2]
+        return (
+            f"{len(moves)} changes of less than {_TINY:.0%} of a range moved f by {middle:.2g} in "
+            "the median: a smaller gain may be chance."
+        )
+
+    def _is_tiny(self, before: Trial, after: Trial) -> bool:
+        changed = self._changed(before, after)
+        kinds = [self.space.dimensions[i] for i in changed]
+        absent = any(t.values[i] is ABSENT for t in (before, after) for i in changed)
+        if absent or any(isinstance(kind, Categorical) for kind in kinds):
+            return False
+        steps = self.space.encode(before.values) - self.space.encode(after.values)
+        return bool(np.abs(steps).max() < _TINY)
 
     def standstill(self) -> str:
         """Say so where the model's latest answers lie within the noise, or gain next to nothing.

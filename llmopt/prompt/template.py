@@ -51,6 +51,7 @@ MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
 _LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
+_COARSE = 2  # levels by which it is shortened, so that it seldom changes
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _MOST_VARIABLES = 1500  # characters of the names of a model's variables
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
@@ -97,6 +98,8 @@ class TemplatePrompt:
             (`ModelFacts.structured`); with none they are asked as text.
         log_tokens: Tokens of the log of `Evidence`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
+        max_chars: Characters of all messages beyond which the log is shortened, for chat windows;
+            a quarter of them stays for the log, however long the rest is. ``None`` for no limit.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -122,6 +125,7 @@ class TemplatePrompt:
     changes: bool = False
     reasons: tuple[str, ...] = ()
     log_tokens: int | None = None
+    max_chars: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _past: Past | None = field(default=None, init=False, compare=False)
@@ -134,7 +138,7 @@ class TemplatePrompt:
         self.reasons = tuple(self.reasons)
         one_of("order", self.order, ("time", "ascending"))
         one_of("style", self.style, (None, "chat", "completion"))
-        check_counts(self, max_tokens=1, max_prompt_tokens=1, log_tokens=1)
+        check_counts(self, max_tokens=1, max_prompt_tokens=1, log_tokens=1, max_chars=1000)
         if len(self.template) > MAX_TEMPLATE:
             raise TemplateError(
                 f"template {self.name!r} has more than {MAX_TEMPLATE:,} characters: shorten it"
@@ -216,8 +220,11 @@ class TemplatePrompt:
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
             # Not a token more or less from one proposal to the next, for the sake of caches.
-            tokens = (self.log_tokens or 0) * k // _LEVELS
-            text = self._render({**static, "evidence": replace(log, budget=tokens)})
+            shortened = replace(log, budget=(self.log_tokens or 0) * k // _LEVELS)
+            text = self._render({**static, "evidence": shortened})
+            fewer = self._fewer_levels(k, len(text), shortened)
+            if fewer < k:
+                return render_log(fewer, complaint)
             return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -279,6 +286,16 @@ class TemplatePrompt:
         if situation.compute:
             code = code_in if form is None else lambda text: form.code(text) or code_in(text)
         return Query(request, read, code=code)
+
+    def _fewer_levels(self, levels: int, characters: int, log: Evidence) -> int:
+        """Return the level of the log at which a rendered text keeps to `max_chars`."""
+        if self.max_chars is None or characters <= self.max_chars or levels <= _COARSE:
+            return levels
+        used = "\n".join(log.log)
+        room = max(self.max_chars - (characters - len(used)), self.max_chars // 4)
+        tokens = log.count(used) * room / max(len(used), 1)
+        fewer = int(_LEVELS * tokens / (self.log_tokens or 1)) // _COARSE * _COARSE
+        return max(_COARSE, min(fewer, levels - 1))
 
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
@@ -397,7 +414,7 @@ _SHOWN = {
     Entry: tuple(entry_field.name for entry_field in fields(Entry)),
     Evidence: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
-        "shown_again", "latest", "standstill", "failed", "noise",
+        "shown_again", "latest", "standstill", "failed", "noise", "roughness",
     ),
 }  # fmt: skip
 """What templates may use of the objects that they get."""
@@ -406,6 +423,7 @@ _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
         "log_tokens": 9_000,
+        "max_chars": 30_000,
         "answer_last": True,
         "changes": True,
         "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),

@@ -360,7 +360,11 @@ def _amount(value: Any, name: str) -> float:
 
 def _number(value: Any, name: str) -> float:
     """Return a real scalar as a float. Booleans, strings and arrays with axes are none."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
     try:
+        if isinstance(value, np.floating) and value.dtype.itemsize < 8:
+            return float(str(value))  # 0.215, and not the 0.2149999961 that float32 makes of it
         if (number := as_number(value)) is not None:
             return float(number)
     except OverflowError as error:
