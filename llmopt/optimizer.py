@@ -234,8 +234,9 @@ class LLMOptimizer(OptimizerBase[Params]):
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self._check_ready()  # before the first warm-up point is evaluated
         try:
-            with self._meter.asking() as draft:
-                proposals = self._ask(n, draft, given)
+            proposals, warned = self._meter.asking(
+                lambda draft: (self._ask(n, draft, given), draft.warnings)
+            )
         except SearchStopped as stopped:
             if self._bell is not None:
                 self._bell.reason = str(stopped)
@@ -243,7 +244,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         if self._bell is not None:
             for proposal in proposals:
                 self._bell.ring("asked", proposal)
-        return proposals, draft.warnings
+        return proposals, warned
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
@@ -268,10 +269,10 @@ class LLMOptimizer(OptimizerBase[Params]):
             try:
                 new += self._emitter.propose(self.space, history, rng, wanted, taken=seen)
             except SearchStopped as end:
-                with self._changing, uninterrupted():
+                with uninterrupted(), self._changing:
                     self._record_asked(new, 0, draft, rng, end)
                 raise
-        with self._changing, uninterrupted():
+        with uninterrupted(), self._changing:
             new = self._completed(new, n, known, draft, rng)
             handed = n if given is None else given()
             self._record_asked(new, handed, draft, rng, draft.stop)
@@ -359,7 +360,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string")
         values = self._point_to_ask(params)
-        with self._changing:
+        with uninterrupted(), self._changing:
             self._record(Queued(values, words))
 
     def import_trials(
@@ -399,7 +400,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         one_of("out_of_range", out_of_range, ("reject", "clip"))
         importer = Importer(self.space, names, fill, out_of_range, len(self.directions))
         found = read_source(source, self.directions, importer.rewards)
-        with self._changing:
+        with self._changing:  # not as a whole: each of its trials is
             told, rows = importer.read(found, self._state.trials, self._read_told)
             for one in told:
                 self._record(replace(one, kind="imported"))
@@ -487,7 +488,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         return Told(self.space.flatten(params), None, str(reason))
 
     def _tell(self, told: Told, kind: Kind = "search") -> Trial[Params]:
-        with self._changing:
+        with uninterrupted(), self._changing:
             if kind == "search":
                 self._note_another_reward(told)
             self._record(told if kind == "search" else replace(told, kind=kind))
@@ -537,7 +538,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         return self._in_form(proposals, n)
 
     def _give_back(self, proposals: list[Proposal]) -> None:
-        with self._changing:
+        with uninterrupted(), self._changing:
             self._record(Returned([p.values for p in proposals]))
 
     async def atell(

@@ -1,6 +1,5 @@
 """The metered sender: what is counted, recorded and kept when something fails."""
 
-# ruff: noqa: PT012  (an ask is a block, which raises as a whole)
 from __future__ import annotations
 
 import copy
@@ -42,6 +41,13 @@ def make(replies, journal=None, **options) -> Meter:
     return meter
 
 
+def texts(meter, requests):
+    """Send these requests in one ask."""
+    return meter.asking(
+        lambda _: [meter.send(request(text)).completions[0].text for text in requests]
+    )
+
+
 class File(Journal):
     """Stores what is spent, or does not."""
 
@@ -57,13 +63,16 @@ class File(Journal):
 
 def test_spending_counts_at_once_and_the_rest_with_the_ask():
     meter = make([reply("a")])
-    with meter.asking() as draft:
+
+    def ask(draft):
         meter.send(request("1"))
         meter.count_proposal("llm")
         meter.count_rejection("duplicate")
         assert (meter.usage.requests, meter.usage.cost) == (1, 0.5)
         assert (meter.usage.proposals, meter.usage.rejected) == ({}, {})
         assert meter.usage_with(draft).proposals == {"llm": 1}
+
+    meter.asking(ask)
     assert (meter.usage.proposals, meter.usage.rejected) == ({"llm": 1}, {"duplicate": 1})
 
 
@@ -78,50 +87,62 @@ def test_a_usage_that_was_handed_out_never_changes():
 
 def test_an_ask_that_is_cut_off_counts_nothing_but_money_and_is_not_paid_twice():
     meter = make([reply("a"), reply("b"), ClientError("down"), reply("c")])
-    with pytest.raises(ClientError), meter.asking():
+
+    def ask(_):
         for text in "123":
             meter.send(request(text))
             meter.count_proposal("llm")
+
+    with pytest.raises(ClientError):
+        meter.asking(ask)
     assert meter.usage.proposals == {}
     assert (meter.usage.requests, meter.usage.failed_requests) == (3, 1)
-    with meter.asking():
-        # Whatever the order.
-        answers = [meter.send(request(text)).completions[0].text for text in "213"]
-    assert answers == ["b", "a", "c"]
+    # Whatever the order.
+    assert texts(meter, "213") == ["b", "a", "c"]
     assert meter.usage.requests == 4
     assert meter.paid == ()
 
 
 def test_replies_that_fit_no_more_are_dropped_with_a_word(caplog):
     meter = make([reply("a"), ClientError("down"), reply("b")])
-    with pytest.raises(ClientError), meter.asking():
-        meter.send(request("1"))
-        meter.send(request("2"))
-    with caplog.at_level(logging.WARNING), meter.asking():
-        meter.send(request("other"))
+    with pytest.raises(ClientError):
+        texts(meter, "12")
+    with caplog.at_level(logging.WARNING):
+        texts(meter, ["other"])
     assert "1 paid replies of an ask that gave no point" in caplog.text
     assert meter.paid == ()
 
 
 def test_an_error_after_settling_takes_nothing_back():
     meter = make([reply("a")])
-    with pytest.raises(ZeroDivisionError), meter.asking() as draft:
+
+    def ask(draft):
         meter.send(request("1"))
         meter.count_proposal("llm")
         meter.commit(draft)
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        meter.asking(ask)
     assert meter.usage.proposals == {"llm": 1}
     assert meter.paid == ()
 
 
 def test_an_ask_inside_an_ask_is_a_part_of_it():
     meter = make([reply("a")])
-    with pytest.raises(ZeroDivisionError), meter.asking():
-        with meter.asking() as inner:
-            meter.send(request("1"))
-            meter.count_proposal("llm")
-        assert not inner.committed
+
+    def inner(draft):
+        meter.send(request("1"))
+        meter.count_proposal("llm")
+        return draft
+
+    def outer(draft):
+        assert meter.asking(inner) is draft
+        assert not draft.committed
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        meter.asking(outer)
     assert meter.usage.proposals == {}
     assert len(meter.paid) == 1
 
@@ -140,19 +161,20 @@ def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
     file = File()
     meter = make([reply("a"), reply("b")], journal=file)
     file.full = True
-    with caplog.at_level(logging.WARNING), pytest.raises(StorageError), meter.asking():
-        assert meter.send(request("1")) == reply("a")
-        meter.send(request("2"))  # nothing more is paid while the first is not stored
+    with caplog.at_level(logging.WARNING), pytest.raises(StorageError):
+        texts(meter, "12")  # nothing more is paid while the first is not stored
     assert "the disk is full" in caplog.text
     assert len(meter.client.requests) == 1
-    with pytest.raises(StorageError), meter.asking():
+
+    def ask(_):
         assert meter.send(request("1")) == reply("a")
         meter.flush()  # as whoever writes the ask's own event
+
+    with pytest.raises(StorageError):
+        meter.asking(ask)
     assert len(meter.client.requests) == 1
     file.full = False
-    with meter.asking():
-        assert meter.send(request("1")) == reply("a")
-        assert meter.send(request("2")) == reply("b")
+    assert texts(meter, "12") == ["a", "b"]
     assert [s.reply for s in file.spent] == [reply("a"), reply("b")]
     assert meter.usage.requests == 2
 
@@ -196,12 +218,11 @@ def test_a_child_forked_in_another_threads_ask_can_ask():
     gate = Gate("x")
     meter = Meter(gate)
 
-    def ask():
-        with meter.asking():
-            meter.send(request("1"))
-            meter.count_proposal("llm")
+    def ask(_):
+        meter.send(request("1"))
+        meter.count_proposal("llm")
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=meter.asking, args=(ask,))
     thread.start()
     assert gate.asked.wait(60)
     child = os.fork()
@@ -209,8 +230,7 @@ def test_a_child_forked_in_another_threads_ask_can_ask():
         code = 1
         try:
             meter.client = ScriptedClient([reply("a")])
-            with meter.asking():
-                meter.send(request("2"))
+            texts(meter, "2")
             code = 0 if meter.usage.proposals == {} else 2
         finally:
             os._exit(code)

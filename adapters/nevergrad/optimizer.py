@@ -38,6 +38,7 @@ from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import ModelEmitter
+from llmopt.search.meter import Draft
 from llmopt.search.optuna_trials import number_of
 from llmopt.search.partners.scheduler import Partners, make_scheduler
 from llmopt.space import Value
@@ -253,10 +254,13 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         try:
             if self._end is not None:
                 raise self._end
-            with self._model.meter.asking() as draft:
-                found = self._emitter.propose(
-                    self._parameters.space, history, rng, wanted, taken=taken, notes=self._notes()
-                )
+            notes, space = self._notes(), self._parameters.space
+
+            def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
+                new = self._emitter.propose(space, history, rng, wanted, taken=taken, notes=notes)
+                return new, draft
+
+            found, draft = self._model.meter.asking(ask)
         except BaseException as error:
             # The same call later must give the same points.
             self._rng.set_state(state)

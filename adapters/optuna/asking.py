@@ -26,6 +26,7 @@ from llmopt.client.base import client_name
 from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter, draw_new
+from llmopt.search.meter import Draft
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
@@ -273,15 +274,19 @@ class Asker:
                 f"then that their choice has {'; '.join(dict.fromkeys(lacked))}. Give such a point "
                 "anew, whole, if it is still of use",
             )
-        with self._model.meter.asking() as draft:
+
+        def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
             try:
                 taken = free.keys_within(view.taken)
-                points = self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
+                new = self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
                 if stopped or self._model.options.on_error == "raise":
                     raise
-                points = [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
+                new = [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
+            return new, draft
+
+        points, draft = self._model.meter.asking(ask)
         if draft.stop is not None:
             self._ends[place] = draft.stop
         replies = [reply for _, reply in draft.replies]

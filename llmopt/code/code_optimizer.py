@@ -257,8 +257,7 @@ class CodeOptimizer(StoredSearch):
         with self._meter.lock:
             candidates = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
             if not candidates:
-                with self._meter.asking() as draft:
-                    candidates = self._ask(wanted, draft)
+                candidates = self._meter.asking(lambda draft: self._ask(wanted, draft))
             self._handed.update(c.number for c in candidates)
         return candidates[0] if n is None else candidates
 

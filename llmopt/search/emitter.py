@@ -226,7 +226,7 @@ class ModelEmitter(Metered):
             the search: the others are not lost (`Draft.stop` then says what the model says, if it
             gave points and ended the search in the same answer). The cost of the requests made is
             divided evenly among them. A fallback raises a `FallbackWarning`;
-            inside ``meter.asking()`` the text goes into the draft instead.
+            inside `Meter.asking` the text goes into the draft instead.
 
         Raises:
             BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
@@ -237,11 +237,13 @@ class ModelEmitter(Metered):
         notes = (*what_is_known(space, history, labels), *notes)
         if self.options.numeric and (line := fitted(space, history, labels)):
             notes = (*notes, line)
-        with self._meter.asking() as draft:
-            taken = keys_of(space, history) if taken is None else taken
-            proposals = self._propose(
-                space, history, rng, n, set(taken), notes, draft, most_requests
-            )
+        seen = keys_of(space, history) if taken is None else set(taken)
+
+        def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
+            found = self._propose(space, history, rng, n, seen, notes, draft, most_requests)
+            return found, draft
+
+        proposals, draft = self._meter.asking(ask)
         if draft.committed:
             for text in draft.warnings:
                 warnings.warn(text, FallbackWarning, stacklevel=2)

@@ -193,7 +193,7 @@ class EventLog:
         head, size = self._begun or ({}, 0)
         if not self._made or not size or size != self._size:
             return
-        with self._lock, uninterrupted(), contextlib.suppress(StorageError, OSError):
+        with uninterrupted(), self._lock, contextlib.suppress(StorageError, OSError):
             self.check().truncate(0)
             self._size = self._found = 0
             self._head, self._begun = head, None
@@ -224,7 +224,7 @@ class EventLog:
                 f"{self.path} belongs to the process that this one was forked from: return the "
                 "results there and tell them there"
             )
-        with self._lock:  # not in the middle of a write
+        with uninterrupted(), self._lock:  # not in the middle of a write
             try:
                 status = os.stat(self.path)
             except OSError as error:
@@ -257,7 +257,7 @@ class EventLog:
 
         Where it cannot be written (the disk is full, say), the file is as it was before.
         """
-        with self._lock, uninterrupted():
+        with uninterrupted(), self._lock:
             file = self.check()
             line = b"\n" if self._unended else b""
             for one in (event,) if self._head is None else (self._head, event):

@@ -2,10 +2,11 @@
 
     meter = Meter(client, Limits(max_requests=100))
     meter.journal = ...                   # where what is paid is kept
-    with meter.asking() as draft:         # one ask at a time
+    def ask(draft):                       # one ask at a time
         reply = meter.send(request)       # counted and recorded before it returns
         meter.count_rejection("unreadable")
         ...                               # record what the ask produced
+    meter.asking(ask)
     meter.usage                           # a copy
 
 Requests, tokens and cost count at once. Proposals and rejections count when the ask is over:
@@ -15,14 +16,13 @@ next ask that sends the same requests.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from llmopt.search.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -306,31 +308,31 @@ class Meter:
 
     def flush(self) -> None:
         """Store what could not be stored before. Whoever writes other events calls this first."""
-        with self._writing:
-            while self.unsaved:
-                with uninterrupted():
+        while self.unsaved:
+            with uninterrupted(), self._writing:
+                if self.unsaved:
                     self.journal.record(self.unsaved[0])
                     self.unsaved.popleft()
 
     # -- one ask --------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[Draft]:
-        """Count what happens inside as one ask; inside another ask, as a part of that one.
+    def asking(self, ask: Callable[[Draft], Result]) -> Result:
+        """Return what `ask` returns, and count what happens in it as one ask.
 
-        Whatever is raised inside before `commit` makes it an ask that was cut off: its
-        proposals and rejections do not count, and its replies are kept for the next one.
+        Inside another ask it is a part of that one. Whatever is raised before `commit` makes it an
+        interrupted ask: its proposals and rejections do not count, and its replies are kept for
+        the next one. (No context manager: an interrupt right before its end would leave it open.)
         """
         with self.lock:
             if (outer := self._open_draft) is not None:
-                yield outer
-                return
+                return ask(outer)
             draft = Draft()
             try:
                 try:
                     self._draft = draft
-                    yield draft
+                    result = ask(draft)
                     self.commit(draft)
+                    return result
                 finally:
                     with uninterrupted():
                         self._end(draft)

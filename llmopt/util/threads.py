@@ -2,70 +2,93 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+
+# The functions of `signal` are Python code around these, in which a signal may arrive.
+from _signal import getsignal, signal  # type: ignore[import-not-found]
+from collections.abc import Callable, Iterable
+from signal import SIGINT, SIGTERM
 from types import FrameType
 from typing import Any, TypeVar
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+_RLock: Any = type(threading.RLock())
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
-class Lock:
+
+class Lock(_RLock):  # type: ignore[misc]
     """A re-entrant lock that a forked child finds open.
 
     The thread that held it when the process was forked does not exist in the child, where
     a plain lock would stay closed for ever. Copies are open, too.
+
+    Entering and leaving it runs no Python code, so that no interrupt arrives between the lock and
+    its ``with`` block. Where Ctrl-C is to wait, too: ``with uninterrupted(), lock``.
     """
 
     def __init__(self) -> None:
-        self._open()
-
-    def _open(self) -> None:
-        self._lock, self._process = threading.RLock(), os.getpid()
-
-    def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self._open()
-        self._lock.acquire()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._lock.release()
+        super().__init__()
+        _locks.add(self)
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def _open_locks() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_locks)
+
+
+class uninterrupted:
     """Let Ctrl-C, and a SIGTERM that the program handles, wait until a step is done.
 
     For what must happen as a whole: an event on the disk and in memory, a reply that is counted
     and kept. Only the main thread is ever interrupted by a signal, so elsewhere this does nothing.
     """
-    with _waiting(signal.SIGTERM), _waiting(signal.SIGINT):
-        yield
 
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._came: list[tuple[int, FrameType | None]] = []
 
-@contextlib.contextmanager
-def _waiting(number: int) -> Iterator[None]:
-    came: list[FrameType | None] = []
-    handler: Any = None
-    try:
-        if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(number)
-        if callable(handler):
-            signal.signal(number, lambda _, frame: came.append(frame))
-        yield
-    finally:
-        if callable(handler):
-            signal.signal(number, handler)
-            if came:
-                handler(number, came[0])
+    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: D102
+        self._came.append((number, frame))
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            for number in (SIGINT, SIGTERM):
+                handler = getsignal(number)
+                if callable(handler) and not isinstance(handler, uninterrupted):
+                    self._handlers[number] = handler
+                    signal(number, self)
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._handlers:
+            self._restore()
+            for number, frame in self._came:
+                self._handlers[number](number, frame)
+
+    def _restore(self) -> None:
+        # A handler may raise as soon as it is back, so that of Ctrl-C is the last one.
+        try:
+            if SIGTERM in self._handlers:
+                signal(SIGTERM, self._handlers[SIGTERM])
+        finally:
+            if SIGINT in self._handlers:
+                signal(SIGINT, self._handlers[SIGINT])
 
 
 class DeadlineExceeded(Exception):
@@ -78,7 +101,9 @@ class _Task:
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
         self.error: BaseException | None = None
-        self.done = threading.Event()
+        # Open once the call has ended. An Event would stay locked after an interrupt of `wait`.
+        self._end = threading.Lock()
+        self._end.acquire()
         # Tracers keep what they know in the context.
         context = contextvars.copy_context()
         # The threads of an executor are waited for when the process ends.
@@ -90,14 +115,18 @@ class _Task:
         except BaseException as error:
             self.error = error
         finally:
-            self.done.set()
+            self._end.release()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait, once, until the call has ended; return whether it has."""
+        return self._end.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return what `call` returns, or give up on it: it goes on in its thread until it ends."""
     results: list[Result] = []
     task = _Task(lambda: results.append(call()))
-    if not task.done.wait(seconds):
+    if not task.wait(seconds):
         raise DeadlineExceeded
     if task.error is not None:
         raise task.error
@@ -132,7 +161,7 @@ def at_once(
     tasks = [_Task(work) for _ in range(min(most, count))]
     try:
         for task in tasks:
-            task.done.wait()
+            task.wait()
     finally:
         stopped.set()
     for task in tasks:

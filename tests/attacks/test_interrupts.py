@@ -1,6 +1,10 @@
 """Ctrl-C at every line: nothing is lost, told or stored twice, and nothing is paid twice.
 
-The test takes a sample of the lines. All of them::
+And 1,000 interrupts at random moments of a search with 16 threads: no lock stays taken, no result
+that `tell` returned is lost, and every thread returns. The same with exceptions that another thread
+raises in the workers (`PyThreadState_SetAsyncExc`), as some notebooks and debuggers do.
+
+The tests take a sample. All of them::
 
     python tests/attacks/test_interrupts.py
 """
@@ -8,12 +12,16 @@ The test takes a sample of the lines. All of them::
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
+import random
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -124,6 +132,135 @@ def test_ctrl_c_at_a_sample_of_lines(tmp_path):
     assert len(hit) > 20
 
 
+class Struck(BaseException):
+    """What another thread raises."""
+
+
+class Storm:
+    """A search of 16 threads in which some are interrupted at random moments."""
+
+    def __init__(self, path: Path, seed: int, ask: bool = True) -> None:
+        space = {"x": Float(-5, 5)}
+        self.path, self.ask, self.random = path, ask, random.Random(seed)
+        self.optimizer = LLMOptimizer(
+            space, Model(), "props", seed=1, warmup=1, storage=path, durable=False,
+            on_error="fallback",
+        )  # fmt: skip
+        log = self.optimizer._log
+        meter = self.optimizer._meter
+        assert log is not None
+        self.locks = [self.optimizer._changing, meter.lock, meter._writing, log._lock]
+        self.told: dict[int, float] = {}  # what `tell` has returned
+        self.armed: set[int] = set()  # threads that may be interrupted now
+        self.struck = 0
+        self.leaks: list[str] = []
+        self.over = False
+
+    def turn(self, number: int) -> None:
+        """Ask and tell once."""
+        if self.ask:
+            point = self.optimizer.ask()
+        else:
+            point = {"x": random.uniform(-5, 5)}
+        trial = self.optimizer.tell(point, point["x"])
+        self.told[trial.number] = point["x"]
+
+    def work(self, number: int) -> None:
+        """Ask and tell until the storm is over, whatever strikes."""
+        me = threading.get_ident()
+        while not self.over:
+            try:
+                self.armed.add(me)
+                while not self.over:
+                    self.turn(number)
+                self.armed.discard(me)
+            except (KeyboardInterrupt, Struck):
+                self.armed.discard(me)
+                self.struck += 1
+                # From this thread a leak shows at once: nobody has to wait for the lock.
+                for i, lock in enumerate(self.locks):
+                    while lock._is_owned():
+                        self.leaks.append(f"lock {i}")
+                        self.over = True
+                        lock.release()
+
+    def run(self, strikes: int, by_signal: bool) -> None:
+        """Let it rage until that many interrupts have struck; check what is left."""
+        main = threading.get_ident()
+
+        def interrupted(*_: Any) -> None:
+            if main in self.armed:
+                self.armed.discard(main)
+                raise KeyboardInterrupt
+
+        def strike() -> None:
+            while self.struck < strikes and not self.over:
+                time.sleep(self.random.uniform(0, 0.004))
+                if by_signal:
+                    signal.pthread_kill(main, signal.SIGINT)
+                elif victims := [i for i in list(self.armed) if i != main]:
+                    victim = self.random.choice(victims)
+                    self.armed.discard(victim)
+                    raised = ctypes.py_object(Struck)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(victim), raised)
+            self.over = True
+
+        before, interval = signal.getsignal(signal.SIGINT), sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        signal.signal(signal.SIGINT, interrupted)
+        workers = [threading.Thread(target=self.work, args=(i,), daemon=True) for i in range(1, 16)]
+        striker = threading.Thread(target=strike, daemon=True)
+        try:
+            for thread in [*workers, striker]:
+                thread.start()
+            self.work(0)
+            for thread in [*workers, striker]:
+                thread.join()
+            assert self.leaks == []
+            assert signal.getsignal(signal.SIGINT) is interrupted
+        finally:
+            self.over = True
+            signal.signal(signal.SIGINT, before)
+            sys.setswitchinterval(interval)
+        self.check(by_signal)
+
+    def check(self, by_signal: bool) -> None:
+        """Compare what `tell` returned with what is known, in memory and in the file."""
+        trials = {t.number: t.values[0] for t in self.optimizer.trials}
+        told = Counter(self.told.values())
+        assert not told - Counter(trials.values())
+        usage = self.optimizer.usage
+        self.optimizer.close()
+        again = LLMOptimizer.load(self.path, Model())
+        assert not told - Counter(t.values[0] for t in again.trials)
+        if by_signal:  # an event that a thread raises cuts off is in the file alone
+            assert {t.number: t.values[0] for t in again.trials} == trials
+            assert self.told.items() <= trials.items()
+            assert again.usage.requests in (usage.requests, usage.requests + 1)
+
+
+def storms(home: Path, strikes: int, by_signal: bool) -> Iterator[Storm]:
+    """Let storms of up to 100 interrupts rage, so that no history grows long."""
+    for seed, first in enumerate(range(0, strikes, 100)):
+        storm = Storm(home / f"{by_signal}-{seed}.jsonl", seed, ask=seed % 2 == 0)
+        storm.run(min(100, strikes - first), by_signal)
+        yield storm
+
+
+@pytest.mark.defect(52)
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals come to the main one"
+)
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_interrupts_at_random_moments_leave_no_lock_taken(tmp_path, by_signal):
+    logging.disable(logging.CRITICAL)
+    try:
+        for storm in storms(tmp_path, 140, by_signal):
+            assert len(storm.told) > 10
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as home:
@@ -136,6 +273,12 @@ def main() -> None:
                 wrong.append(f"{at}: {type(error).__name__}: {error}"[:300])
         print(f"{lines} lines run, {len(places)} places, {len(wrong)} wrong")
         print("\n".join(wrong[:30]))
+        for by_signal in (True, False):
+            struck = told = 0
+            for storm in storms(Path(home), 1000, by_signal):
+                struck, told = struck + storm.struck, told + len(storm.told)
+            kind = "signals" if by_signal else "exceptions of another thread"
+            print(f"{struck} {kind} in 16 threads: {told} results, none lost, no lock left taken")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ class NetworkEmitter:
         self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``: see `PartnerEmitter.propose`."""
-        with self._network.meter.asking():  # points that it lacks are left out, without a warning
-            found = self._network.propose(space, history, rng, n, taken=taken)
+        # In an ask of its own: points that it lacks are dropped without a warning.
+        found = self._network.meter.asking(
+            lambda _: self._network.propose(space, history, rng, n, taken=taken)
+        )
         return [
             replace(p, source=self.source, explanation="", seconds=0.0)
             for p in found

@@ -18,6 +18,7 @@ import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
+from llmopt.search.meter import Draft
 from llmopt.search.numeric import next_points
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
@@ -238,8 +239,10 @@ class Scheduler(Follower):
         if self.model.options.numeric:
             labels = self.model.labels(space)
             notes = (*notes, *next_points(self.partners, space, history, labels))
-        found: list[Proposal] = []
-        with self.model.meter.asking():
+
+        def ask(_: Draft) -> list[Proposal]:
+            nonlocal history, seen
+            found: list[Proposal] = []
             for partner, count in zip(self.partners, wanted, strict=False):
                 if count:
                     new = partner.propose(space, history, rng, count, taken=seen)
@@ -256,7 +259,9 @@ class Scheduler(Follower):
                 found += self.model.propose(
                     space, history, rng, missing, taken=seen, notes=notes, most_requests=most
                 )
-        return found
+            return found
+
+        return self.model.meter.asking(ask)
 
 
 def make_scheduler(
