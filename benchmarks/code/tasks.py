@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -109,6 +110,23 @@ class CodeTask:
         return f" The highest possible score is {self.highest:g}; the search ends with it."
 
 
+def _words_and_statistics(
+    env: gym.Env[Any, Any], env_id: str, step_cap: int | None
+) -> tuple[str, Callable[[], EpisodeStatistics] | None]:
+    """Return an environment in words, and what makes reports of its episodes; or nothing."""
+    try:
+        words = describe_environment(
+            env, step_cap=step_cap, picture=draw_start(EnvMaker(env_id), 0)
+        )
+        policy = LinearPolicy.for_env(env)
+    except SpaceError:  # such as pictures in a dict: code can do with them what it likes
+        return "", None
+    discrete = isinstance(env.observation_space, gym.spaces.Discrete)
+    seen = () if discrete else [q.name for q in words.observations]
+    done = [q.name for q in words.actions]
+    return words.text, partial(EpisodeStatistics, policy, seen, done, max_chars=_STATISTICS)
+
+
 def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
     """Return the task of a name.
 
@@ -143,21 +161,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
         return make_gymnasium(env_id)
 
     try:
-        words = describe_environment(
-            env, step_cap=None if limit else cap, picture=draw_start(EnvMaker(env_id), 0)
-        )
-        discrete = isinstance(env.observation_space, gym.spaces.Discrete)
-        seen = () if discrete else [q.name for q in words.observations]
-        done = [q.name for q in words.actions]
-        policy = LinearPolicy.for_env(env)
-    except SpaceError:  # such as pictures in a dict: code can do with them what it likes
-        notes, statistics = "", None
-    else:
-        notes = words.text
-
-        def statistics() -> EpisodeStatistics:
-            return EpisodeStatistics(policy, seen, done, max_chars=_STATISTICS)
-
+        notes, statistics = _words_and_statistics(env, env_id, None if limit else cap)
     finally:
         env.close()
     objective = f"Get the largest mean return in the Gymnasium environment {env_id}."
@@ -178,6 +182,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
 
     doc = f"obs: {env.observation_space}."
     if notes:
+        discrete = isinstance(env.observation_space, gym.spaces.Discrete)
         doc = "obs: the number of the state." if discrete else (
             "obs: the observed numbers in the order listed below."
         )  # fmt: skip

@@ -56,6 +56,18 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _names_of(trainings: Sequence[Training], made: set[str]) -> list[Any]:
+    """Return the policies as they are written: numbers, or a file's name, which `made` gets."""
+    found: list[Any] = []
+    for training in trainings:
+        policy: Any = training.policy
+        if isinstance(policy, Path):
+            policy = policy.name  # wherever the folder is moved to
+            made.add(policy)
+        found.append(policy)
+    return found
+
+
 def _search(run: CodeRun, trusted: bool) -> None:
     """Search, with `trusted` also where policies of an earlier process are pickles."""
     config = run.config
@@ -92,17 +104,6 @@ def _search(run: CodeRun, trusted: bool) -> None:
     notes = f"{facts}\n\n{task.notes}".strip()
     optimizer = make_optimizer(run, task, function, scoring, notes, starts)
 
-    def names_of(trainings: Sequence[Training]) -> list[Any]:
-        """Return the policies as they are written: numbers, or a file's name in the folder."""
-        found: list[Any] = []
-        for training in trainings:
-            policy: Any = training.policy
-            if isinstance(policy, Path):
-                policy = policy.name  # wherever the folder is moved to
-                made.add(policy)
-            found.append(policy)
-        return found
-
     def on_step(
         number: int, trainings: Sequence[Training], judged: Sequence[PolicyScore], words: str
     ) -> None:
@@ -110,7 +111,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
             measures: dict[str, Any] = {}
             if judged:
                 measures = {
-                    "policies": names_of(trainings),
+                    "policies": _names_of(trainings, made),
                     "mean_return": mean_or_none(j.mean_return for j in judged),
                     "success_rate": statistics.fmean(j.success_rate or 0.0 for j in judged),
                     "curves": [training.returns for training in trainings],
@@ -142,7 +143,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
             with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
                 for k in range(config["trainings"]):
                     trained = train(candidate, env, seed=config["seed"] + k, **given)
-                    policies += names_of([trained])
+                    policies += _names_of([trained], made)
         fresh = starts.held_out(config["held_out"])
         judged = [
             judge(task.env_id, _readable(run, policy, made, trusted), fresh, task.cap)

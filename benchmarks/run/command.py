@@ -16,7 +16,7 @@ from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import is_empty, read_config
-from llmopt.benchmarks.run.outcome import MethodResult
+from llmopt.benchmarks.run.outcome import MethodResult, RunResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
@@ -114,12 +114,8 @@ def _count_or_folder(text: str) -> int | str:
         return text
 
 
-def main(args: argparse.Namespace) -> int:
-    """Run the subcommand."""
-    given = dict(vars(args))
-    out, resume = given.pop("out", None), given.pop("resume", False)
-    kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))
-    given = config_of(given, None if resume else RunConfig.model)
+def _config(given: dict[str, Any], out: Any, resume: Any) -> tuple[RunConfig, Any]:
+    """Return the configuration of a run that begins or resumes, and its folder if it has one."""
     if isinstance(resume, str):
         if "task" not in given and not Path(resume).exists():
             given["task"] = resume  # llmopt run --resume TASK
@@ -144,6 +140,16 @@ def main(args: argparse.Namespace) -> int:
             RunConfig.from_dict(read_config(out)["run"]), **given
         )  # the rest as it was
         check_given(out, _settings(config), given)
+    return config, out
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand."""
+    given = dict(vars(args))
+    out, resume = given.pop("out", None), given.pop("resume", False)
+    kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))
+    given = config_of(given, None if resume else RunConfig.model)
+    config, out = _config(given, out, resume)
     resume = bool(resume)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
@@ -176,6 +182,12 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
+    _show(config, result)
+    return 0
+
+
+def _show(config: RunConfig, result: RunResult) -> None:
+    """Print the table of a run, its files, and what to try next."""
     print(clean(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
     drawn = ""
     if result.drawn is not None and result.best is not None:
@@ -184,7 +196,6 @@ def main(args: argparse.Namespace) -> int:
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
     print(f"\n{_next_steps(config, result.path)}")
-    return 0
 
 
 def _next_steps(config: RunConfig, path: Path) -> str:

@@ -106,23 +106,27 @@ class Output:
         if array.shape != self.shape:
             got = f"shape {array.shape}" if array.shape else "a single number"
             raise self._wrong(f"{got}")
-        if self.kind == "bool":
-            if array.dtype != bool:
-                raise self._wrong(_short(value))
-        elif not np.isfinite(array).all():
+        if (found := self._of_kind(array)) is None:
             raise self._wrong(_short(value))
-        elif self.kind == "int":
+        return found if self.shape else found.item()
+
+    def _of_kind(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Return an array of the right type and within its range, ``None`` if it is not."""
+        if self.kind == "bool":
+            return array if array.dtype == bool else None
+        if not np.isfinite(array).all():
+            return None
+        if self.kind == "int":
             if array.dtype.kind != "i" and not _whole(array):
-                raise self._wrong(_short(value))
+                return None
             array = array.astype(np.int64)
         else:
             array = array.astype(np.float64)
-        if self.kind != "bool":
-            if self.clip:
-                array = np.minimum(np.maximum(array, self.low), self.high)
-            elif (array < self.low).any() or (array > self.high).any():
-                raise self._wrong(_short(value))
-        return array if self.shape else array.item()
+        if self.clip:
+            clipped: np.ndarray[Any, Any] = np.minimum(np.maximum(array, self.low), self.high)
+            return clipped
+        outside = (array < self.low).any() or (array > self.high).any()
+        return None if outside else array
 
     def _wrong(self, got: str) -> CandidateError:
         return CandidateError(f"it returned {got}; expected {self}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,87 +80,50 @@ class Writer:
             ClientError: The model could not be asked.
             SandboxError: A worker cannot be set up; nor can an empty one.
         """
-        known, trials, failures = list(state.refusals), list(state.trials), state.failures
-        tries: list[tuple[str, str]] = []
-        written: list[Candidate] = []
-
-        def seed_of(*keys: int) -> int:
-            # From what was asked before and not from time: a resumed search sends the very
-            # requests of an uninterrupted one.
-            source = np.random.SeedSequence(self.seed, spawn_key=(number, failures, *keys))
-            return int(source.generate_state(1)[0]) >> 1
-
-        kept_free = (self.max_output_tokens or 1000) + 64
-        budget = TokenBudget.of(model_facts(self.meter.client), None, kept_free)
+        asking = _Asking(self, state, number, current, waiting, refuse)
+        budget = TokenBudget.of(
+            model_facts(self.meter.client), None, (self.max_output_tokens or 1000) + 64
+        )
         names = self.prompt.space.names if self.prompt.space else ()
         asked = Request(
-            self.prompt.messages(current, trials, budget, turn),
+            self.prompt.messages(current, list(state.trials), budget, turn),
             n=n,
             temperature=self.temperature,
             max_tokens=self.max_output_tokens,
             json_schema=json_schema(names) if self.prompt.answer == "json" else None,
         )
-
-        def use(completion: Completion) -> str:
-            """Make a candidate of a completion; return what is wrong with it, if anything is."""
-            mine = number + len(written)
-            text = cut(encodable(completion.text), MAX_SENT_BACK)
-            refusal = next((r for r in known if (r.number, r.text) == (mine, text)), None)
-            if refusal is not None:
-                known.remove(refusal)
-            else:
-                try:
-                    taken: list[CodeTrial | Candidate] = [*trials, *waiting, *written]
-                    written.append(self._build(completion, mine, current, taken))
-                    return ""
-                except (ParseError, CandidateError) as error:
-                    reason = encodable(_words(error))
-                    if completion.finish_reason == "length":
-                        reason = f"it was cut off; be shorter: {reason}"
-                    kind = getattr(error, "kind", "unreadable")
-                refusal = Refused(mine, text, reason, kind)
-                refuse(refusal)
-            tries.append((text, refusal.reason))
-            return refusal.reason
-
         try:
             for attempt in range(self.attempts):
-                request = replace(asked, seed=seed_of(attempt, 0))
+                request = replace(asked, seed=asking.seed(attempt, 0))
                 for completion in _completions(self.meter.send(request)):
-                    reason = use(completion)
-                    for _ in range(self.repairs if reason else 0):
-                        said = Message("user", complaint(reason, self.prompt.answer))
-                        answer = Message("assistant", tries[-1][0] or "(nothing)")
-                        again = replace(
-                            request,
-                            messages=(*request.messages, answer, said),
-                            n=1,
-                            seed=seed_of(attempt, len(tries)),
-                        )
-                        if not budget.holds(again.text):
-                            break
-                        if not (reason := use(_completions(self.meter.send(again))[0])):
-                            break
-                if written:
-                    return written
+                    if reason := asking.use(completion):
+                        asking.repair(request, attempt, reason, budget)
+                if asking.written:
+                    return asking.written
         except BaseException:
-            for candidate in written:
+            for candidate in asking.written:
                 candidate.close()
             raise
-        reasons = "; ".join(dict.fromkeys(reason for _, reason in tries))
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in asking.tries))
         raise NoCandidateError(
             f"the model {client_name(self.meter.client)} gave no usable code in {self.attempts} "
             f"requests with {self.repairs} repairs each: {reasons}",
-            tries,
+            asking.tries,
         )
 
-    def _build(
+    def build(
         self,
         completion: Completion,
         number: int,
         current: CodeTrial | None,
         taken: Sequence[CodeTrial | Candidate],
     ) -> Candidate:
+        """Return the checked candidate of a completion.
+
+        Raises:
+            ParseError: The answer holds no code.
+            CandidateError: The code does not pass a check.
+        """
         if completion.finish_reason in _WITHHELD:
             raise ParseError(_WITHHELD[completion.finish_reason], completion.text)
         functions = self.prompt.functions
@@ -231,6 +194,71 @@ class Writer:
         if space is None or params is None:
             return {}
         return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
+
+
+@dataclass
+class _Asking:
+    """The answers of one `Writer.write`: what was tried, and the candidates that came of it."""
+
+    writer: Writer
+    state: CodeState
+    number: int
+    current: CodeTrial | None
+    waiting: Sequence[Candidate]
+    refuse: Callable[[Refused], None]
+    tries: list[tuple[str, str]] = field(default_factory=list)  # answers, and their faults
+    written: list[Candidate] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # As they were before the first answer: `refuse` adds to the state.
+        self._known, self._failures = list(self.state.refusals), self.state.failures
+        self._trials = list(self.state.trials)
+
+    def seed(self, *keys: int) -> int:
+        """Return the seed of a request.
+
+        It depends on what was asked before and not on time: a resumed search sends the very
+        requests of an uninterrupted one.
+        """
+        key = (self.number, self._failures, *keys)
+        source = np.random.SeedSequence(self.writer.seed, spawn_key=key)
+        return int(source.generate_state(1)[0]) >> 1
+
+    def use(self, completion: Completion) -> str:
+        """Make a candidate of a completion; return what is wrong with it, if anything is."""
+        mine = self.number + len(self.written)
+        text = cut(encodable(completion.text), MAX_SENT_BACK)
+        refusal = next((r for r in self._known if (r.number, r.text) == (mine, text)), None)
+        if refusal is not None:
+            self._known.remove(refusal)
+        else:
+            try:
+                taken: list[CodeTrial | Candidate] = [*self._trials, *self.waiting]
+                taken += self.written
+                self.written.append(self.writer.build(completion, mine, self.current, taken))
+                return ""
+            except (ParseError, CandidateError) as error:
+                reason = encodable(_words(error))
+                if completion.finish_reason == "length":
+                    reason = f"it was cut off; be shorter: {reason}"
+                refusal = Refused(mine, text, reason, getattr(error, "kind", "unreadable"))
+            self.refuse(refusal)
+        self.tries.append((text, refusal.reason))
+        return refusal.reason
+
+    def repair(self, request: Request, attempt: int, reason: str, budget: TokenBudget) -> None:
+        """Send an answer back with what is wrong with it, until it can be used."""
+        meter = self.writer.meter
+        for _ in range(self.writer.repairs):
+            said = Message("user", complaint(reason, self.writer.prompt.answer))
+            answer = Message("assistant", self.tries[-1][0] or "(nothing)")
+            messages = (*request.messages, answer, said)
+            seed = self.seed(attempt, len(self.tries))
+            again = replace(request, messages=messages, n=1, seed=seed)
+            if not budget.holds(again.text):
+                return
+            if not (reason := self.use(_completions(meter.send(again))[0])):
+                return
 
 
 def _completions(reply: Reply) -> tuple[Completion, ...]:
