@@ -1,6 +1,7 @@
 """llmopt: a large language model as a black-box optimizer.
 
-`minimize` and `maximize` are a search in one call; `LLMOptimizer` is one with `ask` and `tell`.
+`minimize`, `maximize` and `optimize` are a search in one call; `LLMOptimizer` is one with `ask` and
+`tell`.
 Everything here is imported when first used, so that ``import llmopt`` stays light.
 """
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from llmopt.loop import SearchResult as SearchResult
     from llmopt.loop import maximize as maximize
     from llmopt.loop import minimize as minimize
+    from llmopt.loop import optimize as optimize
     from llmopt.optimizer import LLMOptimizer as LLMOptimizer
     from llmopt.prompt import Prompt as Prompt
     from llmopt.prompt import get_prompt as get_prompt
@@ -62,7 +64,7 @@ _HOMES = {
     "ModelNotFoundError NoTrialsError ParameterError ParseError PromptTooLongError RewardError "
     "SearchStopped SpaceError StorageError TemplateError",
     "llmopt.history": "History Proposal Trial Usage",
-    "llmopt.loop": "SearchResult maximize minimize",
+    "llmopt.loop": "SearchResult maximize minimize optimize",
     "llmopt.optimizer": "LLMOptimizer",
     "llmopt.prompt.answer": "parse_parameters",
     "llmopt.prompt": "Prompt get_prompt",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal
@@ -243,6 +243,9 @@ class History:
         fronts, crowding = np.zeros(len(done), dtype=int), np.zeros(len(done))
         fronts[feasible], crowding[feasible] = _nondominated(gains[feasible])
         return tuple(done[i] for i in np.lexsort((-crowding, fronts, violation)))
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
 
     @cached_property
     def pareto_front(self) -> tuple[Trial, ...]:

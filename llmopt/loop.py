@@ -1,4 +1,4 @@
-"""A whole search in one call: `minimize` and `maximize`.
+"""A whole search in one call: `minimize`, `maximize`, and `optimize` for several objectives.
 
     result = llmopt.minimize(f, {"x": llmopt.Float(-5, 5)}, 30)
     print(result.best.params, result.best.reward)
@@ -8,15 +8,19 @@ For a loop of your own, with `ask` and `tell`, see `LLMOptimizer`.
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     Literal,
+    NoReturn,
     SupportsFloat,
     TypeVar,
     Unpack,
@@ -34,13 +38,14 @@ from llmopt.errors import (
     SearchStopped,
     is_permanent,
 )
-from llmopt.history import Direction, History, Kind, Params, Trial, Usage
+from llmopt.history import Direction, History, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
+from llmopt.search.drive import INTERRUPTED, drive, workers_of
 from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.partners.refine import FINISHES, Finish
+from llmopt.search.progress import Progress, text_of_search
 from llmopt.search.views import search_html
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import check_names, one_of, whole_number
+from llmopt.util.arguments import check_names, number, whole_number
 from llmopt.util.text import short
 
 _REPEATS = 2  # times that a finalist is measured again
@@ -48,6 +53,15 @@ _MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so 
 
 Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
 """What a function returns: a number, or a number and words on what was seen."""
+
+_OWN: dict[str, Any] = {
+    "progress": None,
+    "n_jobs": None,
+    "executor": None,
+    "timeout": None,
+    "catch": (),
+    "finalists": "auto",
+}  # the options that `LLMOptimizer` does not have
 
 _Call = TypeVar("_Call")
 
@@ -65,20 +79,20 @@ if TYPE_CHECKING:
         prompt: Any
         seed: int | None
         progress: bool | None
-        callback: Callable[[Trial[Any]], object] | None
+        n_jobs: int | None
+        executor: Executor | None
+        timeout: float | None
         catch: type[Exception] | tuple[type[Exception], ...]
         finalists: int | Literal["auto"] | None
-        finish: Literal["auto", "off"] | None
 
 
 @dataclass(frozen=True)
 class SearchResult(Generic[Params]):
-    """What `minimize` and `maximize` found.
+    """What `minimize`, `maximize` and `optimize` found.
 
     Attributes:
         optimizer: The `LLMOptimizer` behind it; its storage is closed.
-        stopped: Why the search ended before its last trial, or went on with its finish; empty if it
-            did not.
+        stopped: Why the search ended before its last trial; empty if it did not.
         left: What is left of the budget: ``"evaluations"``, and of the caps that were set
             ``"requests"``, ``"tokens"`` and ``"cost"``.
         finals: Evaluations that measured the best few points again; see `minimize`.
@@ -96,9 +110,15 @@ class SearchResult(Generic[Params]):
         `reward` is what the function returned: under `minimize` it is the smallest value.
 
         Raises:
+            LLMOptError: The search has several objectives; see `pareto`.
             NoTrialsError: Every evaluation failed.
         """
         return self.optimizer.best
+
+    @property
+    def pareto(self) -> list[Trial[Params]]:
+        """The Pareto front: trials that no other trial beats in all objectives."""
+        return self.optimizer.pareto
 
     @property
     def trials(self) -> list[Trial[Params]]:
@@ -110,11 +130,6 @@ class SearchResult(Generic[Params]):
         """Requests, tokens and cost of the search, and where its points came from."""
         return self.optimizer.usage
 
-    @property
-    def finish(self) -> Finish | None:
-        """What small changes of the best point brought; ``None`` where there were none."""
-        return self.optimizer.finish
-
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a table; see `LLMOptimizer.trials_dataframe`."""
         return self.optimizer.trials_dataframe()
@@ -124,22 +139,24 @@ class SearchResult(Generic[Params]):
         return self.optimizer.plot_history(ax)
 
     def __repr__(self) -> str:
-        best = self.optimizer.history.best
-        found = "no complete trial" if best is None else f"best {best.reward} at {best.params}"
-        ends = self.optimizer.space.on_bounds(best.values) if best else ()
-        found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
-        end = self._end()
+        optimizer, best = self.optimizer, self.optimizer.history.best
+        if best is None:
+            found = "no complete trial"
+        elif len(optimizer.directions) > 1:
+            found = f"{len(self.pareto)} on the Pareto front"
+        else:
+            found = f"best {best.reward} at {best.params}"
+            ends = optimizer.space.on_bounds(best.values)
+            found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
         failed = sum(trial.state != "complete" for trial in self.trials)
         count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")
-        return f"SearchResult({', '.join([count, found, *map(': '.join, end)])})"
+        return f"SearchResult({', '.join([count, found, *map(': '.join, self._end())])})"
 
     def _end(self) -> list[tuple[str, str]]:
         """Return how the search ended, in words."""
         found = []
         if self.finals:
             found.append(("finals", f"{self.finals} evaluations measured the best points again"))
-        if self.finish:
-            found.append(("finish", str(self.finish)))
         if self.stopped:
             found.append(("stopped", self.stopped))
             found.append(("left", ", ".join(f"{count:g} {of}" for of, count in self.left.items())))
@@ -193,34 +210,40 @@ def minimize(
             that were imported (``import_trials=FILE``).
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
-        **options: Arguments of `LLMOptimizer`, and these: ``progress``: whether to show a progress
-            bar (``None``: on a terminal only). ``callback``: called with each trial; if it returns
-            ``True``, the search ends. ``catch``: exceptions of `f` that count as a failed
-            evaluation, whose text the model is told; any other one ends the search and is raised.
+        **options: Arguments of `LLMOptimizer`, and these:
+            ``n_jobs``: how many evaluations run at once, in threads; -1 for one for each
+            processor. One request then asks for as many points (see ``batch_size``).
+            ``executor``: where they run instead: a ``concurrent.futures`` executor, or that of a
+            Dask client. It is not shut down. Asking stays in this process.
+            ``timeout``: seconds after which no further evaluation begins; those that run are
+            completed and recorded.
+            ``callbacks``: see `llmopt.trackers.Callback`; one that raises `SearchStopped` ends the
+            search.
+            ``catch``: exceptions of `f` that count as a failed evaluation, whose text the model is
+            told; any other one ends the search and is raised.
+            ``progress``: whether to show how far the search is; ``None`` on a terminal and in a
+            notebook only; elsewhere ``True`` prints lines.
             ``finalists``: how many of the best points are measured twice more at the end, among
-            the `n_trials`; ``"auto"``, the default, for 2 or 3 where measurements are noisy and
-            there are 20 or more, else none. ``finish``: where the model has ended the search, or a
-            cap is reached, and evaluations are left, ``"auto"``, the default, goes on with small
-            random changes of the best point, which cost no request: for one objective without
-            noise, in spaces with numbers. They end by themselves once their steps have shrunk to
-            nothing. ``"off"`` or ``None`` for none. ``storage=FILE`` lets a stopped search go on
-            when it is called again. With the prompt ``"words"`` the model may end the search:
-            ``may_stop=False`` turns it off.
+            the `n_trials`; ``"auto"``, the default, for 2 or 3 if measurements are noisy and
+            there are 20 or more, else none.
+            ``storage=FILE`` resumes an interrupted search when it is called again. With the prompt
+            ``"words"`` the model may end the search: ``may_stop=False`` turns it off.
 
     Returns:
         The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
-        that ends the search, and a model that fails after the first complete trial end the
+        that ends the search, one that fails after the first complete trial, and Ctrl-C end the
         search early: `SearchResult.stopped` then says why, and `SearchResult.left` what is left.
 
     Raises:
         ClientError: The model cannot be asked, and nothing was found yet; or with any trials,
-            where no later request can mend it (a key that is refused, a model that is not there).
+            if no later request can mend it (a key that is refused, a model that is not there).
+        KeyboardInterrupt: Ctrl-C came a second time, while evaluations were running.
         RewardError: `f` returned something else than a score, or, without `catch`, no number in
             the first five evaluations.
         SpaceError: The space cannot be searched.
         StorageError: The storage cannot be used, or holds another search.
     """
-    return _search(f, space, n_trials, client, "minimize", options)
+    return _search("minimize", f, space, n_trials, client, "minimize", options)
 
 
 def _typed_as(_: _Call) -> Callable[[Callable[..., Any]], _Call]:
@@ -237,134 +260,285 @@ def maximize(
     **options: Any,
 ) -> SearchResult[Any]:
     """Search the point at which a function is largest; the rest is as in `minimize`."""
-    return _search(f, space, n_trials, client, "maximize", options)
+    return _search("maximize", f, space, n_trials, client, "maximize", options)
+
+
+def optimize(
+    f: Callable[[Any], Any],
+    space: Any,
+    n_trials: int | None = None,
+    client: Client | str | None = None,
+    *,
+    directions: Sequence[Direction] = (),
+    **options: Any,
+) -> SearchResult[Any]:
+    """Search points that are good in several objectives; `SearchResult.pareto` has them.
+
+    Args:
+        f: The function. It returns one number for each objective, ``(3.5, 0.2)``; or these and
+            words on what was seen, ``((3.5, 0.2), "it rattled")``; or ``None`` if it failed.
+        space: As in `minimize`.
+        n_trials: As in `minimize`.
+        client: As in `minimize`.
+        directions: ``"minimize"`` or ``"maximize"`` for each objective.
+        **options: As in `minimize`; there are no ``finalists`` with several objectives.
+    """
+    if isinstance(directions, str) or not directions:
+        raise TypeError(
+            f"optimize() got directions={directions!r}: expected one for each objective, such as "
+            'directions=["minimize", "maximize"]'
+        )
+    return _search("optimize", f, space, n_trials, client, directions, options)
 
 
 def _search(
-    f: Callable[[Any], Score],
+    call: str,
+    f: Callable[[Any], Any],
     space: Any,
     n_trials: int | None,
     client: Client | str | None,
-    direction: Direction,
+    direction: Direction | Sequence[Direction],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
-    from tqdm import tqdm
-
-    if not callable(f):
-        raise TypeError(f"f={f!r}: expected a function of a point")
-    if "direction" in options:
-        raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
-    own: dict[str, Any] = {"progress": None, "callback": None, "catch": ()}
-    own |= {"finalists": "auto", "finish": "auto"}
-    named = ("client", "prompt", "seed", "n_trials")
-    check_names(direction, options, (*SearchOptions.names(), *named, *own))
+    _check_function(f)
+    if "direction" in options or "directions" in options:
+        raise TypeError(
+            f"{call}() has no direction=: call minimize() or maximize(), or for several "
+            'objectives optimize(f, space, n_trials, directions=["minimize", "maximize"])'
+        )
+    named = ("f", "space", "client", "prompt", "seed", "n_trials")
+    check_names(call, options, (*SearchOptions.names(), *named, *_OWN))
     if n_trials is None:  # required: by its default a misspelt name is named above
-        raise TypeError(f"{direction}() needs n_trials: how many points are evaluated in all")
+        raise TypeError(f"{call}() needs n_trials: how many points are evaluated in all")
     n_trials = whole_number("n_trials", n_trials, 1)
-    own = {name: options.pop(name, usual) for name, usual in own.items()}
-    one_of("finish", own["finish"], FINISHES)
-    progress, callback, catch = own["progress"], own["callback"], own["catch"]
+    own = {name: options.pop(name, usual) for name, usual in _OWN.items()}
+    workers, executor = workers_of(own["n_jobs"], own["executor"])
+    if isinstance(executor, ProcessPoolExecutor):
+        _check_sent(f)
+    timeout = own["timeout"]
+    if timeout is not None and number("timeout", timeout) <= 0:
+        raise ValueError(f"timeout={timeout!r}: expected seconds above 0; omit it for no limit")
     if options.get("may_stop") is None:
         options["may_stop"] = True
-    finals = Finals(own["finalists"], n_trials)
+    several = not isinstance(direction, str) and len(direction) > 1
+    finals = Finals(None if several and own["finalists"] == "auto" else own["finalists"], n_trials)
+    if several and finals.most:
+        raise ValueError(f"finalists={own['finalists']}: expected none with several objectives")
     kept = finals.most if options.get("noisy") or finals.asked_for else 0
     options = {"total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
-    optimizer._model.finishes = own["finish"] == "auto"
-    stopped, over = "", False
-    if progress is not False:
+    if own["progress"] is not False:
         say_where_it_goes_on(optimizer, n_trials)
-    if imported := optimizer.imported:
-        optimizer.total = optimizer.total and optimizer.total + len(imported)
-        n_trials += len(imported)
-    done = len(optimizer.trials)
-    sound = any(t.state == "complete" for t in optimizer.trials if t.number not in imported)
-    failures = FailureWatch(_name(f), sound)
-    bar = tqdm(
-        total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
-    )
     try:
-        if own["finish"] == "auto":
-            known = [p.source for p in optimizer.pending] + [t.source for t in optimizer.trials]
-            if "finish" in known:  # the search was cut off there
-                optimizer._finish()
-        optimizer._check_ready()  # a stored search may begin with a point that it handed out before
-        while (more := n_trials - len(optimizer.trials)) > 0:
-            waiting = optimizer.pending  # cut off by a kill, in a search that goes on
-            kind: Kind = "search"
-            try:
-                if waiting:
-                    params = optimizer.space.unflatten(waiting[0].values)
-                elif (final := finals.next(optimizer, more, over=over)) is not None:
-                    params, kind = final.params, "finalist"
-                elif over:
-                    break
-                else:
-                    (proposal,), warned = optimizer._serve(1)
-                    params = optimizer.space.unflatten(proposal.values)
-                    for text in warned:
-                        warnings.warn(text, FallbackWarning, stacklevel=3)
-            except (SearchStopped, BudgetExceededError) as end:
-                stopped = stopped or str(end)
-                over = not (own["finish"] == "auto" and optimizer._finish())
-                continue  # the finish, or the finalists, are left
-            except ClientError as error:
-                if optimizer.history.best is None or is_permanent(error):
-                    raise
-                stopped = f"{type(error).__name__}: {error}"
-                warnings.warn(
-                    f"the search ends after {len(optimizer.trials)} of {n_trials} trials, since "
-                    f"the model failed: {error}",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-                break
-            trial, raised = _evaluate(optimizer, f, params, catch, kind)
-            best = optimizer.history.best
-            failure = "" if trial.state == "complete" else trial.feedback
-            failures.see(failure, _remedy(raised, optimizer))
-            if best is not None and best.rewards:
-                bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
-            bar.update()
-            if callback is not None and callback(trial) is True:
-                stopped = "the callback ended the search"
-                break
+        # A stored search may begin with a point that it handed out before.
+        optimizer._check_ready()
+        with _Run(call, f, optimizer, n_trials, finals, own, workers) as run:
+            reason = drive(
+                run.ask,
+                run.call,
+                run.tell,
+                give_back=run.give_back,
+                executor=executor,
+                workers=workers,
+                timeout=timeout,
+            )
+        if reason == INTERRUPTED:
+            say_what_is_kept(optimizer)
     except KeyboardInterrupt:
-        bar.close()
         say_what_is_kept(optimizer)
         raise
     finally:
-        bar.close()
         optimizer.close()
     trials = optimizer.trials
-    left: dict[str, float] = {"evaluations": max(0, n_trials - len(trials))}
+    left: dict[str, float] = {"evaluations": max(0, run.n_trials - len(trials))}
     left = {**left, **optimizer.limits.left(optimizer.usage)}
-    return SearchResult(optimizer, stopped, left, sum(t.kind == "finalist" for t in trials))
+    repeated = sum(t.kind == "finalist" for t in trials)
+    return SearchResult(optimizer, run.stopped or reason, left, repeated)
 
 
-def _evaluate(
-    optimizer: LLMOptimizer[Any],
-    f: Callable[[Any], Score],
-    params: Any,
-    catch: type[Exception] | tuple[type[Exception], ...],
-    kind: Kind,
-) -> tuple[Trial[Any], Exception | None]:
-    """Return the trial of a point, and what the function raised."""
+def _check_function(f: Any) -> None:
+    """Raise unless `f` can be called with one point."""
+    if not callable(f):
+        raise TypeError(f"f={short(f)}: expected a function of a point")
     try:
-        score = f(optimizer.space.validate(params))  # a copy: f may change it
-    except catch as error:
-        failure = optimizer._read_failure(params, f"{type(error).__name__}: {error}")
-        return optimizer._tell(failure, kind), error
-    words = ""
-    if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
-        score, words = score
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):  # written in C
+        return
     try:
-        return optimizer._tell(optimizer._read_told(params, score, feedback=words), kind), None
-    except RewardError as error:
-        raise RewardError(
-            f"{_name(f)} returned {short(score)}: expected a real number within a float's range, "
-            "or (number, words); None and NaN stand for a failed evaluation"
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"{_name(f)}{signature}: expected a function of one argument, a point such as "
+            '{"x": 1.0}. For f(x, y) give lambda point: f(**point)'
+        ) from None
+
+
+def _check_sent(f: Any) -> None:
+    """Raise unless `f` can be sent to another process."""
+    try:
+        pickle.dumps(f)
+    except Exception as error:
+        raise TypeError(
+            f"{_name(f)} cannot be sent to a process of the executor ({error}): define it at the "
+            "top of a module, or take threads (n_jobs=)"
         ) from error
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A point to evaluate, flat."""
+
+    values: tuple[Any, ...]
+    kind: Kind = "search"
+    proposal: Proposal | None = None  # one that is pending
+
+
+class _Run:
+    """One call of `minimize`: what `drive` asks, calls and tells."""
+
+    def __init__(
+        self,
+        call: str,
+        f: Callable[[Any], Any],
+        optimizer: LLMOptimizer[Any],
+        n_trials: int,
+        finals: Finals,
+        own: Mapping[str, Any],
+        workers: int,
+    ) -> None:
+        self._call, self._f, self._optimizer, self._finals = call, f, optimizer, finals
+        self._catch: type[Exception] | tuple[type[Exception], ...] = own["catch"]
+        self._batch, self._workers = optimizer.batch_size, workers
+        imported = optimizer.imported
+        if imported:
+            optimizer.total = optimizer.total and optimizer.total + len(imported)
+        trials = optimizer.trials
+        self.n_trials = n_trials + len(imported)
+        self._left = self.n_trials - len(trials)  # points that are not handed out yet
+        # First what an interrupted search was about to evaluate.
+        self._waiting = [_Job(p.values, "search", p) for p in optimizer.pending_proposals]
+        sound = any(t.state == "complete" for t in trials if t.number not in imported)
+        self._failures = FailureWatch(_name(f), sound)
+        self._progress = Progress(self.n_trials, len(trials), own["progress"])
+        self._warnings: list[tuple[str, type[Warning]]] = []
+        self.stopped, self._ended = "", False
+
+    def __enter__(self) -> _Run:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._progress.__exit__(*raised)
+        self._warn()
+
+    def ask(self, free: int, running: int) -> list[_Job]:
+        """Return at most `free` points; none if a running one is waited for, or at the end."""
+        free = min(free, self._left)
+        jobs = self._next(free, running) if free > 0 and not self._ended else []
+        self._left -= len(jobs)
+        return jobs
+
+    def _next(self, free: int, running: int) -> list[_Job]:
+        optimizer, finals = self._optimizer, self._finals
+        if not self._waiting and finals.due(optimizer, self._left, bool(self.stopped)):
+            if running:  # the results tell which points are the best
+                return []
+            self._waiting = [_Job(t.values, "finalist") for t in finals.plan(optimizer)]
+        if self._waiting:
+            jobs, self._waiting = self._waiting[:free], self._waiting[free:]
+            return jobs
+        if self.stopped:
+            return []
+        if self._left > finals.most:
+            free = min(free, self._left - finals.most)
+        if self._workers > 1:
+            missing = self._left - len(optimizer._state.queue)
+            optimizer.batch_size = max(self._batch, min(self._workers, missing))
+        try:
+            proposals, texts = optimizer._serve(free)
+        except (SearchStopped, BudgetExceededError) as end:
+            self.stopped = str(end)
+            return self._next(free, running)  # the finalists are left
+        except ClientError as error:
+            if optimizer.history.best is None or is_permanent(error):
+                raise
+            self.stopped, self._ended = f"{type(error).__name__}: {error}", True
+            done = f"{len(optimizer.trials)} of {self.n_trials} trials"
+            text = f"the search ends after {done}, since the model failed: {error}"
+            self._warnings.append((text, RuntimeWarning))
+            return []
+        self._warnings += [(text, FallbackWarning) for text in texts]
+        return [_Job(p.values, "search", p) for p in proposals]
+
+    def call(self, job: _Job) -> tuple[Any, ...]:
+        """Return the function and a point of its own: it may change it."""
+        self._warn()
+        return self._f, self._optimizer.space.unflatten(job.values)
+
+    def give_back(self, jobs: Sequence[_Job]) -> None:
+        """Have points that did not begin returned by a later `ask`."""
+        self._left += len(jobs)
+        proposals = [job.proposal for job in jobs if job.proposal is not None]
+        if proposals:
+            self._optimizer._give_back(proposals)
+
+    def tell(self, job: _Job, score: Any, error: Exception | None) -> None:
+        """Record what the function returned or raised."""
+        optimizer = self._optimizer
+        params = optimizer.space.unflatten(job.values)
+        if error is None:
+            told = self._read(params, score)
+        elif isinstance(error, self._catch):
+            told = optimizer._read_failure(params, f"{type(error).__name__}: {error}")
+        else:
+            raise error
+        trial = optimizer._tell(told, job.kind)
+        failure = "" if trial.state == "complete" else trial.feedback
+        self._failures.see(failure, _remedy(error, optimizer))
+        self._progress.step(self._text(trial) if self._progress.shown else "")
+        if optimizer._bell is not None and optimizer._bell.stopped is not None:
+            self.stopped, self._ended = str(optimizer._bell.stopped), True
+
+    def _text(self, trial: Trial[Any]) -> str:
+        optimizer, history = self._optimizer, self._optimizer.history
+        front = len(history.pareto_front) if len(optimizer.directions) > 1 else 0
+        return text_of_search(trial, history.best, optimizer.usage, front)
+
+    def _read(self, params: Any, score: Any) -> Any:
+        rewards, words = score, ""
+        if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
+            rewards, words = score
+        try:
+            return self._optimizer._read_told(params, rewards, feedback=words)
+        except RewardError as error:
+            self._refuse(score, rewards, error)
+
+    def _refuse(self, score: Any, rewards: Any, error: RewardError) -> NoReturn:
+        """Raise an error that says what the function is to return."""
+        count = len(self._optimizer.directions)
+        expected = "expected a real number within a float's range, or (number, words)"
+        remedy = "None and NaN stand for a failed evaluation"
+        if count > 1:
+            expected = f"expected {count} numbers, one for each objective, or (numbers, words)"
+        elif isinstance(rewards, Mapping):
+            remedy = "return one of its values" if rewards else remedy
+        elif isinstance(rewards, (tuple, list)) and len(rewards) > 1:
+            given = ", ".join(['"minimize"'] * len(rewards))
+            remedy = (
+                "several objectives are searched by llmopt.optimize(f, space, n_trials, "
+                f"directions=[{given}])"
+            )
+        said = f"{_name(self._f)} returned {short(score)}: {expected}; {remedy}"
+        raise RewardError(said) from error
+
+    def _warn(self) -> None:
+        """Warn at the caller's line, whichever thread asked."""
+        pending, self._warnings = self._warnings, []
+        frame, level = sys._getframe(1), 2
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith("llmopt."):
+            frame, level = frame.f_back, level + 1
+        for text, category in pending:
+            warnings.warn(text, category, stacklevel=level)
 
 
 class Finals:
@@ -392,22 +566,28 @@ class Finals:
         """Evaluations that they take."""
         return _REPEATS * self._count
 
-    def next(self, optimizer: LLMOptimizer[Any], left: int, over: bool) -> Trial[Any] | None:
-        """Return the point that is to be measured again now, or ``None`` if none is.
+    def due(self, optimizer: LLMOptimizer[Any], left: int, over: bool) -> bool:
+        """Return whether the best points are to be measured again now.
 
         `left` counts evaluations; `over` says whether the search itself has ended before.
         """
-        trials = optimizer.trials
-        since = next(
-            (i for i, t in enumerate(reversed(trials)) if t.kind != "finalist"), len(trials)
-        )
+        since = self._since(optimizer.trials)
         if since >= self.most or (since == 0 and left > self.most and not over):
-            return None
-        if not (since or self.asked_for or _is_noisy(optimizer)):
-            return None
+            return False
+        return bool(since) or self.asked_for or _is_noisy(optimizer)
+
+    def plan(self, optimizer: LLMOptimizer[Any]) -> list[Trial[Any]]:
+        """Return the points to measure again, in order; those done before an interrupt are not."""
+        trials = optimizer.trials
+        since = self._since(trials)
         before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
         best = before.merged(optimizer.space.key).ranked[: self._count]
-        return best[since % len(best)] if best else None
+        return [best[i % len(best)] for i in range(since, self.most)] if best else []
+
+    def _since(self, trials: Sequence[Trial[Any]]) -> int:
+        """Count the last trials that measured a point again."""
+        kinds = enumerate(trial.kind for trial in reversed(trials))
+        return next((i for i, kind in kinds if kind != "finalist"), len(trials))
 
 
 def _is_noisy(optimizer: LLMOptimizer[Any]) -> bool:

@@ -233,6 +233,8 @@ class LLMOptimizer(OptimizerBase[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self._check_ready()  # before the first warm-up point is evaluated
+        if self._bell is not None and self._bell.stopped is not None:
+            raise self._bell.stopped
         try:
             proposals, warned = self._meter.asking(
                 lambda draft: (self._ask(n, draft, given), draft.warnings)

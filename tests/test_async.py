@@ -99,7 +99,7 @@ class TestSideBySide:
         assert [r.n for r in gate.requests] == [1, 5]
         assert (type(one), len(three), len(single)) == (dict, 3, 1)
         told = [first, one, *three, *single]
-        assert [optimizer.space.unflatten(p.values) for p in optimizer.pending] == told
+        assert optimizer.pending == told
 
     def test_an_ask_of_another_thread_and_one_of_a_loop_follow_one_another(self):
         gate = Gate(seeded)
@@ -141,7 +141,7 @@ class TestSideBySide:
 
         asyncio.run(main())
         assert {r.n for r in optimizer.client.requests} <= {3, 1, 2}
-        assert [p.source for p in optimizer.pending] == ["llm"] * 180
+        assert [p.source for p in optimizer.pending_proposals] == ["llm"] * 180
         assert [r.n for r in optimizer.client.requests].count(3) == 60
 
     def test_a_failure_reaches_all_and_the_next_ask_goes_on(self):
@@ -343,11 +343,11 @@ class TestResume:
         path = tmp_path / "run.jsonl"
         optimizer = make(storage=path)
         points = optimizer.ask(4)
-        optimizer._give_back(optimizer.pending[1:3])
+        optimizer._give_back(optimizer.pending_proposals[1:3])
         left = [points[0], points[3]]
         optimizer.close()
         resumed = make(ScriptedClient([]), storage=path)
-        assert [resumed.space.unflatten(p.values) for p in resumed.pending] == left
+        assert resumed.pending == left
         assert resumed.ask(2) == points[1:3]
 
 

@@ -180,7 +180,7 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
         computed = sum(b'"event":"compute"' in line for line in lines[:count])
         again, client = search(script[replies:], storage=part)
         with closing(again):
-            for waiting in again.pending:
+            for waiting in again.pending_proposals:
                 again.tell(again.space.unflatten(waiting.values), waiting.values[0])
             tell(again, 2 - len(again.trials))
             assert [t.values for t in again.trials] == [t.values for t in wanted]

@@ -176,7 +176,7 @@ class TestOptimizer:
         optimizer = made(["x: 10, y: 5"])
         point = optimizer.ask()
         assert point["x"] + 2 * point["y"] <= 10 + 1e-8
-        assert optimizer.pending[0].clipped
+        assert optimizer.pending_proposals[0].clipped
         assert optimizer.usage.requests == 1
 
     def test_or_asked_again(self):
@@ -265,15 +265,15 @@ class TestStart:
         first.enqueue({"x": 9, "y": 0}, "a guess")
         first.close()
         again = made(**options)
-        assert [p.explanation for p in again.pending] == [self.NOW]
+        assert [p.explanation for p in again.pending_proposals] == [self.NOW]
         assert [p["x"] for p in again.ask(2)] == [1, 9]
         again.close()
         loaded = LLMOptimizer.load(path, ScriptedClient([]))
-        assert [p.explanation for p in loaded.pending] == [self.NOW, "", "a guess"]
+        assert [p.explanation for p in loaded.pending_proposals] == [self.NOW, "", "a guess"]
         assert loaded.space.constraints == (LIMIT,)
         loaded.save(tmp_path / "copy.jsonl")
         copy = LLMOptimizer.load(tmp_path / "copy.jsonl", ScriptedClient([]))
-        assert copy.pending == loaded.pending
+        assert copy.pending_proposals == loaded.pending_proposals
         with pytest.raises(StorageError, match="start "):
             made(storage=path)
         with pytest.raises(StorageError, match="constraints"):

@@ -130,7 +130,9 @@ class TestShares:
         client = Knower(1.0)
         optimizer = make(client, batch_size=4, prompt="props")
         go(optimizer, 7)
-        mine = next(p for p in [*optimizer.trials, *optimizer.pending] if p.source == "cma")
+        mine = next(
+            p for p in [*optimizer.trials, *optimizer.pending_proposals] if p.source == "cma"
+        )
         assert optimizer.space.format(0, mine.values[0]) in client.requests[0].text
 
     def test_who_knows_more_gets_more_and_nobody_nothing(self):
@@ -212,7 +214,7 @@ class TestPartner:
             optimizer.tell(point, sign * reward)
         optimizer.tell({"x": 0.0, "y": 0.0, "z": 0.0}, 9.0 * sign, constraint_violation=1.0)
         optimizer.ask(200)
-        own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+        own = np.array([p.values for p in optimizer.pending_proposals if p.source == "cma"])
         assert np.abs(own.mean(0) - [4.0, -4.0, 4.0]).max() < 1.2
         # A sixth of the range, a little less for the bounds.
         assert 0.8 < own.std(0).min() <= own.std(0).max() < 1.8
@@ -220,15 +222,19 @@ class TestPartner:
     def test_without_points_begins_in_the_middle(self):
         optimizer = make(warmup=0)
         optimizer.ask(200)
-        own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+        own = np.array([p.values for p in optimizer.pending_proposals if p.source == "cma"])
         assert np.abs(own.mean(0)).max() < 0.6
 
     def test_points_of_the_model_move_its_search(self):
         def mean_of_own(client):
             optimizer = make(client)
-            go(optimizer, 60, lambda p: sphere(p) if optimizer.pending[-1].source == "llm" else -99)
+            go(
+                optimizer,
+                60,
+                lambda p: sphere(p) if optimizer.pending_proposals[-1].source == "llm" else -99,
+            )
             optimizer.ask(60)
-            own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+            own = np.array([p.values for p in optimizer.pending_proposals if p.source == "cma"])
             return np.linalg.norm(own.mean(0) - GOAL)
 
         assert mean_of_own(Knower(0.5)) < 1.5
@@ -303,7 +309,7 @@ class TestPartner:
             for _ in range(120):
                 point = search.ask()
                 value = loss(list(point.values()) if hybrid else point)
-                asked = hybrid and search.pending[0].source == "llm"
+                asked = hybrid and search.pending_proposals[0].source == "llm"
                 if asked and chance.random() < 0.5:
                     search.tell_failure(point, "no")
                 else:

@@ -16,10 +16,12 @@ from llmopt.errors import (
     ClientError,
     MissingKeyError,
     RewardError,
+    SearchStopped,
     StorageError,
     TemplateError,
 )
 from llmopt.search import emitter
+from llmopt.trackers import Callback
 
 SPACE = {"x": Float(-5, 5), "k": Int(1, 9)}
 
@@ -119,23 +121,38 @@ def test_a_caught_exception_is_a_failed_evaluation():
         minimize(f, SPACE, 2, scripted(1, 2), warmup=0, prompt="props")
 
 
-def test_the_callback_sees_each_trial_and_may_end_the_search():
-    seen = []
+class Watch(Callback):
+    """Sees each trial, and ends the search with the second one."""
 
-    def callback(trial):
-        seen.append(trial.number)
-        return trial.number == 1
+    def __init__(self):
+        self.seen = []
 
-    result = minimize(bowl, SPACE, 5, ScriptedClient([]), callback=callback)
-    assert seen == [0, 1]
-    assert "callback" in result.stopped
-    assert "callback" in repr(result)
+    def told(self, search, trial, best, usage):
+        self.seen.append(trial.number)
+        if trial.number == 1:
+            raise SearchStopped("two are enough")
+
+
+@pytest.mark.parametrize("options", [{}, {"finalists": 1}, {"n_jobs": 2}])
+def test_a_callback_sees_each_trial_and_may_end_the_search(options):
+    watch = Watch()
+    result = minimize(bowl, SPACE, 15, ScriptedClient([]), warmup=7, callbacks=[watch], **options)
+    assert watch.seen[:2] == [0, 1]
+    assert len(result.trials) == len(watch.seen) <= 3
+    assert result.stopped == "two are enough"
+    assert "two are enough" in repr(result)
+
+
+def test_a_callback_ends_a_loop_of_ones_own_too():
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), callbacks=[Watch()])
+    for _ in range(2):
+        optimizer.tell(optimizer.ask(), 1.0)
+    with pytest.raises(SearchStopped, match="two are enough"):
+        optimizer.ask()
 
 
 def test_a_reached_cap_ends_the_search_with_what_was_found():
-    result = minimize(
-        bowl, SPACE, 10, scripted(1, 2, 3), max_requests=2, prompt="props", finish="off"
-    )
+    result = minimize(bowl, SPACE, 10, scripted(1, 2, 3), max_requests=2, prompt="props")
     assert len(result.trials) == 7
     assert "max_requests" in result.stopped
     assert result.best.reward == 0
@@ -166,8 +183,9 @@ def test_a_search_goes_on_from_its_storage_for_longer(tmp_path, capsys):
             raise KeyboardInterrupt
         return bowl(params)
 
-    with pytest.raises(KeyboardInterrupt):
-        minimize(dies, SPACE, 3, scripted(3, 2), **options)
+    result = minimize(dies, SPACE, 3, scripted(3, 2), **options)
+    assert (len(result.trials), result.stopped) == (1, "interrupted by Ctrl-C")
+    assert result.left == {"evaluations": 2}
     said = f"everything so far is kept in {tmp_path / 's.jsonl'}: run the script again to go on"
     assert said in capsys.readouterr().err
     result = minimize(dies, SPACE, 4, scripted(1, 0), **options)
@@ -361,8 +379,7 @@ def test_a_stored_search_checks_the_model_before_the_point_that_was_cut_off(tmp_
         raise KeyboardInterrupt
 
     evaluated = []
-    with pytest.raises(KeyboardInterrupt):
-        minimize(dies, SPACE, 4, ScriptedClient([]), storage=tmp_path / "s.jsonl", seed=1)
+    minimize(dies, SPACE, 4, ScriptedClient([]), storage=tmp_path / "s.jsonl", seed=1)
     with pytest.raises(MissingKeyError):
         minimize(evaluated.append, SPACE, 4, Gone([]), storage=tmp_path / "s.jsonl", seed=1)
     assert not evaluated
@@ -420,9 +437,7 @@ STOP = "Analysis: it is flat here.\nStart from: #1\nProposal: stop"
 def test_the_model_may_end_a_whole_search_and_the_result_says_what_is_left():
     made = {"warmup": 0, "prompt": "words", "description": "a bowl"}
     client = ScriptedClient([word(1.5), STOP])
-    result = minimize(
-        bowl, SPACE, 20, client, max_requests=9, max_tokens=10**6, finish="off", **made
-    )
+    result = minimize(bowl, SPACE, 20, client, max_requests=9, max_tokens=10**6, **made)
     assert "ended the search" in result.stopped
     assert "it is flat here" in result.stopped
     tokens = result.usage.prompt_tokens + result.usage.completion_tokens

@@ -154,7 +154,7 @@ def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
     assert first == {"x": 0.5}
     assert len(others) == 2
     assert optimizer.usage.proposals == {"warmup": 1, "llm": 1, "fallback": 2}
-    assert [p.source for p in optimizer.pending] == ["llm", "fallback", "fallback"]
+    assert [p.source for p in optimizer.pending_proposals] == ["llm", "fallback", "fallback"]
 
 
 def test_the_offer_is_made_only_where_it_is_taken():

@@ -47,8 +47,8 @@ def test_a_stored_search_goes_on(name, tmp_path):
     assert len(optimizer.pending) == pending
     assert len(optimizer._meter.paid) == paid
     assert optimizer.usage.requests == requests
-    assert optimizer.best.rewards == pytest.approx(best)
-    for waiting in optimizer.pending:
+    assert optimizer.history.best.rewards == pytest.approx(best)
+    for waiting in optimizer.pending_proposals:
         optimizer.tell_failure(optimizer.space.unflatten(waiting.values), "cut off")
     for _ in range(ready):
         optimizer.ask()

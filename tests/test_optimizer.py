@@ -56,7 +56,7 @@ def numbered(request: Request) -> Reply:
 
 def search(optimizer: LLMOptimizer, evaluations: int) -> None:
     """Evaluate what was cut off, then go on up to a number of trials."""
-    for proposal in optimizer.pending:
+    for proposal in optimizer.pending_proposals:
         score(optimizer, optimizer.space.unflatten(proposal.values))
     while len(optimizer.trials) < evaluations:
         for point in optimizer.ask(min(3, evaluations - len(optimizer.trials))):
@@ -119,8 +119,8 @@ class TestAsk:
     def test_gives_the_models_point_in_the_form_of_the_space(self):
         optimizer = make(answers((1.5, 7)))
         assert optimizer.ask() == {"x": 1.5, "k": 7}
-        assert [p.source for p in optimizer.pending] == ["llm"]
-        assert optimizer.pending[0].explanation == "because of 1.5"
+        assert [p.source for p in optimizer.pending_proposals] == ["llm"]
+        assert optimizer.pending_proposals[0].explanation == "because of 1.5"
 
     def test_learns_nothing_by_itself(self):
         optimizer = make(answers((1, 1), (2, 2)))
@@ -158,7 +158,7 @@ class TestAsk:
         client = ScriptedClient(answers((1, 1)))
         optimizer = LLMOptimizer(SPACE, client, warmup=3, seed=0)
         points = optimizer.ask(4)
-        assert [p.source for p in optimizer.pending] == ["warmup"] * 3 + ["llm"]
+        assert [p.source for p in optimizer.pending_proposals] == ["warmup"] * 3 + ["llm"]
         assert points[3] == {"x": 1.0, "k": 1}
         assert len(client.requests) == 1
 
@@ -434,9 +434,7 @@ def test_a_point_that_comes_during_an_ask_is_not_proposed_too(how):
 
     optimizer = make([answer, "x: 2.5, k: 7"], on_error="fallback")
     first = optimizer.ask()
-    known = [t.params for t in optimizer.trials] + [
-        optimizer.space.unflatten(p.values) for p in optimizer.pending
-    ]
+    known = [t.params for t in optimizer.trials] + optimizer.pending
     assert first == known[-1]
     assert known.count(point) == 1
     if how == "enqueue":

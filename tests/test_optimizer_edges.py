@@ -120,7 +120,7 @@ class TestRetries:
         optimizer = make(["x: 9", "x: 1"])
         optimizer.ask()
         optimizer.ask()
-        assert [p.clipped for p in optimizer.pending] == [True, False]
+        assert [p.clipped for p in optimizer.pending_proposals] == [True, False]
 
 
 class TestCosts:
@@ -203,7 +203,7 @@ class TestWarnings:
             warnings.simplefilter("error", FallbackWarning)
             with pytest.raises(FallbackWarning):
                 optimizer.ask(2)
-        assert [p.source for p in optimizer.pending] == ["fallback"] * 2
+        assert [p.source for p in optimizer.pending_proposals] == ["fallback"] * 2
 
 
 class TestCutOff:
@@ -327,7 +327,7 @@ class TestWarmup:
         optimizer = make(seeded, warmup=5)
         for n in (2, 1, 4):
             optimizer.ask(n)
-        assert [p.source for p in optimizer.pending] == ["warmup"] * 5 + ["llm"] * 2
+        assert [p.source for p in optimizer.pending_proposals] == ["warmup"] * 5 + ["llm"] * 2
 
     def test_batches_do_not_wait_in_the_warmup(self):
         optimizer = make(seeded, warmup=2, batch_size=4)

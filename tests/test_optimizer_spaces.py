@@ -141,7 +141,7 @@ class TestEverySpace:
                 given, ScriptedClient(model(Space.of(given))), "props", seed=3, warmup=2,
                 storage=path,
             )  # fmt: skip
-            for p in optimizer.pending:
+            for p in optimizer.pending_proposals:
                 optimizer.tell(optimizer.space.unflatten(p.values), 0.5)
             while len(optimizer.trials) < 6:
                 point = optimizer.ask()

@@ -120,7 +120,7 @@ def test_a_stop_behind_points_ends_the_search_after_them(tmp_path, told):
     optimizer.close()
     optimizer, client = make(["0.9"], **made)
     with closing(optimizer):
-        for waiting in optimizer.pending:
+        for waiting in optimizer.pending_proposals:
             optimizer.tell(optimizer.space.unflatten(waiting.values), 0.0)
         tell(optimizer, 3 - len(optimizer.trials))
         for _ in range(2):
@@ -173,7 +173,7 @@ def test_a_kill_after_any_line_loses_no_point_that_is_paid_for(tmp_path):
         resumed, client = make(["0.1 0.2 0.3", "0.4 0.5"][paid:], storage=path)
         with closing(resumed), warnings.catch_warnings():
             warnings.simplefilter("error")
-            for waiting in resumed.pending:
+            for waiting in resumed.pending_proposals:
                 resumed.tell(resumed.space.unflatten(waiting.values), waiting.values[0])
             tell(resumed, 5 - len(resumed.trials))
             assert [t.values[0] for t in resumed.trials] == [0.1, 0.2, 0.3, 0.4, 0.5]

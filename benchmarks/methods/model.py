@@ -108,9 +108,9 @@ class ModelMethod:
                 trial.seconds,
             )
         else:
-            if not self._optimizer.pending:  # else a kill cut its evaluation off
+            if not self._optimizer.pending_proposals:  # else a kill cut its evaluation off
                 self._optimizer.ask()
-            self.last = self._optimizer.pending[0]
+            self.last = self._optimizer.pending_proposals[0]
         return np.array(self.last.values, dtype=np.float64)
 
     def tell(

@@ -44,7 +44,6 @@ if __name__ == "__main__":
                 client=client,
                 prompt="props",
                 max_cost=cap,
-                finish="off",  # else small random changes go on, at no cost
                 storage=Path(folder) / "search.jsonl",  # the second search goes on there
                 seed=0,
             )

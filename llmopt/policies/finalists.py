@@ -174,7 +174,7 @@ class FreshStarts:
     def _go_on_with_finish(self) -> None:
         """Let a finish go on that had begun when the search was cut off."""
         points = [t.source for t in self.optimizer.trials]
-        points += [p.source for p in self.optimizer.pending]
+        points += [p.source for p in self.optimizer.pending_proposals]
         if self._finishing == "auto" and "finish" in points:
             self.optimizer._finish()
 

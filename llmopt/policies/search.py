@@ -312,7 +312,7 @@ class PolicySearch(FreshStarts, Closing):
                 # As the prompt counts them: with `noisy` a point that was measured twice is one.
                 optimizer.total = self._total - spent + len(optimizer.history.trials)
                 optimizer.batch_size = min(batch, left)
-                waiting = optimizer.pending
+                waiting = optimizer.pending_proposals
                 try:
                     params = (
                         optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()

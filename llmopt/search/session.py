@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from llmopt._version import __version__
 from llmopt.client.base import client_name
 from llmopt.compute.blocks import let_compute
-from llmopt.errors import NoTrialsError, StorageError
+from llmopt.errors import LLMOptError, NoTrialsError, StorageError
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
@@ -156,12 +156,17 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         self._model.total = None if value is None else whole_number("total", value, 1)
 
     @property
-    def pending(self) -> list[Proposal]:
-        """The points handed out and not told yet, oldest first (a copy).
+    def pending(self) -> list[Params]:
+        """The points that `ask` returned and nobody told yet, oldest first.
 
-        After a resume these are the points whose evaluation was cut off: evaluate them
-        (``optimizer.space.unflatten(p.values)``) before asking for more.
+        After a resume these are the points whose evaluation was interrupted: evaluate them before
+        you ask for more. `pending_proposals` says who proposed them, and why.
         """
+        return [self.space.unflatten(p.values) for p in self.pending_proposals]
+
+    @property
+    def pending_proposals(self) -> list[Proposal]:
+        """The proposals behind `pending`: source, explanation and tokens of each (a copy)."""
         with self._changing:
             return list(self._state.pending)
 
@@ -169,16 +174,29 @@ class OptimizerBase(StoredSearch, Generic[Params]):
     def best(self) -> Trial[Params]:
         """The best trial so far; the first of equals.
 
-        With several objectives one of the Pareto front (see ``history.pareto_front``). With
-        ``noisy=True`` no lucky value: see `recommend`.
+        With ``noisy=True`` no lucky value: see `recommend`.
 
         Raises:
+            LLMOptError: The search has several objectives; see `pareto`.
             NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
         """
+        if len(self.directions) > 1:
+            raise LLMOptError(
+                f"a search of {len(self.directions)} objectives has no single best trial: take one "
+                "of .pareto, the trials that no other trial beats in all objectives"
+            )
         history = self.history
         if history.best is None:
             raise NoTrialsError(why_no_best(history.trials))
         return history.best
+
+    @property
+    def pareto(self) -> list[Trial[Params]]:
+        """The Pareto front: feasible trials that no other feasible trial beats in all objectives.
+
+        With one objective: those that share the best reward.
+        """
+        return TrialList(self.history.pareto_front)
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
@@ -188,6 +206,7 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         Tell a point again to measure it better.
 
         Raises:
+            LLMOptError: The search has several objectives; see `pareto`.
             NoTrialsError: There is no complete trial yet.
         """
         return self.best.params

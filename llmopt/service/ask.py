@@ -57,11 +57,11 @@ def main(args: argparse.Namespace) -> int:
     with contextlib.closing(optimizer):
         if args.trials:
             print(optimizer.import_trials(args.trials), file=sys.stderr)
-        points = optimizer.pending[: max(wanted, 0)] if args.again else []
+        points = optimizer.pending_proposals[: max(wanted, 0)] if args.again else []
         if wanted > len(points):
-            before = len(optimizer.pending)
+            before = len(optimizer.pending_proposals)
             optimizer.ask(wanted - len(points))
-            points += optimizer.pending[before:]
+            points += optimizer.pending_proposals[before:]
         for proposal in points:
             print(json.dumps(of_proposal(optimizer, proposal)), flush=True)
     return 0

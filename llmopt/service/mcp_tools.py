@@ -226,13 +226,13 @@ class SearchFolder:
             return self._ask(optimizer, 1)
 
     def _ask(self, optimizer: LLMOptimizer[Any], n: int) -> dict[str, Any]:
-        before = len(optimizer.pending)
+        before = len(optimizer.pending_proposals)
         try:
             optimizer.ask(n)
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
             return {"points": [], "request": messages, "next": "answer these messages: answer()"}
-        points = [of_proposal(optimizer, p) for p in optimizer.pending[before:]]
+        points = [of_proposal(optimizer, p) for p in optimizer.pending_proposals[before:]]
         return {"points": points, "next": "evaluate them, and tell() what each scored"}
 
     def tell(

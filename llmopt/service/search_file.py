@@ -167,7 +167,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         "trials": len(optimizer.trials),
         "directions": list(optimizer.directions),
         "best": None if best is None else of_trial(best),
-        "pending": [of_proposal(optimizer, p) for p in optimizer.pending],
+        "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "usage": asdict(optimizer.usage),
     }
 

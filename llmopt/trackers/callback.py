@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from llmopt.errors import SearchStopped
 from llmopt.history import Direction, Proposal, Trial, Usage
 from llmopt.search.meter import Spent
-from llmopt.util.text import clean, first_line
+from llmopt.util.text import clean, first_line, short
 
 logger = logging.getLogger("llmopt.search")
 Row: TypeAlias = dict[str, Any]
@@ -44,7 +45,8 @@ class Callback:
     """What a search tells of itself. Derive from it, and override what you need.
 
     Methods are called in the thread that asks or tells, after what happened has been stored. One
-    that raises is warned of once; the search goes on. One callback may serve several searches.
+    that raises `SearchStopped` ends the search; one that raises something else is warned of once,
+    and the search goes on. One callback may serve several searches.
     """
 
     def asked(self, search: Search, proposal: Proposal) -> None:
@@ -67,6 +69,7 @@ class Bell:
         self.callbacks = tuple(callbacks)
         self.search = search
         self.reason = ""
+        self.stopped: SearchStopped | None = None  # by a callback
         self._failed: set[tuple[int, str]] = set()
         self._ended = False
 
@@ -75,6 +78,9 @@ class Bell:
         for callback in self.callbacks:
             try:
                 getattr(callback, event)(self.search, *args)
+            except SearchStopped as stopped:
+                self.stopped = self.stopped or stopped
+                self.reason = self.reason or str(stopped)
             except Exception as error:
                 place = id(callback), event
                 if place not in self._failed:
@@ -93,11 +99,13 @@ class Bell:
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Return callbacks as a tuple."""
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
-        raise TypeError(f"callbacks={callbacks!r}: expected a list of callbacks")
+        raise TypeError(f"callbacks={short(callbacks)}: expected a list of callbacks")
     for callback in callbacks:
         if not callable(getattr(callback, "told", None)):
             raise TypeError(
-                f"callbacks: {callback!r} is none; derive from llmopt.trackers.Callback"
+                f"callbacks: {short(callback)} is no callback: derive a class from "
+                "llmopt.trackers.Callback, override told(search, trial, best, usage), and give "
+                "an object of it"
             )
     return tuple(callbacks)
 

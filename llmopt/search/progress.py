@@ -1,0 +1,132 @@
+"""Progress of a search: a bar on a terminal or in a notebook, and lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from typing import Any
+
+from llmopt.history import Trial, Usage
+from llmopt.util.text import clean
+
+LINE_SECONDS = 10.0
+"""Between two lines of progress in a log."""
+
+
+def in_notebook() -> bool:
+    """Whether a notebook shows what is printed."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+class Progress:
+    """How far a search is, and how long the rest takes.
+
+    Args:
+        total: Evaluations in all.
+        done: Those made before; not counted for the speed.
+        shown: Whether to show it; ``None`` on a terminal and in a notebook only. Elsewhere,
+            ``True`` prints a line every ten seconds.
+        what: What is done now, in words.
+        unit: What is counted.
+    """
+
+    def __init__(
+        self, total: int, done: int = 0, shown: bool | None = None, what: str = "", unit: str = ""
+    ) -> None:
+        self._total, self._done, self._begun = max(total, done), done, done
+        self._what, self._unit, self._text = what, unit or "trials", ""
+        self._started = time.monotonic()
+        self._next: dict[str, float] = {}
+        self._bar: Any = None
+        live = sys.stderr.isatty() or in_notebook()
+        self._lines = bool(shown) and not live
+        if live and shown is not False:
+            with warnings.catch_warnings():  # a notebook without ipywidgets shows the text
+                warnings.simplefilter("ignore")
+                from tqdm.auto import tqdm
+            self._bar = tqdm(
+                desc=what or None, total=self._total, initial=done, unit=f" {self._unit}"
+            )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if kind is None:
+            self.line(now=True)
+
+    @property
+    def shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._lines or self._bar is not None
+
+    def step(self, text: str = "", count: int = 1) -> None:
+        """Count evaluations, and say in `text` what was found."""
+        self._done, self._text = self._done + count, text
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(count)
+        self.line()
+
+    def say(self, what: str, *, kind: str = "", now: bool = True) -> None:
+        """Show what is done now; in a log as a line, or as one of its `kind` every ten seconds."""
+        self._what = what
+        if self._bar is not None:
+            self._bar.set_description(what)
+        self.line(kind, now=now)
+
+    def tell(self, text: str) -> None:
+        """Print something that is to be read."""
+        text = f"llmopt: {clean(text)}"
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        elif self._lines:
+            print(text, file=sys.stderr, flush=True)
+
+    def drop(self, count: int) -> None:
+        """Leave out evaluations that will not take place."""
+        self._total -= count
+        if self._bar is not None:
+            self._bar.total = self._total
+            self._bar.refresh()
+
+    def line(self, kind: str = "", *, now: bool = False) -> None:
+        """Print a line into a log, if it is time for one of its kind."""
+        if not self._lines or (not now and time.monotonic() < self._next.get(kind, 0.0)):
+            return
+        self._next[kind] = time.monotonic() + LINE_SECONDS
+        parts = [f"{self._done}/{self._total} {self._unit}", self._what, self._text, self._left()]
+        print(f"llmopt: {', '.join(filter(None, parts))}", file=sys.stderr, flush=True)
+
+    def _left(self) -> str:
+        """Say how long the rest takes at the speed so far."""
+        made, left = self._done - self._begun, self._total - self._done
+        if made < 1 or left < 1:
+            return ""
+        seconds = (time.monotonic() - self._started) / made * left
+        minutes, seconds = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{seconds:02d} left"
+
+
+def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, front: int = 0) -> str:
+    """Say who proposed a trial, what the best one has, and what was spent.
+
+    `front` is the number of best trials if there are several objectives.
+    """
+    parts = [f"{trial.source} {'failed' if trial.reward is None else _number(trial)}"]
+    if front:
+        parts.append(f"{front} on the Pareto front")
+    elif best is not None:
+        parts.append(f"best {_number(best)}")
+    if usage.requests:
+        parts.append("cost not known" if usage.cost is None else f"${usage.cost:.4f}")
+    return ", ".join(parts)
+
+
+def _number(trial: Trial[Any]) -> str:
+    return " ".join(f"{reward:.6g}" for reward in trial.rewards or ())

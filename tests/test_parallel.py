@@ -1,0 +1,381 @@
+"""Searches whose evaluations run in parallel, and the loop that they share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+
+from llmopt import Float, LLMOptError, RewardError, ScriptedClient, maximize, minimize, optimize
+from llmopt.search.drive import Threads, drive, workers_of
+
+SPACE = {"x": Float(-5, 5)}
+
+
+def answers(request):
+    """A model with as many answers as it is asked for, none twice."""
+    numbers = iter(range(10**6))
+    return [json.dumps({"x": (request.seed + next(numbers)) % 9973 / 2000})] * request.n
+
+
+class Model(ScriptedClient):
+    """Proposes another point with every answer, and remembers how many it was asked for."""
+
+    def __init__(self):
+        self.count, self.asked = 0, []
+        super().__init__(self.reply)
+
+    def reply(self, request):
+        self.asked.append(request.n)
+        self.count += request.n
+        first = self.count - request.n
+        return [json.dumps({"x": round(0.001 * (first + i), 6)}) for i in range(request.n)]
+
+
+def square(point):
+    return point["x"] ** 2
+
+
+def slow_square(point):
+    time.sleep(0.2)
+    return point["x"] ** 2
+
+
+def die(point):
+    os._exit(3)
+
+
+class Crowd:
+    """An objective that returns once `size` evaluations run at the same time."""
+
+    def __init__(self, size):
+        self.barrier = threading.Barrier(size, timeout=30)
+
+    def __call__(self, point):
+        self.barrier.wait()
+        return point["x"]
+
+
+def search(f, n=12, model=None, call=minimize, **options):
+    options = {"warmup": 4, "prompt": "props", "seed": 0, **options}
+    return call(f, SPACE, n, model or Model(), **options)
+
+
+def test_evaluations_run_at_once_and_one_request_asks_for_all_of_them():
+    model = Model()
+    result = search(Crowd(4), 20, model, n_jobs=4)
+    assert len(result.trials) == 20
+    assert result.stopped == ""
+    assert model.asked == [4] * 4
+    assert result.usage.proposals == {"warmup": 4, "llm": 16}
+    assert len({t.values for t in result.trials}) == 20
+
+
+def test_a_batch_size_is_kept_and_none_is_asked_for_beyond_the_end():
+    model = Model()
+    assert len(search(square, 9, model, n_jobs=2, warmup=0, batch_size=6).trials) == 9
+    assert sum(model.asked) >= 9
+    model = Model()
+    search(Crowd(4), 8, model, n_jobs=4, warmup=2)
+    assert model.count == 6
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_an_executor_of_the_user_is_used_and_left_open(kind):
+    with kind(2) as executor:
+        result = search(square, 8, executor=executor)
+        assert len(result.trials) == 8
+        assert executor.submit(abs, -1).result() == 1
+
+
+def test_an_executor_of_dask_is_used():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert workers_of(None, client.get_executor())[0] == 2
+        assert len(search(square, 8, executor=client.get_executor(pure=False)).trials) == 8
+        with pytest.raises(TypeError, match=r"get_executor\(\)"):
+            search(square, executor=client)
+
+
+class OneThread(Executor):
+    """Runs everything at `submit`, and does not say how many workers it has."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_any_executor_will_do_that_has_submit():
+    assert len(search(square, 6, executor=OneThread(), n_jobs=3).trials) == 6
+    with pytest.raises(ValueError, match="add n_jobs="):
+        search(square, executor=OneThread())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_jobs": 0}, ValueError, "n_jobs=0: expected a whole number .* -1"),
+        ({"n_jobs": 2.5}, ValueError, "n_jobs=2.5"),
+        ({"n_jobs": "8"}, ValueError, "n_jobs='8'"),
+        ({"executor": 8}, TypeError, "executor=8.*n_jobs=8"),
+        ({"executor": ThreadPoolExecutor}, TypeError, "such as ProcessPoolExecutor"),
+        ({"timeout": 0}, ValueError, "timeout=0: expected seconds above 0"),
+        ({"timeout": "60"}, ValueError, "timeout='60'"),
+    ],
+)
+def test_what_is_refused_before_anything_is_evaluated(options, error, message):
+    with pytest.raises(error, match=message):
+        search(die, **options)
+
+
+def test_a_function_that_no_process_can_be_sent_is_named():
+    with ProcessPoolExecutor(1) as executor:
+        with pytest.raises(TypeError, match="top of a module, or take threads"):
+            search(lambda point: 1.0, executor=executor)
+
+
+def test_a_worker_that_dies_ends_the_search_and_its_point_is_kept(tmp_path):
+    path = tmp_path / "s.jsonl"
+    with ProcessPoolExecutor(1) as executor, pytest.raises(Exception, match="terminated"):
+        search(die, executor=executor, storage=path, catch=Exception)
+    assert len(search(square, storage=path, n_jobs=2).trials) == 12
+
+
+def test_an_error_ends_the_search_once_what_runs_is_told(tmp_path):
+    started = threading.Barrier(3, timeout=30)
+
+    def f(point):
+        number = started.wait()
+        if number == 0:
+            raise ZeroDivisionError("no mass")
+        time.sleep(0.1)
+        return 1.0
+
+    path = tmp_path / "s.jsonl"
+    with pytest.raises(ZeroDivisionError, match="no mass"):
+        search(f, n_jobs=3, storage=path)
+    evaluated = []
+    result = search(lambda point: evaluated.append(point) or 1.0, n_jobs=3, storage=path)
+    assert len(evaluated) == 10  # two were recorded; the one that failed is evaluated again
+    assert len(result.trials) == 12
+    assert len({t.values for t in result.trials}) == 12
+
+
+def test_a_caught_exception_is_a_failed_evaluation():
+    def f(point):
+        if point["x"] > 0:
+            raise ArithmeticError("too far")
+        return 1.0
+
+    result = search(f, n_jobs=4, catch=ArithmeticError)
+    failed = [t for t in result.trials if t.state == "failed"]
+    assert failed
+    assert {t.feedback for t in failed} == {"ArithmeticError: too far"}
+
+
+def test_five_failures_and_nothing_else_end_the_search():
+    with pytest.raises(RewardError, match="none of 5 evaluations"):
+        search(lambda point: None, 40, n_jobs=2)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_after_the_timeout_no_evaluation_begins_and_what_runs_is_told(n_jobs):
+    result = search(slow_square, 1000, n_jobs=n_jobs, timeout=0.5)
+    assert 0 < len(result.trials) < 100
+    assert result.stopped == "timeout=0.5 seconds are over"
+    assert result.left["evaluations"] == 1000 - len(result.trials)
+    assert result.optimizer.pending == []
+
+
+@pytest.mark.parametrize("n_jobs", [2, 5])
+def test_a_parallel_search_that_was_killed_evaluates_what_it_had_begun(n_jobs, tmp_path):
+    path = tmp_path / "s.jsonl"
+    script = f"""
+        import os, sys, time
+        sys.path.insert(0, {str(os.path.dirname(__file__))!r})
+        from test_parallel import Model, search
+        seen = []
+        def f(point):
+            seen.append(point)
+            if len(seen) > 8:
+                time.sleep(0.2)
+                os._exit(9)
+            return point["x"]
+        search(f, 30, n_jobs={n_jobs}, storage={str(path)!r})
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(script)]).returncode == 9
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = sum(line["event"] == "tell" for line in lines)
+    seen = []
+    result = search(lambda p: seen.append(p["x"]) or p["x"], 30, n_jobs=n_jobs, storage=path)
+    assert len(seen) == 30 - told
+    assert len(result.trials) == len({t.values for t in result.trials}) == 30
+    assert result.optimizer.pending == []
+
+
+def interrupted(body, signals=1):
+    """Run a script that sends itself Ctrl-C, and return its process."""
+    script = f"""
+        import os, signal, sys, threading, time
+        sys.path.insert(0, {str(os.path.dirname(__file__))!r})
+        from test_parallel import Model, search
+        started = []
+        def f(point):
+            started.append(point)
+            if len(started) == 6:
+                for _ in range({signals}):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.2)
+            time.sleep({0.1 if signals == 1 else 60} if len(started) >= 6 else 0.01)
+            return point["x"]
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script) + textwrap.dedent(body)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_the_first_interrupt_returns_what_is_there(n_jobs, tmp_path):
+    done = interrupted(
+        f"""
+        result = search(f, 30, n_jobs={n_jobs}, storage={str(tmp_path / "s.jsonl")!r})
+        print(result.stopped, len(started) == len(result.trials), result.optimizer.pending)
+        print(len(result.trials) < 12, signal.getsignal(signal.SIGINT).__name__)
+        """
+    )
+    assert done.stdout.split("\n")[:2] == [
+        "interrupted by Ctrl-C True []",
+        "True default_int_handler",
+    ], done.stderr
+    assert "press Ctrl-C again to stop at once" in done.stderr
+    assert "run the script again" in done.stderr
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_the_second_interrupt_raises_and_the_process_ends(n_jobs, tmp_path):
+    path = tmp_path / "s.jsonl"
+    done = interrupted(f"search(f, 30, n_jobs={n_jobs}, storage={str(path)!r})", signals=2)
+    assert done.returncode in (1, 130, -signal.SIGINT)
+    assert "KeyboardInterrupt" in done.stderr
+    result = search(square, 30, storage=path, n_jobs=n_jobs)
+    assert len({t.values for t in result.trials}) == 30
+
+
+def test_an_interrupt_while_the_model_is_asked_returns_at_once():
+    done = interrupted(
+        """
+        class Slow(Model):
+            def reply(self, request):
+                if self.count:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(60)
+                return super().reply(request)
+        result = search(lambda p: p["x"], 30, Slow())
+        print(result.stopped, len(result.trials))
+        """
+    )
+    assert done.stdout == "interrupted by Ctrl-C 5\n", done.stderr
+
+
+def test_a_search_in_another_thread_leaves_ctrl_c_alone():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(search(square, 8, n_jobs=2)))
+    thread.start()
+    thread.join(30)
+    assert len(found[0].trials) == 8
+
+
+def test_the_finalists_wait_for_the_points_that_run():
+    calls = []
+
+    def f(point):
+        time.sleep(0.01)
+        calls.append(point["x"])
+        return point["x"] ** 2 + 0.1 * (len(calls) % 2)
+
+    result = search(f, 24, n_jobs=4, noisy=True)
+    assert result.finals == 4
+    assert [t.kind for t in result.trials][-4:] == ["finalist"] * 4
+    assert [t.kind for t in result.trials][:20] == ["search"] * 20
+
+
+# -- several objectives -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_several_objectives_have_a_pareto_front(n_jobs):
+    def f(point):
+        numbers = point["x"] ** 2, (point["x"] - 1) ** 2
+        return (numbers, "it rattled") if point["x"] > 0 else numbers
+
+    result = search(f, 12, call=optimize, directions=["minimize", "minimize"], n_jobs=n_jobs)
+    front = result.pareto
+    assert 0 < len(front) <= 12
+    assert all(isinstance(t.reward, tuple) for t in front)
+    assert f"{len(front)} on the Pareto front" in repr(result)
+    assert any(t.feedback == "it rattled" for t in result.trials)
+    with pytest.raises(LLMOptError, match=r"2 objectives .* \.pareto"):
+        _ = result.best
+    with pytest.raises(LLMOptError, match=r"\.pareto"):
+        result.optimizer.recommend()
+
+
+def test_several_objectives_are_named_where_one_is_searched():
+    with pytest.raises(RewardError, match=r"llmopt\.optimize\(.*\"minimize\", \"minimize\""):
+        search(lambda point: (1.0, 2.0))
+    with pytest.raises(RewardError, match="expected 2 numbers"):
+        search(square, call=optimize, directions=["minimize", "maximize"])
+    with pytest.raises(TypeError, match='directions=\\["minimize", "maximize"\\]'):
+        search(square, call=optimize)
+    with pytest.raises(TypeError, match="optimize"):
+        search(square, directions=["minimize", "maximize"])
+    with pytest.raises(ValueError, match="finalists=2: expected none"):
+        search(square, call=optimize, directions=["minimize"] * 2, finalists=2)
+
+
+@pytest.mark.defect(79)
+def test_one_objective_has_a_front_too_and_history_can_be_gone_through():
+    result = search(square, 6, call=maximize)
+    assert result.best in result.pareto
+    assert list(result.optimizer.history) == result.trials
+
+
+# -- the loop ---------------------------------------------------------------------------------
+
+
+def test_drive_asks_for_the_free_workers_and_waits_where_there_is_nothing():
+    asked, told = [], []
+    jobs = [1, 2, 3, 4, 5]
+
+    def ask(free, running):
+        asked.append((free, running))
+        if jobs and (jobs[0] != 4 or running == 0):  # 4 waits until nothing runs
+            return [jobs.pop(0) for _ in range(min(free, len(jobs), 3 if jobs[0] < 4 else 2))]
+        return []
+
+    def tell(job, result, error):
+        told.append((job, result))
+
+    ended = drive(ask, lambda job: (str, job), tell, executor=Threads(), workers=3)
+    assert ended == ""
+    assert sorted(told) == [(n, str(n)) for n in range(1, 6)]
+    assert asked[0] == (3, 0)
+    assert len(asked) < 10
+    assert drive(lambda free, running: [], lambda job: (str, job), tell) == ""
