@@ -190,14 +190,14 @@ class FallbackWarning(UserWarning):
     """The model did not deliver a usable point, and one drawn at random took its place."""
 
 
-def did_you_mean(name: str, valid: Iterable[str]) -> str:
+def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:
     """Return the valid names as a phrase: ``"did you mean 'a'? Valid: 'a', 'b'"``.
 
     The question is left out where nothing is near. Of many names, where one is near, and of very
-    many, only the first ones are listed.
+    many, only the first ones are listed. A name is near if it is alike by `least`, from 0 to 1.
     """
     names = sorted(set(valid))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=least)
     ordered = near + [n for n in names if n not in near]
     left = len(ordered) - _LISTED if near or len(ordered) > _VERY_MANY else 0
     listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered)) or "none"

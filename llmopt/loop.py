@@ -45,7 +45,7 @@ from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.progress import Progress, text_of_search
 from llmopt.search.views import search_html
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import check_names, number, whole_number
+from llmopt.util.arguments import check_names, number, one_of, whole_number
 from llmopt.util.text import short
 
 _REPEATS = 2  # times that a finalist is measured again
@@ -312,6 +312,8 @@ def _search(
         raise TypeError(f"{call}() needs n_trials: how many points are evaluated in all")
     n_trials = whole_number("n_trials", n_trials, 1)
     own = {name: options.pop(name, usual) for name, usual in _OWN.items()}
+    one_of("progress", own["progress"], (True, False, None))
+    _check_catch(own["catch"])
     workers, executor = workers_of(own["n_jobs"], own["executor"])
     if isinstance(executor, ProcessPoolExecutor):
         _check_sent(f)
@@ -371,6 +373,15 @@ def _check_function(f: Any) -> None:
             f"{_name(f)}{signature}: expected a function of one argument, a point such as "
             '{"x": 1.0}. For f(x, y) give lambda point: f(**point)'
         ) from None
+
+
+def _check_catch(catch: Any) -> None:
+    classes = catch if isinstance(catch, tuple) else (catch,)
+    if not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
+        raise TypeError(
+            f"catch={short(catch)}: expected a class of exceptions such as ValueError, or a tuple "
+            "of them"
+        )
 
 
 def _check_sent(f: Any) -> None:

@@ -11,11 +11,13 @@ import textwrap
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from llmopt import Float, LLMOptError, RewardError, ScriptedClient, maximize, minimize, optimize
 from llmopt.search.drive import Threads, drive, workers_of
+from llmopt.search.progress import in_notebook
 
 SPACE = {"x": Float(-5, 5)}
 
@@ -379,3 +381,31 @@ def test_drive_asks_for_the_free_workers_and_waits_where_there_is_nothing():
     assert asked[0] == (3, 0)
     assert len(asked) < 10
     assert drive(lambda free, running: [], lambda job: (str, job), tell) == ""
+
+
+# -- progress ---------------------------------------------------------------------------------
+
+
+def test_a_log_gets_lines_with_who_proposed_the_best_and_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr("llmopt.search.progress.LINE_SECONDS", 0.0)
+    search(slow_square, 6, progress=True, warmup=5)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 7
+    assert lines[0].startswith("llmopt: 1/6 trials, warmup ")
+    assert "best " in lines[0]
+    assert lines[0].endswith(" left")
+    assert lines[5].startswith("llmopt: 6/6 trials, llm ")
+    assert lines[5].endswith("cost not known")
+    search(square, 6)
+    search(square, 6, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar_and_a_notebook_is_known(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    search(square, 6, call=optimize, directions=["minimize"], n_jobs=2)
+    assert "6/6" in capsys.readouterr().err
+    assert not in_notebook()
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert in_notebook()

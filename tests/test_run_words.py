@@ -256,7 +256,7 @@ def test_a_model_too_small_for_words_is_told_of_first():
 def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("llmopt.benchmarks.run.progress.time", clock)
+    monkeypatch.setattr("llmopt.search.progress.time", clock)
 
     def slow(request):
         now[0] += 11
@@ -266,8 +266,8 @@ def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "\r" not in error
     for number in (1, 2, 3, 4):
-        assert f"waits for the answer to request {number}; best" in error
-    assert error.splitlines()[-1].startswith("llmopt: 6/6 evaluations, done; best llm ")
+        assert f"waits for the answer to request {number}, best" in error
+    assert error.splitlines()[-1].startswith("llmopt: 6/6 evaluations, done, best llm ")
     assert len(error.splitlines()) < 20
 
 

@@ -324,6 +324,12 @@ class LLMSampler(BaseSampler):
         space = self._asker.space(trials)
         self._asker.compare(study, space.distributions)
         if not self._asks(trials) or not (space or learned(trials)):
+            if not trials[1:] and self.n_startup_trials > 1:
+                logger.info(
+                    f"The first {self.n_startup_trials} trials are sampled at random; then the "
+                    "model is asked. `total=` or `n_startup_trials=` of the sampler makes this "
+                    "fewer."
+                )
             with self._lock:
                 self._model.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})

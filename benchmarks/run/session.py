@@ -155,7 +155,7 @@ class _Session:
         total = len(points) + len(methods) * self.config.iterations
         with Progress(total, self.contestants.labels, progress) as self.progress:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
-            self.folder.added = self.progress.step
+            self.folder.added = self.progress.add
             self.progress.tell(self.task.ranges(self.contest.policy))
             self.contest.warm_up(points)
             for method in methods:
@@ -167,6 +167,7 @@ class _Session:
         spec, label = self.contestants.entrants[name].spec, self.contestants.labels[name]
         self.folder.begin(name)
         self.progress.say(label)
+        self.progress.line(now=True)
         client = self.contestants.client_for(spec, functools.partial(self.progress.wait, label))
         batch = self.config.batch or usual_batch(spec.prompt)
         asking = Asking(client, batch, options=self._model_options(name, spec))
@@ -211,6 +212,7 @@ class _Session:
         label = self.contestants.labels[name]
         if self.config.finalists:
             self.progress.say(f"{label}: the best {self.config.finalists} on fresh starts")
+            self.progress.line(now=True)
         self.chosen[name] = self.contest.judge(name)
 
     def _stands_still(self, best: MethodResult) -> bool:

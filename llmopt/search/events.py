@@ -262,7 +262,9 @@ def read_directions(direction: Any) -> tuple[Direction, ...]:
     found: tuple[Direction, ...] = tuple(direction) if many else (direction,)
     for one in found:
         if one not in get_args(Direction):
-            raise ValueError(f"direction={one!r}: expected 'maximize' or 'minimize'")
+            near = {"max": "maximize", "min": "minimize"}.get(str(one).lower()[:3], "")
+            meant = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(f"direction={short(one)}: expected 'maximize' or 'minimize'{meant}")
     if not found:
         raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
     return found
@@ -334,6 +336,12 @@ def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:
     """Return the rewards, or ``None`` with the reason why the evaluation failed."""
     if reward is None:
         return None, "no reward"
+    if wanted == 1 and isinstance(reward, (tuple, list)) and len(reward) > 1:
+        given = ", ".join(['"minimize"'] * len(reward))
+        raise RewardError(
+            f"reward={short(reward)}: expected a single real number; for {len(reward)} objectives "
+            f"make the optimizer with direction=[{given}]"
+        )
     if wanted == 1:
         rewards: tuple[float, ...] = (_number(reward, "reward"),)
     else:

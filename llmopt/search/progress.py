@@ -35,8 +35,8 @@ class Progress:
     def __init__(
         self, total: int, done: int = 0, shown: bool | None = None, what: str = "", unit: str = ""
     ) -> None:
-        self._total, self._done, self._begun = max(total, done), done, done
-        self._what, self._unit, self._text = what, unit or "trials", ""
+        self.total, self._done, self._begun = max(total, done), done, done
+        self._what, self.unit, self._text = what, unit or "trials", ""
         self._started = time.monotonic()
         self._next: dict[str, float] = {}
         self._bar: Any = None
@@ -47,8 +47,20 @@ class Progress:
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
             self._bar = tqdm(
-                desc=what or None, total=self._total, initial=done, unit=f" {self._unit}"
+                desc=what or None,
+                total=self.total,
+                initial=done,
+                mininterval=0.2,
+                unit=self.unit.split()[0],
             )
+
+    def begin_at(self, done: int, text: str) -> None:
+        """Count evaluations that were made before, if there are any."""
+        self._done = self._begun = done
+        self._text = text
+        if self._bar is not None:
+            self._bar.initial = self._bar.n = done
+            self._bar.set_postfix_str(text)
 
     def __enter__(self) -> Progress:
         return self
@@ -56,7 +68,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._bar is not None:
             self._bar.close()
-        if kind is None:
+        if kind is None and self._done > self._begun:
             self.line(now=True)
 
     @property
@@ -72,12 +84,11 @@ class Progress:
             self._bar.update(count)
         self.line()
 
-    def say(self, what: str, *, kind: str = "", now: bool = True) -> None:
-        """Show what is done now; in a log as a line, or as one of its `kind` every ten seconds."""
+    def say(self, what: str) -> None:
+        """Show what is done now; the next line in a log has it."""
         self._what = what
         if self._bar is not None:
             self._bar.set_description(what)
-        self.line(kind, now=now)
 
     def tell(self, text: str) -> None:
         """Print something that is to be read."""
@@ -89,9 +100,9 @@ class Progress:
 
     def drop(self, count: int) -> None:
         """Leave out evaluations that will not take place."""
-        self._total -= count
+        self.total -= count
         if self._bar is not None:
-            self._bar.total = self._total
+            self._bar.total = self.total
             self._bar.refresh()
 
     def line(self, kind: str = "", *, now: bool = False) -> None:
@@ -99,12 +110,12 @@ class Progress:
         if not self._lines or (not now and time.monotonic() < self._next.get(kind, 0.0)):
             return
         self._next[kind] = time.monotonic() + LINE_SECONDS
-        parts = [f"{self._done}/{self._total} {self._unit}", self._what, self._text, self._left()]
+        parts = [f"{self._done}/{self.total} {self.unit}", self._what, self._text, self._left()]
         print(f"llmopt: {', '.join(filter(None, parts))}", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
         """Say how long the rest takes at the speed so far."""
-        made, left = self._done - self._begun, self._total - self._done
+        made, left = self._done - self._begun, self.total - self._done
         if made < 1 or left < 1:
             return ""
         seconds = (time.monotonic() - self._started) / made * left
@@ -123,7 +134,7 @@ def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, fro
         parts.append(f"{front} on the Pareto front")
     elif best is not None:
         parts.append(f"best {_number(best)}")
-    if usage.requests:
+    if usage.requests and usage.cost != 0:
         parts.append("cost not known" if usage.cost is None else f"${usage.cost:.4f}")
     return ", ".join(parts)
 

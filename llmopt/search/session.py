@@ -70,6 +70,13 @@ class OptimizerBase(StoredSearch, Generic[Params]):
             self._n_warmup = options.warmup
         self._state = self._new_state()
         self._use(self._make_emitter(let_compute(model)))
+        if model.total is not None and self._n_warmup >= model.total and options.partner is None:
+            logger.warning(
+                "warmup=%d is not less than the %d points planned: the model is never asked. Leave "
+                "warmup out, or plan more points",
+                self._n_warmup,
+                model.total,
+            )
         self._finisher: RefineEmitter | None = None
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -26,10 +27,42 @@ MOST_POINTS = 100_000
 
 # What an argument holds, and its names in the entry points of this library and of others.
 _SAME = (
-    ("start-up trials are counted by", ("n_startup_trials", "warmup", "n_initial_points")),
-    ("trials are counted by", ("n_trials", "total", "evaluations", "max_evals", "n_calls")),
-    ("the seed is", ("seed", "random_state")),
+    (
+        "start-up trials are counted by",
+        "n_startup_trials warmup n_initial_points n_random_starts n_initial init_points",
+    ),
+    (
+        "trials are counted by",
+        "n_trials total evaluations trials max_evals n_calls n_iter n_iterations iterations "
+        "max_iter maxiter maxfun max_evaluations num_samples budget",
+    ),
+    ("the seed is", "seed random_state rng rstate random_seed"),
+    ("evaluations at once are counted by", "n_jobs n_workers num_workers workers n_threads"),
+    ("seconds are limited by", "timeout walltime_limit max_time time_limit time_budget_s"),
+    ("points to begin with are", "start x0 initial_guess points_to_evaluate"),
+    ("how far a search is, shows", "progress show_progress_bar verbose"),
+    ("a list of callbacks is", "callbacks callback"),
+    ("an interrupted search is kept in", "storage study_name load_if_exists checkpoint"),
 )
+
+_IN_CLIENT = "belongs to the model: give get_client({!r}, {}=...) as the client"
+_IN_LOOP = (
+    "belongs to llmopt.minimize(), maximize() and optimize(). In your own loop, ask(8) returns "
+    "eight points to evaluate at once"
+)
+# Names that no entry point of a search has, and where they belong.
+_ELSEWHERE = {
+    **{name: _IN_LOOP for name in ("n_jobs", "executor", "n_workers", "workers")},
+    **{
+        name: _IN_CLIENT.format("openai:NAME", name)
+        for name in ("api_key", "base_url", "effort", "retries")
+    },
+    "temperature": "belongs to the prompt: prompt=get_prompt('words', temperature=0.7)",
+    "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
+    "get_client('openai:NAME', timeout=60)",
+}
+
+_NEAR = 0.72  # how like a name has to be, from 0 to 1, to be meant
 
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
@@ -101,33 +134,37 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             call = call if call.endswith(")") else f"{call}()"
-            remedy = _called_here(name, names) or did_you_mean(name, names)
+            remedy = _called_here(name, names) or did_you_mean(name, names, _NEAR)
             raise TypeError(f"{call} has no argument {name!r}; {remedy}")
 
 
 def _called_here(name: str, valid: Sequence[str]) -> str:
-    """Say which name an argument has here that has another one elsewhere."""
-    for about, same in _SAME:
+    """Return which name an argument has here, or where it belongs, if it is known elsewhere."""
+    for about, names in _SAME:
+        same = names.split()
         here = next((n for n in same if n in valid), None)
         if name in same and here:
             return f"here {about} {here!r}"
-    return ""
+    if difflib.get_close_matches(name, valid, 1, _NEAR):
+        return ""
+    near = difflib.get_close_matches(name, _ELSEWHERE, 1, 0.8)
+    return f"{near[0]!r} {_ELSEWHERE[near[0]]}" if near else ""
 
 
-def describe(description: str | Callable[..., Any]) -> str:
+def describe(description: str | Callable[..., Any] | None) -> str:
     """Return a description in words: the text itself, or the source of a function.
 
     Args:
         description: The task in words; or the objective, whose source (with its docstring)
             the model is then shown. A lambda, a ``functools.partial``, a method or an object
             with ``__call__`` may be given. Of bound arguments the names are shown, never
-            the values.
+            the values. ``None`` for no description.
 
     Raises:
         ValueError: It is neither, or its source cannot be had.
     """
-    if isinstance(description, str):
-        return description
+    if description is None or isinstance(description, str):
+        return description or ""
     if not callable(description):
         raise ValueError(
             f"description={short(description)}: expected a string, or the objective function, "
