@@ -290,6 +290,10 @@ class EventLog:
         if self._file is not None:
             if self._head is not None:
                 self._leave()
+            if fcntl is not None and os.getpid() == self._process:
+                # Worker processes that were forked meanwhile hold the open file, too.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
 
