@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from typing import Any
+from typing import Any, Self
 
 from llmopt.history import Trial, Usage
 from llmopt.util.text import clean
@@ -62,7 +62,7 @@ class Progress:
             self._bar.initial = self._bar.n = done
             self._bar.set_postfix_str(text)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
