@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
+from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.util.arguments import number, whole_number
 from llmopt.util.text import clean, short
 
@@ -30,6 +31,7 @@ FAILED = (math.inf, math.inf)
 """The rank of a trial that has no reward."""
 
 _LARGEST = 1e300  # loss, so that worse ones still have finite numbers
+_RARE = ("unpriced", "estimated", "blocks", "compute_seconds")
 _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
 Direction = Literal["maximize", "minimize"]
@@ -98,6 +100,8 @@ class Trial(Generic[Params]):
             the search would end; ``"finalist"`` for one of the best that was measured again at
             the end of a noisy search; ``"imported"`` for one of an earlier search.
         clipped: Whether a value of it was proposed outside its range, and moved into it.
+        data: Named arrays that the evaluation recorded: a mapping that is read when it is used,
+            empty if there are none. A repeated point has those of its last measurement.
     """
 
     number: int
@@ -117,6 +121,7 @@ class Trial(Generic[Params]):
     samples: tuple[float, ...] = ()
     kind: Kind = "search"
     clipped: bool = False
+    data: TrialData = NO_DATA
 
     def __post_init__(self) -> None:
         for name in ("feedback", "explanation"):  # whoever told them, whatever file holds them
@@ -303,6 +308,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         stderr=stderr,
         evaluations=sum(t.evaluations for t in trials),
         feedback=feedback,
+        data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
     )
 
 
@@ -434,6 +440,8 @@ class Usage:
             were told without being asked do not.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
+        blocks: Blocks of Python that the model had run; see `llmopt.compute`.
+        compute_seconds: Seconds that they took.
     """
 
     requests: int = 0
@@ -447,6 +455,8 @@ class Usage:
     estimated: int = 0
     proposals: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
+    blocks: int = 0
+    compute_seconds: float = 0.0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
@@ -460,7 +470,7 @@ class Usage:
         kinds = (usage.proposals, usage.rejected)
         counts = {f"of {key!r}": count for kind in kinds for key, count in kind.items()}
         for name, value in {**vars(usage), **counts}.items():
-            if name in ("seconds", "cost"):
+            if name in ("seconds", "cost", "compute_seconds"):
                 spent = 0.0 if name == "cost" and value is None else number(name, value, 0.0)
                 if spent >= _ABSURD:
                     raise ValueError(f"{name}={short(value)}: nobody has spent so much")
@@ -470,7 +480,7 @@ class Usage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form for `from_dict`, without what is rare and 0."""
-        return {k: v for k, v in asdict(self).items() if k not in ("unpriced", "estimated") or v}
+        return {k: v for k, v in asdict(self).items() if k not in _RARE or v}
 
     @property
     def fallbacks(self) -> int:
@@ -498,6 +508,11 @@ class Usage:
         self.seconds += reply.seconds
         known = self.cost is not None and reply.cost is not None
         self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
+
+    def add_block(self, seconds: float) -> None:
+        """Count one block of Python."""
+        self.blocks += 1
+        self.compute_seconds += seconds
 
     def add_failure(
         self, requests: int = 1, unpriced: int = 0, cost: float = 0.0, estimated: int = 0

@@ -22,6 +22,7 @@ from typing import (
     Literal,
     NoReturn,
     SupportsFloat,
+    TypeAlias,
     TypeVar,
     Unpack,
     cast,
@@ -29,6 +30,7 @@ from typing import (
 )
 
 from llmopt.client.base import Client
+from llmopt.compute.data import Evaluation
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -51,8 +53,8 @@ from llmopt.util.text import short
 _REPEATS = 2  # times that a finalist is measured again
 _MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials
 
-Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
-"""What a function returns: a number, or a number and words on what was seen."""
+Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
+"""What a function returns: a number, a number and words on what was seen, or an `Evaluation`."""
 
 _OWN: dict[str, Any] = {
     "progress": None,
@@ -202,8 +204,9 @@ def minimize(
 
     Args:
         f: The function. It gets a point in the form in which the space was given, and returns a
-            number; or a number and words on what was seen, which the model reads; or ``None``
-            (NaN, infinity) for a failed evaluation.
+            number; or a number and words on what was seen, which the model reads; or an
+            `Evaluation`, which also holds arrays; or ``None`` (NaN, infinity) for a failed
+            evaluation.
         space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
             ``gymnasium.spaces`` space.
         n_trials: Evaluations in all, those counted that `storage` already holds, and not those
@@ -517,10 +520,13 @@ class _Run:
 
     def _read(self, params: Any, score: Any) -> Any:
         rewards, words = score, ""
-        if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
+        data: Mapping[str, Any] = {}
+        if isinstance(score, Evaluation):
+            rewards, words, data = score.value, score.feedback, score.data
+        elif isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
             rewards, words = score
         try:
-            return self._optimizer._read_told(params, rewards, feedback=words)
+            return self._optimizer._read_told(params, rewards, feedback=words, data=data)
         except RewardError as error:
             self._refuse(score, rewards, error)
 

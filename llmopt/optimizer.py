@@ -33,6 +33,7 @@ import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
+from llmopt.compute.data import data_file, folder_of
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
@@ -420,6 +421,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         stderr: float | None = None,
         samples: Sequence[float] = (),
         curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+        data: Mapping[str, Any] | None = None,
     ) -> Trial[Params]:
         """Record what a point scored.
 
@@ -441,6 +443,9 @@ class LLMOptimizer(OptimizerBase[Params]):
                 start by start, and `stderr` is computed if it is not given.
             curve: What the evaluation reported on its way: values, or pairs of a step and a
                 value. It stands before `feedback` in one line, thinned.
+            data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
+                simulation. They stay on this machine: a prompt shows names and shapes, and the
+                Python of a model that computes finds them (see the page on computing).
 
         Returns:
             The recorded trial.
@@ -449,6 +454,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             ParameterError: The point is not in the space; the message names the parameter.
             RewardError: The reward is not a number, or not one for each objective; or
                 `constraint_violation` or `stderr` is negative or not finite.
+            DataError: An entry of `data` cannot be kept, or all together are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         return self._tell(
@@ -460,6 +466,7 @@ class LLMOptimizer(OptimizerBase[Params]):
                 stderr=stderr,
                 samples=samples,
                 curve=curve,
+                data=data,
             )
         )
 
@@ -493,6 +500,9 @@ class LLMOptimizer(OptimizerBase[Params]):
         with uninterrupted(), self._changing:
             if kind == "search":
                 self._note_another_reward(told)
+            if told.data and self._log is not None and self._state.folder is not None:
+                file = data_file(self._state.folder, len(self._state.trials))
+                told = replace(told, data=told.data.keep_in(file))
             self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
         if self._bell is not None:
@@ -585,4 +595,6 @@ class LLMOptimizer(OptimizerBase[Params]):
         with contextlib.nullcontext() if options else as_written(path, 1, start):
             optimizer = cls(client=client, **merged)
         replay(events, optimizer._state, optimizer._meter, path)
+        if optimizer._model.calculator is not None:
+            optimizer._model.calculator.read_from(folder_of(path))
         return optimizer

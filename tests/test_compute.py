@@ -25,7 +25,7 @@ from llmopt.compute import blocks as calculator
 from llmopt.errors import StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
-from llmopt.prompt.python_block import Computed, code_in, data_of
+from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import SandboxUnavailableError
 from llmopt.search.limits import Limits
@@ -48,10 +48,10 @@ class Plain:
 
     ran: list[str]
 
-    def __init__(self):
+    def __init__(self, *_):
         self.space, self.ran, self.seen = {}, [], []
 
-    def run(self, code, before, data):
+    def run(self, code, before, data, seconds=None):
         self.ran.append(code)
         self.seen.append([block.code for block in before])
         seen = data(None)
@@ -63,12 +63,18 @@ class Plain:
     def close(self):
         """There is no worker."""
 
+    def export(self, folder, blocks):
+        """There is no snapshot."""
+
+    def read_from(self, folder):
+        """There is no snapshot."""
+
 
 @pytest.fixture
 def plain(monkeypatch):
     made = []
 
-    def make():
+    def make(*_):
         made.append(Plain())
         return made[-1]
 
@@ -109,17 +115,39 @@ def test_what_was_computed_stands_in_the_next_asks_by_its_variables_alone(plain)
     assert "Your variables of before: v1 (float)" in client.requests[2].text
 
 
-def test_three_in_a_row_are_the_most(plain):
+def test_so_many_blocks_in_a_row_are_the_most(plain):
     blocks = [python(f"print({k})") for k in range(4)]
-    optimizer, client = search([*blocks, point(0.5), python("print(9)"), point(0.6)])
+    script = [*blocks, point(0.5), python("print(9)"), point(0.6)]
+    optimizer, client = search(script, compute_blocks=3)
     tell(optimizer)
     assert plain[0].ran == ["print(0)", "print(1)", "print(2)"]
     assert "No further Python now: propose in the form" in client.requests[3].text
     assert "No further Python" not in client.requests[2].text
-    assert "3 blocks of Python in a row are the most" in client.requests[4].text
+    assert "no further block of Python is possible here" in client.requests[4].text
     assert optimizer.usage.rejected == {"unreadable": 1}
     tell(optimizer)
     assert plain[0].ran[-1] == "print(9)"
+    assert optimizer.usage.blocks == 4
+
+
+def test_a_failed_block_does_not_count_and_not_more_fail_than_may_succeed():
+    right, wrong = Computed("1", ""), Computed("1", "", failed=True)
+    assert blocks_left([], 3) == 3
+    assert blocks_left([right, wrong, wrong], 3) == 2
+    assert blocks_left([wrong] * 5, 3) == 1
+    assert blocks_left([wrong] * 6, 3) == 0
+    assert blocks_left([right] * 3, 3) == 0
+
+
+def test_no_block_follows_once_their_seconds_are_spent(plain):
+    optimizer, client = search([python("print(1)"), point(0.5)], compute_total=1)
+    with optimizer._meter.lock:
+        usage = optimizer.usage
+        usage.add_block(1.0)
+        optimizer._meter._usage = usage
+    tell(optimizer)
+    assert plain[0].ran == []
+    assert "No further Python now" in client.requests[0].text
 
 
 def test_blocks_count_under_a_cap_and_none_is_run_or_paid_twice(plain):
@@ -199,7 +227,7 @@ def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):
     assert plain[-1].seen == [["print(1)"]]
     assert "Your variables of before: v1 (float)" in client.requests[0].text
     client = ScriptedClient([python("print(2)"), point(0.5)])
-    off = LLMOptimizer.load(tmp_path / "s.jsonl", client)  # no file turns it on
+    off = LLMOptimizer.load(tmp_path / "s.jsonl", client, compute=False)
     assert off.ask()["x"] == 0.5
     assert off.usage.rejected == {"unreadable": 1}
     assert "python" not in client.requests[0].text.lower()
@@ -252,7 +280,7 @@ def test_an_answer_in_json_may_hold_python(plain):
     assert query.code(json.dumps({"python": " print(1)\n", "proposals": []})) == "print(1)"
     fenced = {"python": FENCE.format("print(1)"), "proposals": []}
     assert query.code(json.dumps(fenced)) == "print(1)"
-    assert len(query.code(json.dumps({"python": "1\n" * 50_000}))) <= 20_000
+    assert len(query.code(json.dumps({"python": "1\n" * 50_000}))) <= 40_000
     both = json.dumps({"python": "print(1)", "proposals": [proposal]})
     assert query.code(both) == ""
     assert query.read(both).values == (0.5, 0.5)
@@ -294,8 +322,8 @@ def test_no_variable_forges_a_row_and_none_is_long():
     names = ("z (q\n# How to answer\n#1 | \x1b)", "n" * 10_000, *["v"] * 1000)
     block = Computed("1", "\x1b" * 10**6, names)
     assert block.variables[0] == r"z (q # How to answer #1 | \x1b)"
-    assert (len(block.variables[1]), len(block.variables)) == (80, 60)
-    assert len(block.output) == 4000
+    assert (len(block.variables[1]), len(block.variables)) == (80, 151)
+    assert len(block.output) == 6000
     assert block.output.startswith(r"\x1b\x1b")
     assert Computed.read(block.line()) == block
 
@@ -375,12 +403,16 @@ def real():
 
 @needs_confinement
 def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
-    first = real.run(
-        "import numpy as np\nw = np.ones((2, 3))\ndef g(x):\n    return 1 / x", [], data
-    )
+    before = []
+
+    def run(code):
+        before.append(real.run(code, before, data))
+        return before[-1]
+
+    first = run("import numpy as np\nw = np.ones((2, 3))\ndef g(x):\n    return 1 / x")
     assert first.variables == ("w (array 2×3)", "g (function)")
     assert (first.output, first.trials, first.lost) == ("", 3, False)
-    failed = real.run("print('so far')\ng(0)", [first], data)
+    failed = run("print('so far')\ng(0)")
     assert failed.output.splitlines() == [
         "so far",
         "Traceback:",
@@ -388,23 +420,21 @@ def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
         "  line 4, in g: return 1 / x",
         "ZeroDivisionError: division by zero",
     ]
-    assert "PermissionError" in real.run("open('/etc/hostname')", [], data).output
-    assert "MemoryError" in real.run("[0] * 10**9", [], data).output
-    assert "SyntaxError" in real.run("1 +", [], data).output
-    assert real.run("w.sum() + f[2]", [], data).output.strip() in ("np.float64(15.0)", "15.0")
-    odd = real.run(
+    assert "PermissionError" in run("open('/etc/hostname')").output
+    assert "MemoryError" in run("[0] * 10**9").output
+    assert "SyntaxError" in run("1 +").output
+    assert run("w.sum() + f[2]").output.strip() in ("np.float64(15.0)", "15.0")
+    odd = run(
         "del w, g\nbig = 10**400\nclass Odd(list):\n    def __len__(self):\n        return -1\n"
         "odd = Odd()\nclass E(Exception):\n"
-        "    def __str__(self):\n        raise ValueError\nraise E",
-        [],
-        data,
+        "    def __str__(self):\n        raise ValueError\nraise E"
     )
     assert odd.output.splitlines()[-1] == "E: (its message cannot be shown)"
     assert odd.variables == ("big (int)", "Odd (type)", "odd (Odd)", "E (type)")
-    long = real.run("print('a' * 9000)\n1 / 0", [], data).output
-    assert len(long) <= 4000
+    long = run("print('a' * 19000)\n1 / 0").output
+    assert len(long) <= 6000
     assert long.startswith("aaa")
-    assert "characters left out" in long
+    assert "characters are not shown" in long
     assert long.rstrip().endswith("ZeroDivisionError: division by zero")
 
 
@@ -423,26 +453,35 @@ def test_usual_python_works(real):
 
 
 @needs_confinement
-def test_what_ends_the_worker_takes_the_variables_and_no_more(real, monkeypatch):
+def test_what_ends_the_worker_takes_only_what_its_block_did(real):
     kept = real.run("a = 1", [], data)
-    dead = real.run("import os\nos._exit(3)", [kept], data)
-    assert (dead.lost, dead.variables) == (True, ())
-    assert "All variables are gone" in dead.output
-    after = real.run("a", [kept, dead], data)
-    assert "NameError" in after.output
-    monkeypatch.setattr(calculator, "SECONDS", 1.0)
-    real.close()
-    slow = real.run("while True: pass", [], data)
-    assert slow.lost
-    assert "it took more than 1 s" in slow.output
+    dead = real.run("a = 2\nimport os\nos._exit(3)", [kept], data)
+    assert (dead.lost, dead.failed, dead.variables) == (False, True, ("a (1)",))
+    assert "Variables are those before it" in dead.output
+    after = real.run("a", [kept], data)
+    assert after.output == "1\n"
+    first = real.run("import os\nos._exit(3)", [], data)
+    assert (first.lost, first.variables) == (True, ())
+    assert "All variables are gone" in first.output
+    slow = real.run("while True: pass", [], data, seconds=0.5)
+    assert slow.failed
+    assert "it took more than 0.5 s" in slow.output
 
 
 @needs_confinement
-def test_another_process_runs_the_blocks_before_again_on_what_they_saw(real):
-    first = real.run("total = f.sum()", [], lambda k: data(1))
+@pytest.mark.defect(71)
+def test_another_process_goes_on_from_a_snapshot_and_runs_no_block_again(real, tmp_path):
+    real.folder = tmp_path / "d"
+    first = real.run("total = f.sum()\nopen('runs', 'a').write('x')", [], lambda k: data(1))
     assert first.trials == 1
     with closing(calculator.Calculator()) as other:
-        assert other.run("print(total, len(f))", [first], data).output == "1.0 3\n"
+        other.folder = real.folder
+        after = other.run("print(total, len(f), open('runs').read())", [first], data)
+        assert after.output == "1.0 3 x\n"
+    with closing(calculator.Calculator()) as without:
+        gone = without.run("total", [first], data)
+        assert gone.output.startswith("(The variables of earlier blocks are gone.)")
+        assert "NameError" in gone.output
 
 
 @needs_confinement

@@ -10,7 +10,8 @@ import os
 import re
 import time
 import warnings
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -33,7 +34,8 @@ class RecordClient(Wrapper):
     on with a file that is already there, and several may share one.
 
     A recorder's first line holds ``{"facts": {...}, "prompts": 2}``, with the version of the
-    prompts; each other ``{"request": {...}, "reply": {...}}``, and nothing is left out. Each ends
+    prompts; each other ``{"request": {...}, "reply": {...}}``, or ``{"block": {...}}`` with what a
+    model's Python came to, and nothing is left out. Each ends
     in a checksum, ``"crc"``. A line that a kill cut off is left out when the file is read.
 
     A reply is paid for, so a file that cannot be written (a full disk) does not lose it: there is
@@ -69,6 +71,13 @@ class RecordClient(Wrapper):
                 stacklevel=2,
             )
         return reply
+
+    def record_block(self, block: Mapping[str, Any]) -> None:
+        """Append what a block of Python came to, so that a replay need not run it."""
+        try:
+            self._append(_line({"block": dict(block)}))
+        except StorageError as error:
+            logger.warning("%s", error)  # the next request is refused before it is sent
 
     def _append(self, data: bytes) -> None:
         """Append lines, after those that could not be written before; keep them if they cannot."""
@@ -106,6 +115,7 @@ class _Recording:
     facts: dict[str, Any]
     prompts: set[int]  # versions of the prompts; recordings without one are of version 1
     exchanges: list[tuple[str, Request, Reply]]  # each with the digest of its request
+    blocks: list[dict[str, Any]] = field(default_factory=list)  # of Python, in order
 
 
 class ReplayClient:
@@ -131,6 +141,7 @@ class ReplayClient:
         self.strict = strict
         self._recording: _Recording | None = None
         self._given: set[int] = set()
+        self._blocks: set[int] = set()  # those that were given
         self._warned = False
         self._lock = Lock()
 
@@ -150,6 +161,22 @@ class ReplayClient:
     def exchanges(self) -> list[tuple[Request, Reply]]:
         """The recorded requests, each with its reply, in order."""
         return [(request, reply) for _, request, reply in self._read().exchanges]
+
+    @property
+    def computes(self) -> bool:
+        """Whether the recorded model was offered to compute in Python."""
+        recording = self._read()
+        offered = any("# How to compute" in request.text for _, request, _ in recording.exchanges)
+        return offered or bool(recording.blocks)
+
+    def replay_block(self, code: str) -> dict[str, Any] | None:
+        """Return what the next block with this code came to; ``None`` if none was recorded."""
+        with self._lock:
+            for index, block in enumerate(self._read().blocks):
+                if index not in self._blocks and block.get("code") == code:
+                    self._blocks.add(index)
+                    return {**block, "seconds": 0.0}
+        return None
 
     @property
     def default_prompt(self) -> str:
@@ -244,6 +271,9 @@ def _parse(data: bytes, path: Path) -> _Recording:
                 recording.facts.update(recording.facts or facts)
                 version = whole_number("prompts", entry.get("prompts", 1), 1)
                 continue
+            if "block" in entry:
+                recording.blocks.append(dict(entry["block"]))
+                continue
             request, reply = Request.from_dict(entry["request"]), Reply.from_dict(entry["reply"])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ClientError(
@@ -256,12 +286,13 @@ def _parse(data: bytes, path: Path) -> _Recording:
     return recording
 
 
-_FACTS, _EXCHANGE = b'{"facts":', b'{"request":'  # how a line begins
+_FACTS = b'{"facts":'
+_BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
 
 
 def _is_torn(line: bytes) -> bool:
     """Whether a line holds the beginning of one that a recorder writes, and not all of it."""
-    if not any(line.startswith(start) or start.startswith(line) for start in (_FACTS, _EXCHANGE)):
+    if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
         return False
     try:
         json.loads(line)

@@ -1,52 +1,92 @@
-"""Runs the Python that a model gives in place of a point: ``compute=True``.
+"""Runs the Python that a model gives in place of a point: its laboratory.
 
-A block runs in the confined worker of the code search (`llmopt.sandbox`): no file, no network,
-no process. Its variables stay for later blocks. Where the worker is a new one (the search goes
-on in another process, say) the blocks before are run again first, on the trials that they saw.
+Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.compute.laboratory`): no file, no
+network, no further process. Its variables, functions, files and jobs stay for later blocks. After
+each block the worker gives a snapshot, bytes that only a confined worker ever reads again: with it
+a new worker continues where the last one ended, in this process or a later one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmopt.client.model_facts import model_facts
+from llmopt.compute.data import TrialData
+from llmopt.compute.packing import MOST_PACKED
+from llmopt.errors import StorageError
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed, check_computes
 from llmopt.search.emitter import ModelEmitter
+from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
 if TYPE_CHECKING:
     from llmopt.sandbox.sandbox import Sandbox
 
-SECONDS = 60.0
-"""Seconds that a block may take."""
+logger = logging.getLogger(__name__)
 
-MEMORY = 512 << 20
+MEMORY = 1 << 30
 """Bytes that all blocks together may take, beyond Python and its modules."""
 
-_LIFE = 3600.0  # seconds after which a worker is replaced
+WORKERS_MEMORY = 4 << 30
+"""Bytes that the workers of `pmap` and of jobs may take together."""
+
+MOST_SNAPSHOT = 32 << 20
+"""Bytes of a snapshot, which is compressed."""
+
+MOST_WORKERS = 64
+
+_MOST_ANSWER = 256 << 10  # bytes of what a block printed and left
+_MOST_DATA = 384 << 20  # bytes of the packed data of all trials that a worker gets
+_LIFE = 12 * 3600.0  # seconds after which a worker is replaced, between blocks
+_SNAPSHOT_SECONDS = 60.0
 _PLAIN = (
     "math", "random", "ast", "io", "contextlib", "itertools", "functools", "collections",
     "multiprocessing", "types", "typing", "statistics", "dataclasses", "heapq", "bisect",
     "fractions", "decimal", "datetime", "copy", "operator", "string", "textwrap", "pprint", "json",
-    "re", "time", "abc", "enum", "cmath", "warnings", "traceback", "sys",
+    "re", "time", "abc", "enum", "cmath", "warnings", "traceback", "sys", "pickle", "marshal",
+    "select", "mmap", "zipfile", "csv", "pathlib", "inspect", "numbers", "array", "struct", "zlib",
+    "hashlib", "secrets", "tokenize", "numpy.lib.format", "os", "glob", "tempfile", "shutil",
 )  # fmt: skip
-_SCIPY = ("optimize", "linalg", "stats", "interpolate", "spatial", "special", "integrate", "signal")
+_SCIPY = (
+    "optimize", "linalg", "stats", "interpolate", "spatial", "special", "integrate", "signal",
+    "sparse", "sparse.linalg", "fft", "ndimage", "cluster",
+)  # fmt: skip
+_SKLEARN = (
+    "linear_model", "gaussian_process", "ensemble", "svm", "neighbors", "neural_network",
+    "preprocessing", "pipeline", "model_selection", "decomposition", "metrics", "cluster",
+    "kernel_ridge", "tree",
+)  # fmt: skip
 
 Data = Callable[[int | None], Mapping[str, Any]]
-"""What a block finds, of so many trials; of all for ``None``."""
+"""What a block finds, of so many trials; of all for ``None``. Under ``"data"``: `TrialData` by the
+number that the prompt has for a trial."""
 
 
 class Calculator:
     """Runs the blocks of one search. Nothing is started before the first block.
 
+    Args:
+        seconds: What a block may take.
+        total: What all blocks may take together; a job may take as much.
+        workers: Workers of `pmap` and of jobs; ``None`` for one on each core.
+
+    Attributes:
+        folder: Where snapshots are kept; ``None`` for memory.
+
     Raises:
         SandboxUnavailableError: A model's code cannot be confined here.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, seconds: float = 120.0, total: float = 14_400.0, workers: int | None = None
+    ) -> None:
         from llmopt.sandbox.confine import support
         from llmopt.sandbox.failure import SandboxUnavailableError
 
@@ -55,85 +95,242 @@ class Calculator:
                 f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
                 "Use Linux on x86-64 or aarch64, or leave compute out"
             )
+        self.seconds, self.total = seconds, total
+        self.workers = min(_cores() if workers is None else workers, MOST_WORKERS)
+        self.folder: Path | None = None
+        self._tools: tuple[str, dict[str, Any]] = ("", {})
+        self._former: Path | None = None
+        self._snapshots: dict[int, bytes] = {}  # by the number of blocks before
+        self._clear()
+
+    def _clear(self) -> None:
         self._sandbox: Sandbox | None = None
         self._ends = 0.0  # when the worker is to be replaced
+        self._blocks = 0  # how many blocks it has run or restored
+        self._sent: dict[int, str] = {}  # digests of the data that it has
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_sandbox": None, "_ends": 0.0}  # a copy starts a worker of its own
+        # A copy starts a worker of its own, and writes into no folder.
+        gone: dict[str, Any] = {
+            "_sandbox": None,
+            "_ends": 0.0,
+            "_blocks": 0,
+            "_sent": {},
+            "folder": None,
+        }
+        return {**self.__dict__, **gone}
 
     def close(self) -> None:
-        """End the worker, if there is one."""
-        sandbox, self._sandbox = self._sandbox, None
+        """End the worker, if there is one, and all its jobs."""
+        sandbox = self._sandbox
+        self._clear()
         if sandbox is not None:
             sandbox.close()
 
-    def run(self, code: str, before: Sequence[Computed], data: Data) -> Computed:
-        """Run a block after those before it, on what `data` gives.
+    def equip(self, source: str, values: Mapping[str, Any]) -> None:
+        """Have blocks find the functions of a source; see `LLMOptimizer.equip`."""
+        self._tools = source, dict(values)
+        self.close()
 
-        Raises:
-            SandboxError: No worker can be started.
-        """
-        from llmopt.sandbox.failure import CandidateError
+    def run(
+        self, code: str, before: Sequence[Computed], data: Data, seconds: float | None = None
+    ) -> Computed:
+        """Run a block after those before it, on what `data` gives, for at most so many seconds."""
+        from llmopt.sandbox.failure import CandidateError, SandboxError
 
-        seen, note = data(None), ""
+        seen, began, notes = dict(data(None)), time.monotonic(), []
+        given = seen.pop("data", {})
+        seconds = min(self.seconds, seconds or self.seconds)
+        names: tuple[str, ...] = ()
+        lost = False
         try:
-            note = self._prepare(before, data)
-            text, names = self._call(code, seen)
-            lost = False
+            notes += self._prepare(len(before))
+            notes += self._give(given)
+            text, names, failed = self._call(code, seen, seconds)
         except CandidateError as error:
+            why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
+            text, failed = f"The block was ended: {why}.", True
             self.close()
-            why = f"it took more than {SECONDS:g} s" if error.kind == "timeout" else error
-            text = f"The block was ended: {why}. All variables are gone."
-            names, lost = (), True
-        output = "\n".join(filter(None, [note, text]))
-        return Computed(code, output, names, len(seen["X"]), lost)
+            text += " " + self._back(len(before))
+            lost = not before or not before[-1].variables
+            names = before[-1].variables if before and not lost else ()
+        except SandboxError as error:
+            logger.warning("no worker for a model's Python: %s", error)
+            self.close()
+            text, failed = f"Python cannot be started here: {error}. Propose without it.", True
+        took = time.monotonic() - began
+        if self._sandbox is not None:
+            notes += self._keep(len(before) + 1)
+        output = "\n".join(filter(None, [*notes, text]))
+        logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
+        return Computed(code, output, names, len(seen["X"]), lost, round(took, 3), failed)
 
-    def _prepare(self, before: Sequence[Computed], data: Data) -> str:
-        """Have a worker that has run all blocks before; say so if it could not."""
+    def _back(self, blocks: int) -> str:
+        """Say what is left after a worker was ended."""
+        if blocks and self._stored(blocks) is not None:
+            return "Variables are those before it; jobs that ran start again with the next block."
+        return "All variables are gone."
+
+    def _prepare(self, before: int) -> list[str]:
+        """Have a worker that goes on after so many blocks; say what could not be kept."""
+        running = self._sandbox is not None and self._sandbox.running and self._blocks == before
+        if running and time.monotonic() < self._ends:
+            return []
         from llmopt.sandbox.failure import CandidateError
 
-        running = self._sandbox is not None and self._sandbox.running
-        if running and time.monotonic() < self._ends:
-            return ""
         self._start()
-        kept = [k for k, block in enumerate(before) if block.lost]
+        if not before:
+            return []
+        gone = ["(The variables of earlier blocks are gone.)"]
+        if (stored := self._stored(before)) is None:
+            return gone
+        assert self._sandbox is not None
         try:
-            for block in before[kept[-1] + 1 if kept else 0 :]:
-                self._call(block.code, data(block.trials))
-        except CandidateError:
+            lost = self._sandbox.give(stored, _SNAPSHOT_SECONDS, "restore")
+        except CandidateError as error:
+            logger.warning("a snapshot of a model's variables cannot be read: %s", error)
             self._start()
-            return "(The variables of earlier blocks are gone.)"
-        return ""
+            return gone
+        self._blocks = before
+        if not isinstance(lost, list) or not all(isinstance(name, str) for name in lost):
+            return []
+        return [f"(These variables are gone: {', '.join(lost)[:1000]}.)"] if lost else []
 
     def _start(self) -> None:
-        from llmopt.sandbox import blocks
         from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 
         self.close()
-        scipy = _SCIPY if importlib.util.find_spec("scipy") else ()
-        modules = (*_PLAIN, "numpy", *(f"scipy.{part}" for part in scipy))
+        packages = [
+            f"{package}.{part}"
+            for package, parts in (("scipy", _SCIPY), ("sklearn", _SKLEARN))
+            for part in parts
+            if importlib.util.find_spec(package)
+        ]
+        cpu = int(self.total) + 60
         limits = WorkerLimits(
-            call_seconds=SECONDS,
-            cpu_seconds=int(_LIFE),
-            total_seconds=int(4 * _LIFE),
+            call_seconds=self.seconds,
+            startup_seconds=120,
+            cpu_seconds=cpu,
+            total_seconds=int(3 * _LIFE),
             memory_bytes=MEMORY,
-            message_bytes=64 << 20,
+            message_bytes=MOST_PACKED + (1 << 20),
         )
-        self._sandbox = Sandbox(limits, imports=modules)
+        memory = max(128 << 20, min(512 << 20, WORKERS_MEMORY // max(1, self.workers)))
+        options = {"workers": self.workers, "memory": memory, "cpu": cpu, "wall": int(3 * _LIFE)}
+        extension = {
+            "module": "llmopt.compute.laboratory",
+            "root": str(Path(__file__).parents[2]),
+            "options": options,
+        }
+        imports = (*_PLAIN, "numpy", *packages)
+        self._sandbox = Sandbox(limits, imports=imports, extension=extension)
         self._ends = time.monotonic() + _LIFE
-        self._sandbox.load(Path(blocks.__file__).read_text(encoding="utf-8"))
+        self._sandbox.start()
+        source, values = self._tools
+        if source:
+            self._sandbox.call_within(self.seconds, _MOST_ANSWER, "equip", source, values)
 
-    def _call(self, code: str, seen: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    def _give(self, given: Mapping[int, TrialData]) -> list[str]:
+        """Send the data that the worker has not; say which do not fit."""
+        assert self._sandbox is not None
+        room, left_out = _MOST_DATA, []
+        for number in sorted({*given, *self._sent}, reverse=True):
+            data = given.get(number)
+            digest = data.digest if data is not None else ""
+            packed = None
+            if digest and self._sent.get(number) != digest:
+                assert data is not None
+                packed = data.packed
+            if packed is not None and len(packed) > room:
+                left_out.append(f"#{number}")
+                packed = b"" if number in self._sent else None
+            if packed is not None or not digest:
+                self._sandbox.give(packed or b"", _SNAPSHOT_SECONDS, "take", number)
+                self._sent[number] = digest if packed else ""
+            room -= len(packed or b"")
+            if not self._sent.get(number, ""):
+                self._sent.pop(number, None)
+        return [f"(The data of {', '.join(left_out)} do not fit.)"] if left_out else []
+
+    def _call(
+        self, code: str, seen: Mapping[str, Any], seconds: float
+    ) -> tuple[str, tuple[str, ...], bool]:
         from llmopt.sandbox.failure import CandidateError
 
         assert self._sandbox is not None
-        found = self._sandbox.call("run", code, dict(seen), MOST_OUTPUT)
+        found = self._sandbox.call_within(
+            seconds, _MOST_ANSWER, "run", code, {**seen, "workers": self.workers}, MOST_OUTPUT
+        )
         # A block can take over its worker: whatever comes is checked.
-        if isinstance(found, list) and len(found) == 2 and isinstance(found[1], list):
-            text, names = found
+        if isinstance(found, list) and len(found) == 3 and isinstance(found[1], list):
+            text, names, failed = found
             if all(isinstance(one, str) for one in (text, *names)):
-                return text, tuple(names)
+                return text, tuple(names), bool(failed)
         raise CandidateError("it gave something else than text", "protocol")
+
+    # -- snapshots ------------------------------------------------------------------------
+
+    def _keep(self, blocks: int) -> list[str]:
+        """Store what a new worker needs to go on after so many blocks."""
+        from llmopt.sandbox.failure import CandidateError
+
+        assert self._sandbox is not None
+        try:
+            stored = self._sandbox.fetch(_SNAPSHOT_SECONDS, MOST_SNAPSHOT, "snapshot")
+        except CandidateError as error:
+            if self._sandbox.running:  # it could not be made: the worker has its variables
+                self._blocks = blocks
+                return [f"(The variables do not survive an interruption: {error}.)"]
+            self.close()
+            return [f"(The worker ended: {error}. {self._back(blocks)})"]
+        self._blocks = blocks
+        try:
+            if self.folder is not None:
+                make_folder(self.folder, "give another storage=")
+                write_bytes_atomically(self._file(blocks), stored, durable=True)
+                self._snapshots.clear()
+                for old in self.folder.glob("laboratory-*.bin"):
+                    if old not in (self._file(blocks), self._file(blocks - 1)):
+                        old.unlink(missing_ok=True)
+                return []
+        except (OSError, StorageError) as error:
+            logger.warning("a snapshot of a model's variables stays in memory: %s", error)
+        self._snapshots = {k: v for k, v in self._snapshots.items() if k == blocks - 1}
+        self._snapshots[blocks] = stored
+        return []
+
+    def _file(self, blocks: int) -> Path:
+        assert self.folder is not None
+        return self.folder / self._name(blocks)
+
+    def _stored(self, blocks: int) -> bytes | None:
+        """Return the snapshot after so many blocks; nobody but a confined worker reads it."""
+        if blocks in self._snapshots:
+            return self._snapshots[blocks]
+        for folder in filter(None, (self.folder, self._former)):
+            with contextlib.suppress(OSError):
+                return read_bytes(folder / self._name(blocks), most=MOST_SNAPSHOT, links=False)
+        return None
+
+    def read_from(self, folder: Path) -> None:
+        """Take snapshots of a saved search from its folder, in which nothing is written."""
+        self._former = folder
+
+    def export(self, folder: Path, blocks: int) -> None:
+        """Write the snapshot after so many blocks, if there is one, into another folder."""
+        if blocks and (stored := self._stored(blocks)) is not None:
+            make_folder(folder, "save to another path")
+            write_bytes_atomically(folder / self._name(blocks), stored, durable=True)
+
+    @staticmethod
+    def _name(blocks: int) -> str:
+        return f"laboratory-{blocks:06d}.bin"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_compute(prompt: Prompt) -> None:
@@ -143,7 +340,32 @@ def check_compute(prompt: Prompt) -> None:
 
 
 def let_compute(model: ModelEmitter) -> ModelEmitter:
-    """Give an emitter with ``compute=True`` its calculator, and return it."""
-    if model.options.compute:
-        model.calculator = Calculator()
+    """Give an emitter its calculator, if `AskOptions.compute` asks for one, and return it."""
+    options = model.options
+    if options.compute == "auto" and (why := _why_not(model)):
+        if why not in _said:
+            _said.add(why)
+            logger.info("compute='auto': the model does not compute in Python, since %s", why)
+    elif options.compute:
+        model.calculator = Calculator(
+            options.compute_seconds, options.compute_total, options.compute_workers
+        )
     return model
+
+
+_said: set[str] = set()
+
+
+def _why_not(model: ModelEmitter) -> str:
+    """Return why a model is not offered to compute, where nobody says; nothing if it is."""
+    from llmopt.sandbox.confine import support
+
+    facts = model_facts(model.client)
+    if not getattr(model.prompt, "computes", False):
+        return f"the prompt {model.prompt.name!r} takes no Python"
+    if not facts.chats:
+        return f"{facts.name} is no chat model"
+    if not getattr(model.client, "computes", True):
+        return "its recording was made without it"
+    problems = support().problems
+    return f"code cannot be confined here: {'; '.join(problems)}" if problems else ""

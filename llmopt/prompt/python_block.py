@@ -1,6 +1,6 @@
 """A block of Python in place of a point: how an answer gives one, what it finds and leaves.
 
-With ``compute=True`` a model may answer with Python, which is run beside the search
+A model that computes may answer with Python, which is run beside the search
 (`llmopt.compute.blocks`). The next prompt shows what it printed.
 """
 
@@ -21,24 +21,29 @@ from llmopt.prompt.describe import quoted
 from llmopt.prompt.parse import strip_thinking
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
-from llmopt.util.arguments import whole_number
+from llmopt.util.arguments import number, whole_number
 from llmopt.util.text import clean, cut
 
-IN_A_ROW = 3
-"""Blocks that a model may give before it has to propose a point."""
+IN_A_ROW = 20
+"""Blocks that a model may give before it has to propose a point; see `blocks_left`."""
 
-MOST_OUTPUT = 4000
+MOST_OUTPUT = 6000
 """Characters of what a block printed, its traceback included, that the model sees."""
 
-_MOST_CODE = 20_000  # characters of a block
-_MOST_NAMES = 60  # variables
+_MOST_CODE = 40_000  # characters of a block
+_MOST_DATA = 2000  # characters on names and shapes of data
+_MOST_NAMES = 151  # variables
 _MOST_NAME = 80  # characters of a variable's name and kind
-_SHOWN_CODE = 4000
+_SHOWN_CODE = 8000
+_BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
 _MOST_FEEDBACK = 10_000  # characters of feedback that a block finds for each point
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
+
+
+_DEFINED = re.compile(r"^(?:(?:async )?def|class) .*?:(?=\s|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Computed:
     variables: tuple[str, ...] = ()  # what stays for later blocks, as `"fit (function)"`
     trials: int = 0  # how many trials it saw
     lost: bool = False  # whether its process ended, and all variables with it
+    seconds: float = 0.0  # how long it took
+    failed: bool = False  # whether it raised or was ended
 
     def __post_init__(self) -> None:
         output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
@@ -63,6 +70,15 @@ class Computed:
         said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
         return f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
 
+    @property
+    def brief(self) -> str:
+        """An earlier block as a prompt shows it: what it defined, and its last lines."""
+        defined = "\n".join(_DEFINED.findall(self.code))[:_SHOWN_CODE]
+        last = "\n".join(self.output.strip().splitlines()[-_BRIEF_LINES:])[-_BRIEF_OUTPUT:]
+        what = f", which defined\n{quoted(defined)}" if defined else ""
+        said = quoted(last) or "> (nothing)"
+        return f"Before that you computed a block{what}\nIts last lines:\n{said}"
+
     def line(self) -> dict[str, Any]:
         """Return the form in which a file keeps it."""
         return vars(self)
@@ -74,7 +90,31 @@ class Computed:
         if not all(isinstance(text, str) for text in (code, output, *variables)):
             raise TypeError("a block, its output or a variable is no text")
         trials = whole_number("trials", line["trials"], 0)
-        return cls(code, output, tuple(variables), trials, bool(line["lost"]))
+        seconds = number("seconds", line.get("seconds", 0.0), 0.0)
+        ends = bool(line["lost"]), seconds, bool(line.get("failed", False))
+        return cls(code, output, tuple(variables), trials, *ends)
+
+
+def shown_blocks(computed: Sequence[Computed]) -> list[str]:
+    """Return the blocks since the last point as a prompt shows them: the latest one in full."""
+    return [*(block.brief for block in computed[:-1]), *(block.shown for block in computed[-1:])]
+
+
+def blocks_left(computed: Sequence[Computed], most: int) -> int:
+    """Return how many blocks may follow in a row: as many may fail as may run to their end."""
+    failed = sum(block.failed for block in computed)
+    return min(most - len(computed) + failed, 2 * most - len(computed))
+
+
+def data_words(history: History) -> str:
+    """Return what blocks find of the data of trials, in words; nothing if there are none."""
+    having = [k for k, trial in enumerate(history.trials, start=1) if trial.data]
+    if not having:
+        return ""
+    last = history.trials[having[-1] - 1].data
+    shown = "; ".join(f"{name}: {words}" for name, words in last.words.items())
+    some = "each point" if len(having) == len(history.trials) else f"{len(having)} points"
+    return cut(clean(f"data of {some}, such as data[{having[-1]}]: {shown}"), _MOST_DATA)
 
 
 def check_computes(prompt: Any) -> None:
@@ -129,4 +169,5 @@ def data_of(
         "low": np.array([low for low, _ in ends]),
         "high": np.array([high for _, high in ends]),
         "feedback": [t.feedback[:_MOST_FEEDBACK] for t in told],
+        "data": {k: t.data for k, t in enumerate(told, start=1) if t.data},
     }

@@ -53,6 +53,9 @@ class Situation:
     blocks: int = IN_A_ROW  # how many more answers may be one
     computed: tuple[Computed, ...] = ()  # the blocks since the last point, and what they printed
     variables: tuple[str, ...] = ()  # what earlier blocks left for later ones
+    compute_seconds: float = 120.0  # what a block may take
+    compute_blocks: int = IN_A_ROW  # how many blocks may follow each other
+    tools: tuple[str, ...] = ()  # lines on further functions that a block finds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))

@@ -30,7 +30,7 @@ from llmopt.prompt.describe import (
 from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.prompt.past import Past
-from llmopt.prompt.python_block import code_in
+from llmopt.prompt.python_block import MOST_OUTPUT, code_in, data_words, shown_blocks
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.situation import (
     Complaint,
@@ -381,8 +381,13 @@ class TemplatePrompt:
             "finishes": situation.finishes,
             "points": most,
             "compute": situation.compute,
-            "computed": [block.shown for block in situation.computed],
+            "computed": shown_blocks(situation.computed),
             "blocks": situation.blocks,
+            "compute_seconds": f"{situation.compute_seconds:g}",
+            "compute_blocks": situation.compute_blocks,
+            "tools": [quoted(line, headings_alone=True) for line in situation.tools],
+            "data": quoted(data_words(history)) if situation.compute else "",
+            "most_output": MOST_OUTPUT,
             "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
         }
 

@@ -19,7 +19,7 @@ import platform
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on every architecture
@@ -85,6 +85,13 @@ _MACHINES = {
         },
     ),
 }  # fmt: skip
+
+
+WAITING = {
+    "x86_64": {"poll": 7, "clock_nanosleep": 230},
+    "aarch64": {"ppoll": 73, "clock_nanosleep": 115},
+}
+"""System calls that wait for open files or for time, which a laboratory has beside the others."""
 
 
 class ConfinementError(RuntimeError):
@@ -169,11 +176,11 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
-def confine(partly: bool = False) -> tuple[str, ...]:
-    """Confine the calling process for good, and check that it holds.
+def confine(partly: bool = False, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+    """Confine the calling process permanently, and check that it holds.
 
     With `partly` what there is is applied, and what is missing is returned; else a part that is not
-    to be had raises `ConfinementError`.
+    to be had raises `ConfinementError`. `allowed` names system calls of `WAITING` to allow, too.
     """
     found = support()
     problems: list[str] = []
@@ -218,7 +225,7 @@ def confine(partly: bool = False) -> tuple[str, ...]:
             _landlock(libc, found.landlock)
     tolerate(capabilities)
     if found.seccomp:
-        tolerate(lambda: _seccomp(libc))
+        tolerate(lambda: _seccomp(libc, allowed))
     if not problems:
         tolerate(lambda: _check(libc))
     return tuple(problems)
@@ -256,9 +263,10 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def build_filter(machine: str) -> bytes:
+def build_filter(machine: str, allowed: Sequence[str] = ()) -> bytes:
     """Return the seccomp program (classic BPF) for a machine."""
     table = _MACHINES[machine]
+    waiting = [number for name, number in WAITING[machine].items() if name in allowed]
 
     def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("=HBBI", code, if_true, if_false, value)
@@ -274,15 +282,15 @@ def build_filter(machine: str) -> bytes:
         step(_JUMP_EQUAL, table.clone3, 0, 1),
         step(_RETURN, _ERRNO | _ENOSYS),
     ]
-    for number in sorted(table.numbers.values()):
+    for number in sorted([*table.numbers.values(), *waiting]):
         program += [step(_JUMP_EQUAL, number, 0, 1), step(_RETURN, _ALLOW)]
     program.append(step(_RETURN, _ERRNO | _EPERM))
     return b"".join(program)
 
 
-def _seccomp(libc: ctypes.CDLL) -> None:
+def _seccomp(libc: ctypes.CDLL, allowed: Sequence[str]) -> None:
     machine = _MACHINES[platform.machine()]
-    code = build_filter(platform.machine())
+    code = build_filter(platform.machine(), allowed)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     if libc.syscall(machine.seccomp, _SET_MODE_FILTER, _TSYNC, ctypes.byref(program)) != 0:

@@ -20,6 +20,12 @@ HEADER = struct.Struct("<IIB")
 """Payload length in bytes, sequence number, kind: in front of every message."""
 
 MAX_DEPTH = 16
+
+MOST_ITEMS = 200_000
+"""Values of lists and dicts in one message, which has no more memory as JSON than as objects."""
+
+_ITEMS = (b",", b"[", b"{")  # each item has one of these before it
+_MOST_EMPTY = 10_000  # rows or columns of an array with nothing in it
 _ARRAY = "\0array"  # the one key of an object that stands for an array
 _DTYPES = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1", "<i2", "|i1", "<u2", "<u4", "<u8", "<f2")
 
@@ -81,17 +87,29 @@ _ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
 def decode(data: bytes) -> Any:
     """Return the value of bytes that may have been made to do harm; else raise `EncodingError`.
 
-    Memory stays in proportion to ``len(data)``. Arrays are copies and can be written to.
+    Memory stays in proportion to ``len(data)``, and below 100 MB for what one message may hold:
+    items are counted before anything is made. Arrays are copies and can be written to.
     """
+    items = sum(map(data.count, _ITEMS))
+    if items > MOST_ITEMS:
+        raise EncodingError(
+            f"some {items} items, and {MOST_ITEMS} are the most: send numbers as an array"
+        )
     try:
-        return _read(json.loads(data.decode()), 0)
+        text = data.decode()
+        del data
+        return _read(json.loads(text), 0)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise EncodingError(f"broken value: {error}") from None
 
 
 def _read(value: Any, depth: int) -> Any:
-    if isinstance(value, str):  # JSON may hold half of a surrogate pair
-        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # JSON may hold half of a surrogate pair
+            return value.encode("utf-8", "backslashreplace").decode()
+        return value
     if not isinstance(value, list | dict):
         return value
     if depth >= MAX_DEPTH:
@@ -110,4 +128,8 @@ def _array(parts: Any) -> np.ndarray[Any, Any]:
     raw = b64decode(text, validate=True)
     if dtype == "|b1" and raw.strip(b"\x00\x01"):
         raise ValueError("a bool array that holds other bytes than 0 and 1")
+    if not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError("an array whose shape is no list of sizes")
+    if not raw and max(shape, default=0) > _MOST_EMPTY:  # nothing would bound a walk along it
+        raise ValueError(f"an empty array of shape {shape!r:.50}")
     return np.frombuffer(raw, dtype).reshape(shape).copy()

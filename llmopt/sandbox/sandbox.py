@@ -70,6 +70,8 @@ class Sandbox(Closing):
             candidate. Their names are bound for it, and ``np`` for NumPy.
         allow_unsandboxed: Run where seccomp is not to be had. Rlimits, the scrubbed environment and
             the wall clock remain.
+        extension: A module of llmopt's (``module``, ``root``, ``options``) that the worker imports
+            before its confinement, and whose functions are called in place of a source's.
 
     Attributes:
         confined: Whether the running worker is confined in full; ``None`` before the first start.
@@ -82,10 +84,12 @@ class Sandbox(Closing):
         *,
         imports: Sequence[str] = ("math", "numpy"),
         allow_unsandboxed: bool = False,
+        extension: Mapping[str, Any] | None = None,
     ) -> None:
         self.limits = limits or WorkerLimits()
         self.imports = tuple(imports)
         self.allow_unsandboxed = allow_unsandboxed
+        self._extension = dict(extension) if extension else None
         self.confined: bool | None = None
         self.printed = ""
         self._channel: Channel | None = None
@@ -136,6 +140,7 @@ class Sandbox(Closing):
                     "memory_bytes": limits.memory_bytes,
                     "cpu_seconds": math.ceil(limits.cpu_seconds),
                     "wall_seconds": math.ceil(limits.total_seconds),
+                    "extension": self._extension,
                 },
                 limits.startup_seconds,
             )
@@ -206,6 +211,25 @@ class Sandbox(Closing):
         """
         return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
+    def call_within(self, seconds: float, most: int, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as `call` does, with a deadline and a longest answer of its own."""
+        request = name, list(args), kwargs
+        return self._exchange(self._channel, worker.CALL, request, seconds, most=most)
+
+    def give(self, given: bytes, seconds: float, name: str, *args: Any) -> Any:
+        """Call a function with bytes as its first argument."""
+        request: tuple[str, list[Any], dict[str, Any]] = name, list(args), {}
+        most = 100_000
+        return self._exchange(self._channel, worker.GIVE, request, seconds, given, most)
+
+    def fetch(self, seconds: float, most: int, name: str, *args: Any) -> bytes:
+        """Return the bytes that a function returns, at most so many, which nobody has looked at."""
+        request: tuple[str, list[Any], dict[str, Any]] = name, list(args), {}
+        found = self._exchange(self._channel, worker.FETCH, request, seconds, most=most)
+        if not isinstance(found, bytes):
+            raise self._wrong("it sent something else than bytes")
+        return found
+
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
         """Call a function once for each row, with a column of values for each argument.
 
@@ -219,7 +243,13 @@ class Sandbox(Closing):
         return results
 
     def _exchange(
-        self, channel: Channel | None, kind: int, value: Any, seconds: float | None = None
+        self,
+        channel: Channel | None,
+        kind: int,
+        value: Any,
+        seconds: float | None = None,
+        given: bytes = b"",
+        most: int | None = None,
     ) -> Any:
         if channel is not None and not channel.mine:
             raise SandboxError(
@@ -237,11 +267,12 @@ class Sandbox(Closing):
             )
         started = time.monotonic()
         try:
-            code, answer = channel.exchange(kind, value, seconds or self.limits.call_seconds)
+            seconds = seconds or self.limits.call_seconds
+            code, answer = channel.exchange(kind, value, seconds, given, most)
         finally:
             if kind != worker.SETUP:
                 self._used += time.monotonic() - started
-        if code == worker.OK:
+        if code == worker.OK or (code == worker.OK_BYTES and kind == worker.FETCH):
             return answer
         if code == worker.OK_PRINTED and isinstance(answer, list) and len(answer) == 2:
             self._keep(answer[1])

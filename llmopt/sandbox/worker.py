@@ -21,8 +21,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-SETUP, ANALYSE, LOAD, CALL, COLUMNS = 1, 2, 3, 4, 5
-OK, OK_PRINTED, FAILED, BROKEN = 0, 1, 2, 3
+SETUP, ANALYSE, LOAD, CALL, COLUMNS, GIVE, FETCH = 1, 2, 3, 4, 5, 6, 7
+OK, OK_PRINTED, FAILED, BROKEN, OK_BYTES = 0, 1, 2, 3, 4
 
 _NUMPY = (
     "char", "ctypeslib", "fft", "lib.recfunctions", "linalg", "ma", "polynomial", "random", "rec",
@@ -66,7 +66,7 @@ class Worker:
     def __init__(self, encoding: Any, confine: Any) -> None:
         self._encoding, self._confine = encoding, confine
         self._confined = False  # as far as it can be, where that was waived
-        self._buffer = b""
+        self._buffer = bytearray()
         self._message_bytes = 1 << 20
         self._source = ""
         self._modules: dict[str, ModuleType] = {}
@@ -81,6 +81,8 @@ class Worker:
             LOAD: self._load,
             CALL: self._call,
             COLUMNS: self._columns,
+            GIVE: self._call,
+            FETCH: self._call,
         }
         while True:
             number, kind, payload = self._receive()
@@ -88,7 +90,9 @@ class Worker:
                 if not self._confined and kind != SETUP:
                     raise RuntimeError("nothing is run before the worker has confined itself")
                 value = handlers[kind](payload)
-                if self._printed.text:
+                if kind == FETCH and isinstance(value, bytes):
+                    reply, code = value, OK_BYTES
+                elif self._printed.text:
                     reply = self._encode((value, self._printed.text))
                     code, self._printed.text = OK_PRINTED, ""
                 else:
@@ -98,7 +102,7 @@ class Worker:
             if len(reply) > self._message_bytes:
                 too_long = ValueError(f"the result takes {len(reply)} bytes")
                 reply, code = self._failure(too_long), FAILED
-            data = self._encoding.HEADER.pack(len(reply), number, code) + reply
+            data = memoryview(self._encoding.HEADER.pack(len(reply), number, code) + reply)
             while data:
                 data = data[os.write(1, data) :]
 
@@ -116,9 +120,13 @@ class Worker:
         end = header.size + length
         while len(self._buffer) < end:
             self._fill()
-        payload = self._encoding.decode(self._buffer[header.size : end])
+        data = bytes(self._buffer[header.size : end])
         self._buffer = self._buffer[end:]
-        return number, kind, payload
+        if kind == GIVE:  # a request in one line, and bytes behind it
+            data, _, given = data.partition(b"\n")
+            name, args, more = self._encoding.decode(data)
+            return number, kind, (name, [given, *args], more)
+        return number, kind, self._encoding.decode(data)
 
     def _fill(self) -> None:
         data = os.read(0, 1 << 18)
@@ -144,10 +152,29 @@ class Worker:
         for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
             setattr(sys, stream, self._printed)
         linecache.getlines = lambda *_, **__: []  # no file can be opened for a traceback
+        allowed: tuple[str, ...] = ()
+        if options.get("extension"):
+            allowed = self._extend(options["extension"])
         confine.set_limits(options["memory_bytes"], options["cpu_seconds"], options["wall_seconds"])
-        problems = confine.confine(partly=options["allow_unsandboxed"])
+        problems = confine.confine(partly=options["allow_unsandboxed"], allowed=allowed)
         self._confined = True
         return {"problems": list(problems)}
+
+    def _extend(self, extension: dict[str, Any]) -> tuple[str, ...]:
+        """Import a module of llmopt's, which may fork workers of its own before confinement.
+
+        Its functions are what is called then. Returns the further system calls that it needs.
+        """
+        package, root = "", extension["root"]
+        for part in extension["module"].split(".")[:-1]:
+            package = f"{package}.{part}".lstrip(".")
+            root = os.path.join(root, part)
+            empty = sys.modules[package] = ModuleType(package)  # the package itself is not run
+            empty.__path__ = [root]
+        module = importlib.import_module(extension["module"])
+        allowed: tuple[str, ...] = module.prepare(self._confine, **extension["options"])
+        self._namespace = vars(module)
+        return allowed
 
     def _analyse(self, source: str) -> Any:
         return self._analysis.analyse(source)

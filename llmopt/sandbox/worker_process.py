@@ -25,6 +25,7 @@ from typing import Any
 from llmopt.sandbox import encoding, worker
 from llmopt.sandbox.failure import CandidateError, SandboxError
 
+_MOST_REPORT = 100_000  # bytes of an error
 _MOST_SECONDS = 1e6  # a socket waits no more than 2**31 ms
 # That the reader is gone comes as an error, also in a program that lets SIGPIPE kill it.
 _QUIET = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -67,17 +68,21 @@ class Channel:
         """Kill the worker with its whole process group."""
         self._finalizer()
 
-    def exchange(self, kind: int, value: Any, seconds: float) -> tuple[int, Any]:
-        """Send a request and return the answer's kind and value.
+    def exchange(
+        self, kind: int, value: Any, seconds: float, given: bytes = b"", most: int | None = None
+    ) -> tuple[int, Any]:
+        """Send a request, and `given` bytes behind it; return the answer's kind and value.
 
+        An answer has at most `most` bytes (as a message, if that is not given).
         The worker is killed if no proper answer comes in time (`CandidateError`), and on Ctrl-C
         too: half a message is no state to go on from. A request that is too large raises
         `SandboxError`.
         """
-        payload = encoding.encode(value)
-        if len(payload) > self._limit:
+        payload = encoding.encode(value) + (b"\n" if kind == worker.GIVE else b"")
+        length = len(payload) + len(given)
+        if length > self._limit:
             raise SandboxError(
-                f"a request of {len(payload)} bytes; WorkerLimits.message_bytes is {self._limit}"
+                f"a request of {length} bytes; WorkerLimits.message_bytes is {self._limit}"
             )
         with self._lock:
             if not self._finalizer.alive:  # closed while another thread had it
@@ -86,9 +91,12 @@ class Channel:
             deadline = time.monotonic() + seconds
             try:
                 self._wait_until(deadline)
-                header = encoding.HEADER.pack(len(payload), self._number, kind)
+                header = encoding.HEADER.pack(length, self._number, kind)
                 self._socket.sendall(header + payload, _QUIET)
-                return self._receive(deadline)
+                if given:
+                    self._wait_until(deadline)
+                    self._socket.sendall(given, _QUIET)
+                return self._receive(deadline, most or self._limit, kind == worker.FETCH)
             except TimeoutError:
                 self.close()
                 raise CandidateError(
@@ -102,29 +110,42 @@ class Channel:
                 self.close()
                 raise
 
-    def _receive(self, deadline: float) -> tuple[int, Any]:
-        size = encoding.HEADER.size
-        data, wanted = bytearray(), size
-        while len(data) < wanted:
+    def _receive(self, deadline: float, most: int, fetch: bool) -> tuple[int, Any]:
+        length, number, code = encoding.HEADER.unpack(self._read(encoding.HEADER.size, deadline))
+        raw = fetch and code == worker.OK_BYTES
+        most = most if raw or not fetch else min(most, _MOST_REPORT)
+        if length > most or number != self._number:
+            raise _wrong(
+                f"it announced {length} bytes as answer {number}; expected at most {most} bytes "
+                f"as answer {self._number}"
+            )
+        data = self._read(length, deadline)
+        if self._more():
+            raise _wrong("bytes follow its answer")
+        if raw:
+            return code, data
+        try:
+            return code, encoding.decode(data)
+        except encoding.EncodingError as error:
+            raise _wrong(f"its answer cannot be read: {error}") from None
+
+    def _read(self, length: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < length:
             self._wait_until(deadline)
-            part = self._socket.recv(1 << 18)
+            part = self._socket.recv(min(1 << 18, length - len(data)))
             if not part:
                 raise self._dead()
             data += part
-            if wanted == size and len(data) >= size:
-                length, number, _ = encoding.HEADER.unpack_from(data)
-                if length > self._limit or number != self._number:
-                    raise _wrong(
-                        f"it announced {length} bytes as answer {number}; expected at most "
-                        f"{self._limit} bytes as answer {self._number}"
-                    )
-                wanted = size + length
-        if len(data) > wanted:
-            raise _wrong(f"{len(data) - wanted} bytes follow its answer")
+        return bytes(data)
+
+    def _more(self) -> bool:
+        """Whether more has arrived than was asked for."""
+        self._socket.settimeout(0.0)
         try:
-            return data[size - 1], encoding.decode(bytes(data[size:]))
-        except encoding.EncodingError as error:
-            raise _wrong(f"its answer cannot be read: {error}") from None
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def _wait_until(self, deadline: float) -> None:
         left = deadline - time.monotonic()

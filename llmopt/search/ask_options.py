@@ -12,10 +12,13 @@ from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,
     describe,
+    number,
     one_of,
     whole_number,
     whole_or_auto,
 )
+
+_HOUR = 3600  # seconds
 
 MOST_IN_ANSWER = 20
 """Points that one answer may be asked for: its hypotheses are to be thought through."""
@@ -33,7 +36,11 @@ class AskArguments(TypedDict, total=False):
     may_stop: bool | None
     points: int | Literal["auto"]
     numeric: bool
-    compute: bool
+    compute: bool | Literal["auto"]
+    compute_seconds: float
+    compute_blocks: int
+    compute_total: float
+    compute_workers: int | None
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
@@ -82,7 +89,13 @@ class AskOptions:
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
             of a point. It costs a request and no evaluation, runs confined
             (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed.
-            At most three in a row.
+            ``"auto"`` for chat models where code can be confined; ``True`` raises where it cannot.
+        compute_seconds: Seconds that a block may take, at most 3,600.
+        compute_blocks: Blocks that may follow each other before a point is proposed. One that
+            fails does not count, but no more may fail than may succeed.
+        compute_total: Seconds that all blocks of a search may take together.
+        compute_workers: Processes for what blocks compute in parallel; ``None`` for one on each
+            core, 0 for none.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -106,14 +119,27 @@ class AskOptions:
         "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
     )
     numeric: bool = option(False, "rarely", changes=True, choices=(True, False))
-    compute: bool = False  # no file turns it on
+    compute: bool | Literal["auto"] = "auto"  # no file turns it on
+    compute_seconds: float = 120.0
+    compute_blocks: int = 20
+    compute_total: float = 14_400.0
+    compute_workers: int | None = None
     max_requests: int | None = option(None, "rarely", changes=True)
     max_tokens: int | None = option(None, "rarely", changes=True)
     max_cost: float | None = option(None, "rarely", changes=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", describe(self.description))
-        one_of("compute", self.compute, (True, False))
+        one_of("compute", self.compute, (True, False, "auto"))
+        if number("compute_seconds", self.compute_seconds, 1) > _HOUR:
+            raise ValueError(
+                f"compute_seconds={self.compute_seconds}: expected at most {_HOUR}; let the model "
+                "submit a job for more"
+            )
+        number("compute_total", self.compute_total, 1)
+        whole_number("compute_blocks", self.compute_blocks, 1, 1000)
+        if self.compute_workers is not None:
+            whole_number("compute_workers", self.compute_workers, 0, 64)
         for each in dataclasses.fields(self):
             name, value = each.name, getattr(self, each.name)
             if "choices" in each.metadata:

@@ -37,7 +37,7 @@ from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for,
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
-from llmopt.prompt.python_block import IN_A_ROW, Computed, check_computes, data_of
+from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, check_computes, data_of
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.numeric import fitted
@@ -108,6 +108,7 @@ class ModelEmitter(Metered):
         options: How the model is asked.
         points: Most points of one answer; see `AskOptions`.
         calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
+        tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
         explores: Whether its prompt explores branches; not where a partner does.
@@ -135,7 +136,8 @@ class ModelEmitter(Metered):
                 "out, or take prompt='words' and a model that reads it"
             )
         self.calculator: Any = None
-        if self.options.compute:
+        self.tools: tuple[str, ...] = ()
+        if self.options.compute is True:
             check_computes(self.prompt)
         self.points = self._most_points(client)
         self.finishes = False
@@ -265,7 +267,7 @@ class ModelEmitter(Metered):
         draft: Draft,
         most_requests: int | None,
     ) -> list[Proposal]:
-        if self.options.compute and self.calculator is None:
+        if self.options.compute is True and self.calculator is None:
             raise ValueError(
                 "compute=True: give the emitter to llmopt.compute.blocks.let_compute first"
             )
@@ -291,7 +293,7 @@ class ModelEmitter(Metered):
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
             # The last request is for a point: nothing could follow a block.
-            blocks = min(IN_A_ROW - len(computed), most - len(replies) - 1)
+            blocks = min(self._blocks_left(computed), most - len(replies) - 1)
             query = self._prepare(
                 space, view, rng, samples, several, complaint, hints, computed, blocks
             )
@@ -322,7 +324,7 @@ class ModelEmitter(Metered):
                     if query.code is not None and (block := query.code(completion.text)):
                         if blocks <= 0:
                             self._meter.count_rejection("unreadable")
-                            why = f"{IN_A_ROW} blocks of Python in a row are the most; now propose"
+                            why = "no further block of Python is possible here; now propose"
                             raise ParseError(f"{why} a point", completion.text)
                         code = code or block
                         continue
@@ -341,7 +343,7 @@ class ModelEmitter(Metered):
                 draft.stop = stop if samples == 1 else None
             if code and len(found) == before:  # of several samples, points go first
                 data = partial(data_of, space, history, self.labels(space))
-                run = partial(self.calculator.run, code, data=data)
+                run = partial(self.calculator.run, code, data=data, seconds=self._seconds_left())
                 computed += (self._meter.compute(code, run),)
                 complaint = None
                 continue
@@ -357,6 +359,15 @@ class ModelEmitter(Metered):
         for proposal in found:
             self._meter.count_proposal(proposal.source)
         return _share(found, replies)
+
+    def _seconds_left(self) -> float:
+        return self.options.compute_total - self._meter.usage.compute_seconds
+
+    def _blocks_left(self, computed: Sequence[Computed]) -> int:
+        """Return how many blocks of Python may still be given before a point."""
+        if self.calculator is None or self._seconds_left() <= 0:
+            return 0
+        return blocks_left(computed, self.options.compute_blocks)
 
     def _prepare(
         self,
@@ -388,6 +399,9 @@ class ModelEmitter(Metered):
             compute=self.calculator is not None,
             blocks=int(blocks),
             computed=computed,
+            compute_seconds=self.options.compute_seconds,
+            compute_blocks=self.options.compute_blocks,
+            tools=self.tools,
             variables=computed[-1].variables if computed else self._meter.variables,
             explores=self.explores,
             finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),

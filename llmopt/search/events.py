@@ -16,6 +16,7 @@ import numpy as np
 
 from llmopt._version import __version__
 from llmopt.client.base import Reply
+from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed
@@ -74,6 +75,7 @@ class Told:
     stderr: float | None = None
     samples: tuple[float, ...] = ()
     kind: Kind = "search"
+    data: TrialData = NO_DATA
 
     def line(self, space: Space) -> Line:  # noqa: D102
         line: Line = {
@@ -87,6 +89,8 @@ class Told:
             line["stderr"] = self.stderr
         if self.samples:
             line["samples"] = self.samples
+        if self.data:
+            line["data"] = self.data.line()
         return line if self.kind == "search" else {**line, "kind": self.kind}
 
     @classmethod
@@ -99,6 +103,7 @@ class Told:
             line.get("stderr"),
             tuple(line.get("samples", ())),
             line.get("kind", "search"),
+            TrialData.read(line.get("data")),
         )
         _check(told.rewards, told.samples, told.violation, told.stderr, told.kind)
         return told
@@ -151,7 +156,8 @@ class Snapshot:
             "event": "snapshot",
             "trials": [
                 {
-                    **{k: v for k, v in vars(t).items() if k != "params"},
+                    **{k: v for k, v in vars(t).items() if k not in ("params", "data")},
+                    **({"data": t.data.line()} if t.data else {}),
                     "values": space.to_json_values(t.values),
                 }
                 for t in self.trials
@@ -175,6 +181,7 @@ class Snapshot:
             values = space.from_json_values(stored["values"])
             found = {**stored, "values": values, "samples": tuple(stored.get("samples", ()))}
             found["rewards"] = stored["rewards"] and tuple(stored["rewards"])
+            found["data"] = TrialData.read(stored.get("data"))
             trial = Trial(params=space.unflatten(values), **found)
             if trial.number != len(trials):
                 raise ValueError(f"trial {short(trial.number)} follows {len(trials)} others")
@@ -278,6 +285,7 @@ class TellArguments(TypedDict, total=False):
     stderr: float | None
     samples: Sequence[float]
     curve: Sequence[float] | Sequence[tuple[float, float]]
+    data: Mapping[str, Any] | None
 
 
 def read_told(
@@ -291,6 +299,7 @@ def read_told(
     stderr: float | None = None,
     samples: Sequence[float] = (),
     curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+    data: Mapping[str, Any] | None = None,
     direction: Direction = "maximize",
 ) -> Told:
     """Check the arguments of `LLMOptimizer.tell`, of a search with so many objectives."""
@@ -314,7 +323,8 @@ def read_told(
         stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
-    return Told(values, rewards, feedback, violation, stderr, parts)
+    kept = TrialData.of(data)
+    return Told(values, rewards, feedback, violation, stderr, parts, data=kept)
 
 
 def _curve(curve: Any) -> list[tuple[float, float]]:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
+from llmopt.compute.data import folder_of
 from llmopt.errors import StorageError
 from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped
@@ -146,6 +147,7 @@ def replay(
 ) -> None:
     """Bring a fresh state and its meter to where a run ended."""
     ledger = Ledger(meter)
+    state.folder = folder_of(path)
 
     def take(line: Event) -> None:
         event = read_event(line, state.space)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from llmopt._version import __version__
 from llmopt.client.base import client_name
 from llmopt.compute.blocks import let_compute
+from llmopt.compute.data import data_file, folder_of
 from llmopt.errors import LLMOptError, NoTrialsError, StorageError
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
@@ -85,6 +87,9 @@ class OptimizerBase(StoredSearch, Generic[Params]):
         self._bell: Bell | None = None
         if options.storage is not None:
             self._attach(options.storage, options.durable, partial(self._resume, seed_given))
+            self._state.folder = folder_of(options.storage)
+            if self._model.calculator is not None:
+                self._model.calculator.folder = self._state.folder
         if options.callbacks:
             self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
@@ -276,6 +281,24 @@ class OptimizerBase(StoredSearch, Generic[Params]):
     def _repr_html_(self) -> str:
         return search_html(type(self).__name__, self._facts(), self.trials)
 
+    def equip(
+        self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
+    ) -> None:
+        """Give the Python of a model functions of yours; nothing happens where it has none.
+
+        Args:
+            source: Python text that runs in the confined worker. Its public functions are found by
+                every block, and by `pmap` and jobs. It may import ``math`` and ``numpy``.
+            values: Constants for it: numbers, texts, lists and numeric arrays.
+            words: Lines for the prompt, one for each function or entry of data:
+                ``"drag(v): the drag in N at v m/s"``.
+
+        They are not stored: call it again for a search that resumes.
+        """
+        if self._model.calculator is not None:
+            self._model.calculator.equip(source, values or {})
+            self._model.tools = tuple(words)
+
     # -- storage --------------------------------------------------------------------------
 
     def _check_ready(self) -> None:
@@ -303,6 +326,12 @@ class OptimizerBase(StoredSearch, Generic[Params]):
             )
         with self._meter.lock, self._changing:
             snapshot = self._state.snapshot(self._meter.books)
+        folder = folder_of(path)
+        trials = [replace(t, data=t.data.keep_in(data_file(folder, t.number))) if t.data else t
+                  for t in snapshot.trials]  # fmt: skip
+        snapshot = replace(snapshot, trials=trials)
+        if self._model.calculator is not None:
+            self._model.calculator.export(folder, len(snapshot.books.computed))
         lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
         write_bytes_atomically(path, lines, durable=True)
 

@@ -7,6 +7,8 @@ resumed run cannot differ from an uninterrupted one.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ class SearchState:
         self.stop: Stop | None = None
         self.measured_again = False  # finalists were: points of `trials` then come repeatedly
         self.rng = np.random.default_rng(seed)  # the one source of randomness
+        self.folder: Path | None = None  # where files of data are that events name
 
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""
@@ -64,7 +67,9 @@ class SearchState:
                 for trial in event.trials:
                     if trial.rewards is not None and len(trial.rewards) != len(self.directions):
                         raise ValueError(f"trial {trial.number} has {len(trial.rewards)} rewards")
-                self.trials, self.pending = list(event.trials), list(event.pending)
+                kept = [t if not t.data else replace(t, data=t.data.within(self.folder))
+                        for t in event.trials]  # fmt: skip
+                self.trials, self.pending = kept, list(event.pending)
                 self.queue, self.warmed = deque(event.queue), event.warmed
                 self.rng.bit_generator.state, self.stop = event.rng, event.stop
                 self.measured_again = any(t.kind == "finalist" for t in self.trials)
@@ -104,6 +109,7 @@ class SearchState:
                 stderr=event.stderr,
                 samples=event.samples,
                 kind=event.kind,
+                data=event.data.within(self.folder),
                 **{**vars(asked), "values": event.values},  # who proposed it, and what it cost
             )
         )

@@ -156,7 +156,8 @@ class Ledger:
             self.books.paid.append((text_of(event["digest"]), reply))
             self._lost = _NOTHING
         elif kind == "compute":
-            self.books.computed.append(Computed.read(event))
+            self.books.computed.append(block := Computed.read(event))
+            self.books.usage.add_block(block.seconds)
             self.books.computed_open += 1
         elif kind == "error" or (kind == "failure" and "requests" in event):
             # Earlier searches over code called it "error", and another event "failure".

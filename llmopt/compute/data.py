@@ -1,0 +1,214 @@
+"""The data of an evaluation: named arrays beside its reward, for a model that computes.
+
+    optimizer.tell(params, reward, data={"time": t, "position": [run_1, run_2]})
+    return llmopt.Evaluation(reward, "overshot", {"position": positions})   # from an objective
+
+A prompt shows their names and shapes only. They are kept compressed, in a file for each trial
+beside the search's storage, and blocks of Python find them (`llmopt.compute.blocks`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
+from llmopt.errors import StorageError
+from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
+from llmopt.util.text import cut
+
+_FILE = re.compile(r"\d{6}\.npz")
+_MOST_WORDS = 1000  # characters of names and shapes in a file
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an objective function may return in place of a number.
+
+    Attributes:
+        value: The number to minimize or maximize, or a sequence of them for several objectives;
+            ``None`` for a failed evaluation.
+        feedback: Words on what was seen, which the model reads.
+        data: Named arrays, such as the steps of a simulation; see `LLMOptimizer.tell`.
+    """
+
+    value: Any
+    feedback: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TrialData(Mapping[str, Any]):
+    """The data of one trial: a mapping of names to arrays that is read when it is first used.
+
+    Args:
+        packed: The bytes of an ``.npz`` file, or the file that holds them.
+        words: What each entry is, by name.
+        digest: SHA-256 of the bytes, in hexadecimal.
+    """
+
+    def __init__(self, packed: bytes | Path, words: Mapping[str, str], digest: str) -> None:
+        self._packed, self.words, self.digest = packed, dict(words), digest
+        self._arrays: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None) -> TrialData:
+        """Return data as it is kept, a copy.
+
+        Raises:
+            DataError: An entry cannot be kept, or all together are too large.
+        """
+        if isinstance(data, TrialData):
+            return data
+        if data is None or (isinstance(data, Mapping) and not data):
+            return NO_DATA
+        if not isinstance(data, Mapping):
+            raise DataError(f"data is a {type(data).__name__}: expected a mapping of names")
+        packed = pack(data)
+        words = {name: cut(said, _MOST_WORDS) for name, said in summary(unpack(packed)).items()}
+        return cls(packed, words, hashlib.sha256(packed).hexdigest())
+
+    @property
+    def packed(self) -> bytes:
+        """The bytes of the ``.npz`` file.
+
+        Raises:
+            StorageError: The file is not there, or is another one.
+        """
+        if isinstance(self._packed, bytes):
+            return self._packed
+        try:
+            packed = read_bytes(self._packed, most=MOST_PACKED, links=False)
+        except OSError as error:
+            raise StorageError(
+                f"{self._packed}: the data of a trial cannot be read ({error.strerror or error}). "
+                "Restore the folder beside the storage file from a copy"
+            ) from error
+        if hashlib.sha256(packed).hexdigest() != self.digest:
+            raise StorageError(
+                f"{self._packed}: it is not the file that the search wrote. Restore it from a copy"
+            )
+        return packed
+
+    def keep_in(self, path: Path) -> TrialData:
+        """Write the bytes to a file in one step, and return the data that is read from there.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        if not self:
+            return self
+        make_folder(path.parent, "give another storage=")
+        write_bytes_atomically(path, self.packed, durable=True)
+        return TrialData(path, self.words, self.digest)
+
+    def line(self) -> dict[str, Any]:
+        """Return the form in which a storage file names the data, which are in a file."""
+        name = self._packed.name if isinstance(self._packed, Path) else ""
+        return {"file": name, "sha256": self.digest, "words": self.words}
+
+    def within(self, folder: Path | None) -> TrialData:
+        """Return the data of a line of a storage file, whose files are in `folder`."""
+        if folder is None or not isinstance(self._packed, Path):
+            return self
+        return TrialData(folder / self._packed.name, self.words, self.digest)
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any] | None) -> TrialData:
+        """Return the data that a line of a storage file names: see `within`."""
+        if line is None:
+            return NO_DATA
+        name, digest, words = line["file"], line["sha256"], line["words"]
+        if not all(isinstance(text, str) for text in (name, digest, *words, *words.values())):
+            raise TypeError("what names the data of a trial is no text")
+        if not _FILE.fullmatch(name):  # it leads nowhere else
+            raise ValueError(f"the data of a trial is in {name!r:.80}")
+        return cls(Path(name), words, digest)
+
+    def _read(self) -> dict[str, Any]:
+        if self._arrays is None:
+            try:
+                self._arrays = unpack(self.packed)
+            except DataError as error:
+                raise StorageError(f"the data of a trial cannot be read: {error}") from error
+        return self._arrays
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TrialData) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"TrialData({self.words})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": None}
+
+
+NO_DATA = TrialData(b"", {}, "")
+"""The data of a trial that recorded none."""
+
+
+def folder_of(storage: str | os.PathLike[str]) -> Path:
+    """Return the folder beside a storage file that holds the data of its trials."""
+    return Path(f"{os.fspath(storage)}.data")
+
+
+def data_file(folder: Path, number: int) -> Path:
+    """Return the file that holds the data of a trial, by its number from 0."""
+    return folder / f"{number:06d}.npz"
+
+
+def read_data_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the arrays of an ``.npz`` file, or the columns of a ``.csv`` file with a header.
+
+    Raises:
+        DataError: It cannot be read, or holds something else than plain arrays.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".npz", ".csv"):
+        raise DataError(f"{path}: expected a file that ends in .npz or .csv")
+    try:
+        content = read_bytes(path, most=MOST_PACKED)
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror or error})") from error
+    try:
+        return unpack(content) if path.suffix.lower() == ".npz" else {"table": _table(content)}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _table(content: bytes) -> dict[str, Any]:
+    """Return the columns of a CSV file: numbers if all of a column are, else texts."""
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"))))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"it is no table ({error})") from None
+    header, body = [name.strip() for name in rows[0]] if rows else [], [r for r in rows[1:] if r]
+    if not body or len(set(header)) != len(header) or any(len(r) != len(header) for r in body):
+        raise DataError("expected a header of different names, and as many cells in every row")
+    columns: dict[str, Any] = {}
+    for name, cells in zip(header, zip(*body, strict=True), strict=True):
+        try:
+            columns[name] = np.array([float(cell or "nan") for cell in cells])
+        except ValueError:
+            columns[name] = np.array(cells)
+    return columns

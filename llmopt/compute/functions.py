@@ -1,0 +1,208 @@
+"""Pickles that carry the functions and classes of blocks, for confined workers alone.
+
+A worker sends them to the workers beside it and into its snapshot. Only a confined process ever
+loads one: loading a pickle runs whatever it says.
+
+Only the standard library is imported, and nothing of llmopt that is not beside this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import marshal
+import pickle
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+BLOCK = "block"
+"""The module that functions and classes of blocks say they are of."""
+
+given: dict[str, Any] = {}
+"""Objects that both sides have, by name: they are not pickled."""
+
+sources: dict[str, str] = {}
+"""The text of each class that a block defined, by its name."""
+
+_target: dict[str, Any] = {}  # the namespace in which functions are made anew
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, types.ModuleType):
+            return "module", value.__name__
+        for name, known in given.items():
+            if value is known:
+                return "given", name
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == BLOCK:
+            cells = value.__closure__ or ()
+            contents: list[tuple[Any, ...]] = []
+            for cell in cells:
+                try:
+                    contents.append((cell.cell_contents,))
+                except ValueError:  # it is empty
+                    contents.append(())
+            made = marshal.dumps(value.__code__), value.__name__, len(cells)
+            defaults = value.__defaults__, value.__kwdefaults__
+            filled = value.__qualname__, *defaults, value.__dict__, contents
+            return make, made, filled, None, None, fill
+        if isinstance(value, type) and value.__module__ == BLOCK:
+            return known_class, (value.__name__,)
+        if isinstance(value, functools._lru_cache_wrapper):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        kind, name = pid
+        return given[name] if kind == "given" else __import__(name, fromlist=["*"])
+
+
+def make(code: bytes, name: str, cells: int) -> types.FunctionType:
+    """Return a function of the target namespace, without what it closes over."""
+    closure = tuple(types.CellType() for _ in range(cells))
+    return types.FunctionType(marshal.loads(code), _target, name, None, closure)
+
+
+def fill(function: types.FunctionType, state: tuple[Any, ...]) -> None:
+    """Give a function its defaults and what it closes over, which may hold itself."""
+    function.__qualname__, function.__defaults__, function.__kwdefaults__, named, contents = state
+    function.__dict__.update(named)
+    function.__module__ = BLOCK
+    for cell, content in zip(function.__closure__ or (), contents, strict=True):
+        if content:
+            cell.cell_contents = content[0]
+
+
+def known_class(name: str) -> Any:
+    """Return a class of the target namespace."""
+    return _target[name]
+
+
+def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def dumps(value: Any) -> bytes:
+    """Return the pickle of a value."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def loads(data: bytes, namespace: dict[str, Any]) -> Any:
+    """Return the value of a pickle; its functions see `namespace`. Never call this unconfined."""
+    global _target
+    _target = namespace
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+# -- a function with all that it needs ----------------------------------------------------
+
+
+def _named(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _named(part)
+
+
+def _codes(value: Any) -> Iterator[types.CodeType]:
+    """Yield the code that a function or class of a block, or what holds one, runs."""
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield from _codes(part)
+    elif isinstance(value, types.MethodType):
+        yield from _codes(value.__func__)
+        yield from _codes(type(value.__self__))
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield from _codes(value.__wrapped__)
+    elif isinstance(value, types.FunctionType):
+        if value.__globals__.get("__name__") == BLOCK:
+            yield value.__code__
+            for cell in value.__closure__ or ():
+                try:
+                    yield from _codes(cell.cell_contents)
+                except ValueError:
+                    continue
+    elif isinstance(value, type):
+        if value.__name__ in sources and value.__module__ == BLOCK:
+            yield compile(sources[value.__name__], "<class>", "exec", dont_inherit=True)
+    elif isinstance(value, (list, tuple)):
+        for part in value[:100]:
+            yield from _codes(part)
+    elif isinstance(value, dict):
+        for part in list(value.values())[:100]:
+            yield from _codes(part)
+    elif type(value).__module__ == BLOCK:
+        yield from _codes(type(value))
+
+
+def packed(value: Any, space: Mapping[str, Any]) -> bytes:
+    """Return the pickle of a value with all globals that its functions name.
+
+    Raises:
+        TypeError: It cannot be pickled.
+    """
+    needed: dict[str, Any] = {}
+    waiting = [value]
+    while waiting:
+        for code in _codes(waiting.pop()):
+            for name in _named(code):
+                if name in space and name not in needed and not name.startswith("__"):
+                    needed[name] = space[name]
+                    waiting.append(space[name])
+        own = type(value)
+        if own.__module__ == BLOCK and own.__name__ not in needed and own.__name__ in space:
+            needed[own.__name__] = own
+            waiting.append(own)
+    classes, values = [], {}
+    for name, found in needed.items():
+        if isinstance(found, type) and found.__module__ == BLOCK:
+            classes.append((name, sources.get(name, "")))
+            continue
+        try:
+            values[name] = dumps(found)
+        except Exception:  # it may never be used: then its name is missing, and says so
+            continue
+    try:
+        return pickle.dumps((classes, values, dumps(value)))
+    except Exception as error:
+        raise TypeError(f"this cannot be sent to another process: {error}") from None
+
+
+def unpacked(data: bytes, namespace: dict[str, Any]) -> Any:
+    """Return what `packed` packed, in a namespace of its own."""
+    classes, values, value = pickle.loads(data)
+    restore(classes, values, namespace)
+    return loads(value, namespace)
+
+
+def restore(
+    classes: list[tuple[str, str]], values: Mapping[str, bytes], namespace: dict[str, Any]
+) -> list[str]:
+    """Make classes and values in a namespace; return the names of those that cannot be made.
+
+    One may need another: what fails is tried again as long as anything is made.
+    """
+    left: dict[str, tuple[str, bytes]] = {name: (source, b"") for name, source in classes}
+    left |= {name: ("", data) for name, data in values.items()}
+    before = len(left) + 1
+    while left and len(left) < before:
+        before = len(left)
+        for name, (source, data) in list(left.items()):
+            try:
+                if source:
+                    exec(compile(source, "<class>", "exec", dont_inherit=True), namespace)
+                    sources[name] = source
+                else:
+                    namespace[name] = loads(data, namespace)
+            except Exception:
+                continue
+            del left[name]
+    return list(left)

@@ -1,0 +1,422 @@
+"""What runs in the confined worker: blocks of Python in one namespace, and what they find there.
+
+`llmopt.compute.blocks` has a worker import this file before its confinement; nothing else does.
+It may import only what is beside it, and modules that the worker imported before.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import pickle
+import random
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from llmopt.compute import functions, pool, toolbox
+from llmopt.compute.packing import unpack
+
+WAITING = ("poll", "ppoll", "clock_nanosleep")
+_MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
+_MOST_FILES = 64 << 20  # bytes of the files that a block wrote
+_MOST_NAMES = 150
+_MOST_NAME = 80
+
+_block = sys.modules[functions.BLOCK] = ModuleType(functions.BLOCK)  # a data class looks it up
+_space: dict[str, Any] = vars(_block)
+_tools = sys.modules["tools"] = ModuleType("tools")
+_given: set[str] = set()  # what no block made
+_sources: dict[str, list[str]] = {}
+_count = 0
+_files: dict[str, bytes] = {}
+_pool = pool.Pool((), _space)
+
+
+class Data(Mapping[int, Mapping[str, Any]]):
+    """The arrays of each trial by the number that the prompt has for it, unpacked when used."""
+
+    def __init__(self) -> None:
+        self.packed: dict[int, bytes] = {}
+        self._open: dict[int, Mapping[str, Any]] = {}
+
+    def take(self, number: int, packed: bytes) -> None:
+        """Take in the data of a trial."""
+        self._open.pop(number, None)
+        if packed:
+            self.packed[number] = packed
+        else:
+            self.packed.pop(number, None)
+
+    def __getitem__(self, number: int) -> Mapping[str, Any]:
+        if number not in self.packed:
+            known = ", ".join(map(str, sorted(self.packed))) or "none"
+            raise KeyError(f"no data of #{number}; there are data of: {known}")
+        if number not in self._open:
+            self._open[number] = unpack(self.packed[number])
+        return self._open[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self.packed))
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __repr__(self) -> str:
+        return f"data of {', '.join(f'#{number}' for number in self) or 'no point'}"
+
+
+_data = Data()
+
+
+# -- before confinement -----------------------------------------------------------------------
+
+
+def prepare(confine: Any, workers: int, memory: int, cpu: int, wall: int) -> tuple[str, ...]:
+    """Fork the workers of the pool, and return the further system calls that this one needs."""
+    global _pool
+    random.seed(0)
+    np.random.seed(0)  # so that a search that is run again sees the same
+
+    def begin(parent: int) -> dict[str, Callable[..., Any]]:
+        confine.die_with(parent)
+        confine.set_limits(memory, cpu, wall)
+        confine.confine(allowed=WAITING)
+        _open_files()
+        functions.given.update(pmap=_serial, submit=_no_job)
+        return {"take": _data.take, "equip": _equip}
+
+    functions.given["data"] = _data
+    _pool = pool.fork(workers, _space, begin)
+    toolbox.pmap = _pool.pmap
+    _open_files()
+    modules = {k: v for k, v in sys.modules.items() if "." not in k and k in _USUAL and v}
+    mine: dict[str, Any] = {
+        **modules,
+        "np": np,
+        "data": _data,
+        "pmap": _pool.pmap,
+        "submit": _pool.submit,
+        "report": pool.report,
+        "cma": toolbox.cma,
+        "fit": toolbox.fit,
+    }
+    _space.update(mine)
+    _given.update(mine)
+    functions.given["pmap"], functions.given["submit"] = mine["pmap"], mine["submit"]
+    return WAITING
+
+
+_USUAL = ("math", "random", "itertools", "functools", "collections", "time", "numpy", "scipy")
+
+
+def _serial(function: Callable[[Any], Any], items: Any) -> list[Any]:
+    return [function(item) for item in items]
+
+
+def _no_job(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a job and a function of pmap cannot submit a job")
+
+
+def _open_files() -> None:
+    """Let `open` read and write files of a private folder in memory."""
+    import builtins
+    import os
+
+    builtins.open = io.open = _open
+    os.path.exists = os.path.isfile = lambda path: _name(path) in _files
+    os.listdir = lambda path=".": sorted(_files)  # type: ignore[assignment]
+
+    def remove(path: Any) -> None:
+        if _files.pop(_name(path), None) is None:
+            raise FileNotFoundError(
+                f"there is no file {_name(path)!r}; there are: {sorted(_files)}"
+            )
+
+    os.remove = os.unlink = remove  # type: ignore[assignment]
+
+
+class _File(io.BytesIO):
+    """A file that is kept in `_files` once it is closed or flushed."""
+
+    def __init__(self, name: str, begin: bytes) -> None:
+        super().__init__(begin)
+        self.name = name
+        self.seek(0, io.SEEK_END)
+
+    def flush(self) -> None:
+        super().flush()
+        content = self.getvalue()
+        others = sum(len(c) for n, c in _files.items() if n != self.name)
+        if others + len(content) > _MOST_FILES:
+            raise OSError(f"all files together may have {_MOST_FILES >> 20} MB: remove some")
+        _files[self.name] = content
+
+    def close(self) -> None:
+        if not self.closed:
+            self.flush()
+        super().close()
+
+
+def _name(path: Any) -> str:
+    import os
+
+    return os.path.basename(os.fspath(path)) if not isinstance(path, int) else ""
+
+
+def _open(file: Any, mode: str = "r", *_: Any, **options: Any) -> Any:
+    import os
+
+    text = os.fspath(file) if not isinstance(file, int) else ""
+    if (
+        not text
+        or (isinstance(text, str) and text.startswith(("/", "..")))
+        or len(_name(text)) > 200
+    ):
+        raise PermissionError(
+            f"{str(file)[:100]!r} cannot be opened: there are only files of a private folder, by "
+            "their name"
+        )
+    name = _name(text)
+    if "r" in mode and name not in _files:
+        raise FileNotFoundError(f"there is no file {name!r}; there are: {sorted(_files)}")
+    if "x" in mode and name in _files:
+        raise FileExistsError(f"there is a file {name!r} already")
+    begin = b"" if "w" in mode or "x" in mode else _files.get(name, b"")
+    raw: Any = io.BytesIO(begin) if mode.strip("bt") == "r" else _File(name, begin)
+    if "+" in mode and "r" in mode:
+        raw.seek(0)
+    if "b" in mode:
+        return raw
+    return io.TextIOWrapper(raw, encoding=options.get("encoding") or "utf-8",
+                            newline=options.get("newline"), write_through=True)  # fmt: skip
+
+
+# -- what the parent calls ----------------------------------------------------------------------
+
+
+def take(packed: bytes, number: int) -> None:
+    """Take in the data of a trial, here and in the other workers."""
+    _data.take(number, packed)
+    _pool.prepare("take", number, packed)
+
+
+def equip(source: str, values: dict[str, Any]) -> None:
+    """Define the functions of whoever runs the search, here and in the other workers."""
+    _pool.prepare("equip", source, values)
+    names = _equip(source, values)
+    _space.update(names)
+    _given.update(names)
+
+
+def _equip(source: str, values: dict[str, Any]) -> dict[str, Any]:
+    space = vars(_tools)
+    space.update(values, np=np, numpy=np, math=sys.modules["math"])
+    before = set(space)
+    exec(compile(source, "<tools>", "exec", dont_inherit=True), space)
+    return {
+        name: value
+        for name, value in space.items()
+        if name not in before and callable(value) and name[0] != "_"
+        and getattr(value, "__module__", "") == "tools"
+    }  # fmt: skip
+
+
+def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bool]:
+    """Run a block.
+
+    Returns:
+        What it printed, at most so many characters; what it leaves; and whether it failed.
+    """
+    global _count
+    _count += 1
+    _space.update(given)
+    _given.update(given)
+    printed, file, failed = _Output(most), f"<block {_count}>", False
+    _sources[file] = code.splitlines()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            tree = ast.parse(code, file)
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef):
+                    segment = _segment(code, node)
+                    functions.sources[node.name] = segment
+            last = tree.body[-1] if tree.body else None
+            shown = isinstance(last, ast.Expr)
+            del tree.body[len(tree.body) - shown :]
+            exec(compile(tree, file, "exec", dont_inherit=True), _space)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), file, "eval"), _space)
+                if value is not None:
+                    print(value if isinstance(value, str) else repr(value))
+        except BaseException as error:  # sys.exit is the block's, too
+            failed = True
+            print(_trace(error))
+    _pool.look()
+    names = [n for n in _space if n not in _given and not n.startswith("_") and _own(_space[n])]
+    named = [f"{n[:_MOST_NAME]} ({_kind(_space[n])})"[:_MOST_NAME] for n in names[-_MOST_NAMES:]]
+    if len(names) > _MOST_NAMES:
+        named.insert(0, f"{len(names) - _MOST_NAMES} earlier ones that are not listed")
+    return printed.kept(), named, failed
+
+
+class _Output(io.TextIOBase):
+    """What a block prints: its beginning and its end, however much it is."""
+
+    def __init__(self, most: int) -> None:
+        self._half = most // 2 - 40
+        self._head, self._tail, self._length = "", "", 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        text = str(text)
+        self._length += len(text)
+        room = self._half - len(self._head)
+        self._head += text[:room] if room > 0 else ""
+        rest = text[max(0, room) :]
+        if len(rest) + len(self._tail) > 4 * self._half:
+            self._tail = (self._tail + rest[-self._half :])[-self._half :]
+        else:
+            self._tail += rest
+        return len(text)
+
+    def kept(self) -> str:
+        """Return it, cut in the middle."""
+        left = self._length - len(self._head) - self._half
+        if left <= 0:
+            return self._head + self._tail
+        return f"{self._head}\n[{left} characters are not shown]\n{self._tail[-self._half :]}"
+
+
+def _segment(code: str, node: ast.ClassDef) -> str:
+    lines = code.splitlines(keepends=True)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return "".join(lines[first - 1 : node.end_lineno])
+
+
+def snapshot() -> bytes:
+    """Return all variables, functions, jobs and files, compressed; what cannot be kept is named."""
+    classes = [(n, functions.sources.get(n, "")) for n, v in _space.items() if _is_class(n, v)]
+    values, lost, room = {}, [], _MOST_RAW
+    for name, value in _space.items():
+        if name in _given or name.startswith("__") or _is_class(name, value):
+            continue
+        try:
+            data = functions.dumps(value)
+        except Exception:
+            lost.append(name)
+            continue
+        if len(data) > room:
+            lost.append(name)
+            continue
+        room -= len(data)
+        values[name] = data
+    drawn = random.getstate(), np.random.get_state()
+    whole = sys.version_info[:3], _count, classes, values, lost, drawn, _files, _sources
+    return zlib.compress(pickle.dumps(whole, protocol=5), 1)
+
+
+def restore(stored: bytes) -> list[str]:
+    """Make again what `snapshot` returned; return the names of what is gone."""
+    global _count
+    # Not more than it may have held: a small file can unfold to a large one.
+    raw = zlib.decompressobj().decompress(stored, _MOST_RAW + _MOST_FILES + (16 << 20))
+    version, count, classes, values, lost, drawn, files, sources = pickle.loads(raw)
+    if version != sys.version_info[:3]:  # code of functions is of one version
+        return ["all of them: they are of another version of Python"]
+    _count = count
+    _files.update(files)
+    _sources.update(sources)
+    lost = [*lost, *functions.restore(classes, values, _space)]
+    random.setstate(drawn[0])
+    np.random.set_state(drawn[1])
+    for job in _jobs():
+        job.go_on(_pool)
+    _pool.look()
+    return [name for name in lost if not name.startswith("_")]
+
+
+def _jobs() -> list[pool.Job]:
+    found: dict[int, pool.Job] = {}
+    for value in list(_space.values()):
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        parts = list(value.values()) if isinstance(value, dict) else parts
+        found |= {id(part): part for part in parts if isinstance(part, pool.Job)}
+    return list(found.values())
+
+
+def wait_for_jobs(seconds: float) -> bool:
+    """Wait until no job runs, at most so long; return whether that is so."""
+    ends = time.monotonic() + seconds
+    while _pool.jobs and time.monotonic() < ends:
+        _pool.look(0.05)
+    return not _pool.jobs
+
+
+def workers() -> int:
+    """Return how many workers of the pool are left."""
+    _pool.look()
+    return sum(member.alive for member in _pool.members)
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+def _is_class(name: str, value: Any) -> bool:
+    return (
+        isinstance(value, type) and value.__module__ == functions.BLOCK and name == value.__name__
+    )
+
+
+def _own(value: Any) -> bool:
+    """Whether a block made a value: a function that it imported can be imported again."""
+    made = getattr(value, "__module__", functions.BLOCK) == functions.BLOCK or not callable(value)
+    return made and not isinstance(value, ModuleType)
+
+
+def _trace(error: BaseException) -> str:
+    steps, frame = ["Traceback:"], error.__traceback__
+    while frame is not None:
+        lines = _sources.get(frame.tb_frame.f_code.co_filename)
+        if lines is not None and frame.tb_lineno is not None and frame.tb_lineno <= len(lines):
+            name = frame.tb_frame.f_code.co_name
+            line = lines[frame.tb_lineno - 1].strip()
+            steps.append(f"  line {frame.tb_lineno}, in {name}: {line}")
+        frame = frame.tb_next
+    if isinstance(error, SyntaxError):
+        steps.append(f"  line {error.lineno}: {(error.text or '').strip()}")
+    try:
+        said = str(error)
+    except Exception:
+        said = "(its message cannot be shown)"
+    return "\n".join([*steps, f"{type(error).__name__}: {said}"])
+
+
+def _kind(value: Any) -> str:
+    kind = type(value).__name__
+    try:
+        if isinstance(value, pool.Job):
+            return _of_job(value)
+        if isinstance(value, np.ndarray):
+            return "array " + "×".join(map(str, value.shape))
+        if isinstance(value, (int, float)):
+            return f"{value:.6g}"
+        return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict, set)) else kind
+    except Exception:  # an integer that no float can hold, say
+        return kind
+
+
+def _of_job(job: pool.Job) -> str:
+    text = repr(job).rpartition(": ")[2].rstrip(")")
+    best = job.best
+    if isinstance(best, tuple) and len(best) == 2 and isinstance(best[1], float):
+        text += f", best {best[1]:.6g}"
+    return f"job, {text}"
