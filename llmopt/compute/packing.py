@@ -182,7 +182,7 @@ def _plain_array(content: bytes) -> np.ndarray:
     """Return the array of an ``.npy`` file, without a byte more than it holds."""
     file = io.BytesIO(content)
     version = _FORMAT.read_magic(file)
-    read = {
+    read: dict[Any, Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
