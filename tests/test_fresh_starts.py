@@ -1,8 +1,6 @@
-"""Points of a policy search that are tried on fresh starts, at its end and before it."""
+"""The policy that a search keeps: the one recommended, or the best on held-out initial states."""
 
 from __future__ import annotations
-
-import re
 
 import gymnasium as gym
 import numpy as np
@@ -64,51 +62,21 @@ def at_the_cliff(*answers, **options):
     )
 
 
-def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
-    with at_the_cliff(0, "2", 1, "4") as search:
+def test_a_recommended_policy_is_kept_and_nothing_else_is_evaluated():
+    with at_the_cliff(0, 1, "3") as search:
         best = search.run(10)
-        rewards = [t.reward for t in search.optimizer.trials]
-        assert rewards[1] == rewards[3] == 10  # on the four starts all is well with both
-        assert 8 < rewards[2] < 10
-        again = search.optimizer.trials[2]
-        assert again.values == search.optimizer.trials[1].values
-        assert again.feedback.startswith(
-            "#2 again, on 20 fresh starts, as you would stop: on some it does much worse than on "
-            "any start before (least return 0, on the starts before 10). Mean return"
-        )
-        assert len(again.samples) == 20
-        assert search.stopped.endswith("recommends point 4: safe Hypothesis: h")
-        assert best is search.best is search.optimizer.trials[3]  # not the first of equals
-        asked = [r.messages[-1].content for r in search.optimizer.client.requests]
-        assert "You propose #2 of at most 10." in asked[0]
-        assert "You propose #4 of at most 6." in asked[2]  # the check took five evaluations
-        assert re.search(r"(?m)^#3 \| .* \| #2 again$", asked[2])
+        assert [t.kind for t in search.optimizer.trials] == ["search"] * 3
+        assert best is search.best is search.optimizer.trials[2]  # not the first of equals
+        assert "recommends point 3" in search.stopped
+        assert search.left["evaluations"] == 7
         assert search.evaluate().mean == 10
 
 
-def test_what_a_trial_was_for_is_stored(tmp_path):
-    """A check counts as five evaluations after a resume, too; a user's own trial is no check."""
-    storage = tmp_path / "s.jsonl"
-    with at_the_cliff(0, "2", 1, storage=storage) as search:
-        search.run(8)
-        assert [t.kind for t in search.optimizer.trials] == ["search", "search", "check", "search"]
-        point = search.optimizer.trials[1].params
-        search.optimizer.tell(point, 10.0, samples=[10.0] * 8)
-        spent = search._spent()
-    assert spent == 1 + 1 + 5 + 1 + 2
-    with at_the_cliff(storage=storage) as resumed:
-        assert [t.kind for t in resumed.optimizer.trials][1:4] == ["search", "check", "search"]
-        assert resumed._spent() == spent
-        resumed.optimizer.save(tmp_path / "saved.jsonl")
-        with at_the_cliff(storage=tmp_path / "saved.jsonl") as again:
-            assert again.optimizer.trials[2].kind == "check"
-            assert again.best.number == 3
-
-
-def test_a_model_that_insists_is_not_asked_for_ever():
-    with at_the_cliff(0, "2", "2") as search:
+def test_a_cap_ends_a_search_like_a_stop():
+    with at_the_cliff(0, 1, max_requests=1) as search:
         assert search.run(10).number == 1
-        assert len(search.optimizer.trials) == 3
+        assert "max_requests=1" in search.stopped
+        assert search.left["evaluations"] == 8
 
 
 def test_a_point_much_worse_than_the_best_is_not_taken_for_a_recommendation():
@@ -117,39 +85,8 @@ def test_a_point_much_worse_than_the_best_is_not_taken_for_a_recommendation():
             assert search.run(10).number == 1
 
 
-def test_no_request_is_spent_on_a_check_beyond_their_number():
-    with at_the_cliff(0, "2", requests=2) as search:
-        search.run(10)
-        assert len(search.optimizer.client.requests) == 2
-        assert search.stopped
-
-
-def test_a_point_that_passed_on_fresh_starts_is_not_tried_there_again(monkeypatch):
-    with at_the_cliff(1, "2") as search:
-        search.run(10)
-        monkeypatch.setattr(search, "measure", lambda *_: pytest.fail("measured again"))
-        assert search.run(12).number == 1
-        assert search.stopped
-
-
 def prompts(search):
     return [r.messages[-1].content for r in search.optimizer.client.requests]
-
-
-def test_a_check_in_which_an_episode_fails_counts_as_five_evaluations(monkeypatch):
-    step = Cliff.step
-
-    def breaks(self, action):
-        result = step(self, action)
-        return (result[0], float("nan"), *result[2:]) if result[2] else result
-
-    monkeypatch.setattr(Cliff, "step", breaks)
-    with at_the_cliff(0, "2", 0.1, 0.2, 0.3) as search:
-        search.run(9)
-        assert [t.state for t in search.optimizer.trials] == [
-            "complete", "complete", "failed", "complete", "complete",
-        ]  # fmt: skip
-        assert "You propose #4 of at most 5." in prompts(search)[2]
 
 
 def test_the_prompt_says_how_many_evaluations_are_left():
@@ -171,14 +108,6 @@ def test_the_prompt_says_how_many_evaluations_are_left():
         assert len(prompts(search)) == 4
         assert "You propose #5 of at most 5." in prompts(search)[-1]
         assert search.optimizer.batch_size == 3
-
-
-def test_choosing_counts_the_fresh_starts_on_which_a_point_fell():
-    with at_the_cliff(0, "2", 1, "4") as search:
-        search.run(10)
-        # Nobody falls on one further start; of equals the first would be taken.
-        assert search.choose(starts=1).number == 3
-        assert search.best.number == 3
 
 
 def test_a_recommended_number_is_the_one_that_the_model_was_shown():

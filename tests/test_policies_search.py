@@ -507,3 +507,14 @@ def test_a_search_goes_on_with_as_many_random_policies_as_it_began_with(tmp_path
         )  # fmt: skip
         assert search.optimizer._n_warmup == 3
         search.close()
+
+
+@pytest.mark.defect(61)
+@pytest.mark.parametrize(("evaluations", "random"), [(8, 4), (64, 30)])
+def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluations, random):
+    with PolicySearch("CartPole-v1", "network", starts=1, max_steps=20) as search:
+        search.run(evaluations)
+        sources = [t.source for t in search.optimizer.trials]
+        assert sources == ["warmup"] * random + ["llm"] * (evaluations - random)
+        search.run(evaluations + 2)  # a longer search begins no second warm-up
+        assert [t.source for t in search.optimizer.trials][-2:] == ["llm"] * 2

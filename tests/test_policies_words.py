@@ -22,6 +22,7 @@ from gymnasium.wrappers import (
 from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
+from llmopt.policies.words import docstrings
 from llmopt.policies.words.describe import MAX_WORDS
 from llmopt.policies.words.naming import slug
 from llmopt.policies.words.physics import MAX_PHYSICS, describe_physics
@@ -503,3 +504,50 @@ def test_a_policy_search_tells_its_starts_and_the_users_ceiling():
     assert "Observed at the 3 starts, in the order of the returns shown: cos_theta" in told
     with pytest.raises(ValueError, match="ceiling=nan"):
         PolicySearch("Pendulum-v1", ScriptedClient([]), ceiling=float("nan"))
+
+
+LANDER = """
+## Description
+A rocket. This is the reason why this environment has discrete actions: engine on or off.
+
+There are two environment versions: discrete or continuous.
+The pad is at (0,0).
+
+To see a heuristic landing, run:
+```shell
+python lander.py
+```
+
+## Action Space
+There are four discrete actions available:
+- 0: do nothing
+- 1: fire
+
+## Arguments
+* `continuous` says which actions are used. For continuous actions, the first one is the throttle.
+
+* `gravity` pulls. It is negative.
+
+## Notes
+The units of it differ:
+* angles are in degrees
+
+<!-- ## References -->
+"""
+
+
+@pytest.mark.defect(81)
+def test_no_dangling_pieces_or_unused_variants_of_a_docstring():
+    def told(discrete):
+        found = docstrings.chosen(docstrings.sections_of(LANDER), LANDER, {}, discrete=discrete)
+        return {title: text for title, text, _ in found}
+
+    continuous, discrete = told(False), told(True)
+    assert continuous["Description"] == "A rocket.\nThe pad is at (0,0)."
+    assert discrete["Description"].endswith("engine on or off.\nThe pad is at (0,0).")
+    for each in (continuous, discrete):
+        assert "Action Space" not in each
+        assert each["Notes"] == "The units of it differ:\n- angles are in degrees"
+    assert "throttle" in continuous["Arguments"]
+    assert "throttle" not in discrete["Arguments"]
+    assert "It is negative." in discrete["Arguments"]

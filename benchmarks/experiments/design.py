@@ -80,7 +80,7 @@ POLICIES: dict[str, words.WordsTask] = {
 }
 TASKS = (*POLICIES, *SHAPES)
 _SET: dict[str, dict[str, Any]] = {
-    "before": {"points": 1, "finish": "off", "warmup": words.WARMUP},
+    "before": {"points": 1, "warmup": words.WARMUP},
     "compute": {"compute": True},
 }
 """Options of the arms that are not those of everybody."""

@@ -5,8 +5,9 @@ model that searches a linear policy, beside the published prompts and methods wi
 
 Protocol: at most 30 evaluations of 10 episodes (5 of them random points before the model is
 asked), the same 10 starts for every policy; the best by selection is scored on 100 fresh starts.
-Where a model ends its search, that is the point that it recommends, if it is as good; this point is
-tried on 50 other fresh starts first (`check_episodes`), which no method without a model spends.
+Where a model ends its search, that is the point that it recommends, if it is as good. In searches
+of before, this point was tried on 50 other fresh starts first (`check_episodes`), which no method
+without a model spent.
 Each arm tells the model less or more of the same search (`llmopt.policies.PolicySearch`):
 
 - ``none``: numbered parameters and rewards;
@@ -186,7 +187,7 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
     """Return the search of one arm."""
     entry = TASKS[task]
     # As the committed searches and their recordings were made.
-    options = {"points": 1, "clip": False, "finish": "off", **entry.options}
+    options = {"points": 1, "clip": False, **entry.options}
     options.setdefault("box", stated_box(EnvMaker(entry.env)))
     if arm == "ten":
         options["requests"] = 10
@@ -207,26 +208,21 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
 def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
     """Search with a model, and return the result's line."""
     curve: list[float | None] = []
-    checked: list[int] = []
-    returns: dict[str, list[float]] = {}  # of each point, checks included
+    means: dict[str, float] = {}  # of each point
 
     with make_search(task, arm, client, seed) as policies:
         measure = policies.measure
 
         def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
             outcome, text = measure(params, seeds)
-            if seeds is None:
-                curve.append(outcome.mean)
-            else:  # fresh starts, before the search may stop: not comparable
-                checked.append(len(outcome.returns))
+            curve.append(outcome.mean)
             if outcome.mean is not None:
-                returns.setdefault(json.dumps(params), []).extend(outcome.returns)
+                means[json.dumps(params)] = outcome.mean
             return outcome, text
 
         policies.measure = kept  # type: ignore[method-assign]
         policies.run(evaluations)
         usage = policies.optimizer.usage
-        means = {point: float(np.mean(found)) for point, found in returns.items()}
         top = max(means, key=lambda point: means[point])
         if policies.stopped and not isinstance(policies, Shuffled):
             # Chosen by the model, of points as good as the best.
@@ -234,7 +230,6 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         spent = ("requests", "fallbacks", "rejected", "prompt_tokens", "completion_tokens")
         return {
             "curve": curve,
-            "check_episodes": sum(checked),
             **_judged(policies, means.get(top, max(means.values())), json.loads(top)),
             **{name: getattr(usage, name) for name in spent},
             "stopped": policies.stopped,

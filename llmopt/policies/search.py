@@ -33,7 +33,7 @@ from llmopt.errors import (
     SearchStopped,
     StorageError,
 )
-from llmopt.history import Kind, Trial
+from llmopt.history import Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
@@ -43,9 +43,10 @@ from llmopt.policies.episode_seeds import (
     MAX_STARTS,
     held_out_seeds,
     selection_seeds,
+    start_seeds,
 )
 from llmopt.policies.evaluation import Evaluation, Evaluator
-from llmopt.policies.finalists import FreshStarts
+from llmopt.policies.finalists import choose
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
@@ -57,15 +58,16 @@ from llmopt.prompt import prompt_for
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
-from llmopt.search.partners.refine import FINISHES
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
 
+_AS_GOOD = 0.05  # of the best value, by which a recommended policy may lie below it
+_RANDOM_FIRST = 30  # random policies before a numeric-only model is asked; see `policy_defaults`
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-class PolicySearch(FreshStarts, Closing):
+class PolicySearch(Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The model is told what the environment says of itself (its docstring, names, bounds,
@@ -112,13 +114,12 @@ class PolicySearch(FreshStarts, Closing):
         detail: Whether the feedback says everything, without a limit.
         seed: Seed of the search and of its starts.
         warmup: Points before the model is first asked; see `llmopt.LLMOptimizer`. ``"auto"`` for 5
-            with a prompt that reads words, and for 10 with one that shows numbers alone.
+            with a prompt that reads words, 10 with another one, and 30 for a model that sees
+            numbers only (the embedded one, ``"network"``), but at most half of the evaluations of
+            `run`.
         max_steps: Steps an episode may take; ``None`` for the environment's own limit
             (`STEP_CAP` where it has none).
         storage: A file; the same search made again with it goes on there.
-        finish: Where the model has ended the search, or a cap is reached, and evaluations are left,
-            ``"auto"`` goes on with small random changes of the best policy; see `run`. ``"off"``
-            or ``None`` for none.
         **options: Further arguments of `llmopt.LLMOptimizer`.
 
     Attributes:
@@ -133,6 +134,7 @@ class PolicySearch(FreshStarts, Closing):
     """
 
     _total_given = False
+    _shortens_warmup = False  # to half of the evaluations
 
     def __init__(
         self,
@@ -159,13 +161,10 @@ class PolicySearch(FreshStarts, Closing):
         warmup: int | Sequence[Any] | Literal["auto"] = "auto",
         max_steps: int | None = None,
         storage: str | os.PathLike[str] | None = None,
-        finish: Literal["auto", "off"] | None = "auto",
         **options: Any,
     ) -> None:
         own = inspect.signature(PolicySearch).parameters
         check_names("PolicySearch", options, (*own, *SearchOptions.names()))
-        one_of("finish", finish, FINISHES)
-        self._finishing = finish
         one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
         seed = whole_number("seed", seed, 0, MOST_SEED)
@@ -222,8 +221,11 @@ class PolicySearch(FreshStarts, Closing):
         self._wanted = 0
         if warmup == "auto":
             client = get_client(one_model(client, options.pop("model", None)))
-            reads_words = getattr(prompt_for(prompt, model_facts(client)), "changes", False)
+            facts = model_facts(client)
+            reads_words = getattr(prompt_for(prompt, facts), "changes", False)
+            self._shortens_warmup = facts.columns and not reads_words
             usual = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
+            usual = _RANDOM_FIRST if self._shortens_warmup else usual
             warmup = (begun.get("options") or {}).get("warmup", usual)
         self.optimizer = LLMOptimizer(
             self._parameters.space,
@@ -245,7 +247,6 @@ class PolicySearch(FreshStarts, Closing):
             storage=storage,
             **options,
         )
-        self.optimizer._model.finishes = finish == "auto"
         self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
 
     def _usual_sizes(self) -> np.ndarray | None:
@@ -271,15 +272,8 @@ class PolicySearch(FreshStarts, Closing):
         A search that goes on in its `storage` first evaluates the points whose evaluation
         was cut off.
 
-        Where the model ends the search, the point that it recommends is first tried on fresh
-        starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
-        If it does much worse on one of them, the model is told so and goes on. The prompt says how
-        many evaluations there are, less the ones that such a check took.
-
-        Then small random changes of the best policy go on, at no cost, until the evaluations are
-        spent or their steps have shrunk to nothing (``finish="auto"``, for policies of numbers).
-        The best of them is tried on the fresh starts, too, and kept only if it is better there.
-        `finish` says what they gained.
+        The search ends sooner if the model ends it, or if a cap on requests, tokens or cost is
+        reached: `stopped` says why, and `left` how much of the budget remains.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -289,7 +283,6 @@ class PolicySearch(FreshStarts, Closing):
             The best trial, or ``None`` where every policy failed.
 
         Raises:
-            BudgetExceededError: A cap on requests, tokens or cost is reached, with no finish.
             ClientError: The model could not be asked.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
@@ -300,12 +293,13 @@ class PolicySearch(FreshStarts, Closing):
         optimizer, batch = self.optimizer, self.optimizer.batch_size
         if not (self._total_given or self.stopped):
             self._total = None
+        if self._shortens_warmup and not any(t.source == "llm" for t in optimizer.trials):
+            optimizer._n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
         own = (t for t in optimizer.trials if t.kind != "imported")
         failures = FailureWatch(self._make.title, any(t.state == "complete" for t in own))
         try:
             optimizer._check_ready()  # a stored search may begin with a point handed out before
-            self._go_on_with_finish()
-            while (left := evaluations - self._spent()) > self._kept_back():
+            while (left := evaluations - self._spent()) > 0:
                 spent = evaluations - left
                 if self._total is None or spent >= self._total:
                     self._total = evaluations
@@ -317,28 +311,15 @@ class PolicySearch(FreshStarts, Closing):
                     params = (
                         optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                     )
-                except BudgetExceededError as end:
-                    if not self._begin_finish(self._best_of_all(), left):
-                        raise
-                    self.stopped, trial = str(end), optimizer.trials[-1]
-                except SearchStopped as end:
-                    if self._around_finish()[0] is not None:
-                        break  # the steps of the finish have shrunk to nothing
-                    wanted = self._recommended(end.point)
-                    failed = None if wanted is None else self._failed_elsewhere(wanted, left)
-                    if failed is None:
-                        self.stopped = str(end)
-                        if not self._begin_finish(wanted, left):
-                            self._chosen = (len(optimizer.trials), wanted)
-                            break
-                        failed = optimizer.trials[-1]
-                    trial = failed
-                else:
-                    trial = self._tell(params)
+                except (BudgetExceededError, SearchStopped) as end:
+                    self.stopped = str(end)
+                    point = end.point if isinstance(end, SearchStopped) else None
+                    self._chosen = (len(optimizer.trials), self._recommended(point))
+                    break
+                trial = self._tell(params)
                 if report is not None:
                     report(trial)
                 failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
-            self._end_finish()
         except KeyboardInterrupt:
             say_what_is_kept(optimizer)
             raise
@@ -369,18 +350,48 @@ class PolicySearch(FreshStarts, Closing):
         return outcome, statistics.text(outcome)
 
     def _tell(self, params: Any) -> Trial[dict[str, Any]]:
-        return self._record(params, *self.measure(params), "search")
-
-    def _record(
-        self, params: Any, outcome: Evaluation, text: str, kind: Kind
-    ) -> Trial[dict[str, Any]]:
-        """Tell the optimizer what came of a point."""
-        optimizer = self.optimizer
+        optimizer, (outcome, text) = self.optimizer, self.measure(params)
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
-            return optimizer._tell(optimizer._read_failure(params, reason), kind)
-        told = optimizer._read_told(params, outcome.mean, feedback=text, samples=outcome.returns)
-        return optimizer._tell(told, kind)
+            return optimizer.tell_failure(params, reason)
+        return optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
+
+    def _spent(self) -> int:
+        return sum(t.kind != "imported" for t in self.optimizer.trials)
+
+    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
+        """Return the point that a model recommends, if it is as good as the best; else ``None``."""
+        # As the model sees them: with `noisy` a point that was measured twice has one number.
+        best, trials = self.optimizer.history.best, self.optimizer.history.trials
+        if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
+            return None
+        named = trials[point - 1]
+        if not named.rewards or named.state != "complete":
+            return None
+        as_good = named.rewards[0] >= best.rewards[0] - _AS_GOOD * abs(best.rewards[0])
+        return named if as_good else None
+
+    def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
+        """Choose the policy to keep on held-out initial states, and return its trial.
+
+        The best of many policies on a few initial states was partly lucky on them. From then on
+        `best_policy`, `evaluate`, `save` and `gif` are of the chosen one, until the search resumes.
+        """
+        finalists = whole_number("finalists", finalists, 1)
+        starts = 2 * len(self.starts) if starts is None else starts
+        fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
+        trials = self.optimizer.history.complete
+        points = [self._parameters.flat(t.params) for t in trials]
+        # The mean counts as so many returns, as a trial may have been recorded without them.
+        size = len(self.starts)
+        known = [Evaluation((float(t.rewards[0]),) * size if t.rewards else (), ()) for t in trials]
+        place, finals = choose(
+            points, known, finalists, lambda i: self._evaluator.evaluate(points[i], fresh)
+        )
+        sound = place is not None and any(final.mean is not None for final in finals)
+        chosen = trials[place or 0] if sound else self.optimizer.best
+        self._chosen = (len(self.optimizer.trials), chosen)
+        return chosen
 
     @property
     def left(self) -> dict[str, float]:
@@ -403,7 +414,7 @@ class PolicySearch(FreshStarts, Closing):
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return self._best_of_all() or self.optimizer.best
+        return self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:

@@ -1,4 +1,4 @@
-"""What was seen and done at some steps: by the contacts of a gait, at peaks, else dense early."""
+"""What was seen and done at some steps: by the contacts of a gait, else dense early."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from gymnasium import spaces
 from llmopt.policies.episode import TERMINATED
 from llmopt.policies.line import Line, counted, figure, scaled, short
 from llmopt.policies.report.gait import Stance, chosen, lengths, stances
-from llmopt.policies.report.oscillation import peaks
 from llmopt.policies.report.recording import Recording
 
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _TRACED, _TRACED_EACH = 8, 4  # steps that are shown of an episode, and of each of two
-_LEAST_PERIOD = 6  # steps; shorter ones are chattering
-_LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _STANCES, _BODIES = 4, 2  # that are shown of a gait: those that touch down most often
 _TOUCHDOWNS = 2  # that make a gait
 
@@ -63,12 +60,11 @@ def gait(rec: Recording) -> Iterator[Line]:
 def trace(rec: Recording) -> Iterator[Line]:
     """Say how the worst episode went, and a median one beside it; this one alone if all are alike.
 
-    Of an oscillation the peaks of the reference are shown: a drift from one to the next
-    tells what an episode runs into. A gait on the ground was told by its contacts.
+    A gait on the ground was told by its contacts.
     """
     if not rec.shows_numbers or any(gait(rec)):
         return
-    returns, wave = np.array(rec.evaluation.returns), rec.wave
+    returns = np.array(rec.evaluation.returns)
     differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
     numbers = _starts(rec, worst_too=bool(differ))
     count = _TRACED if len(numbers) == 1 else _TRACED_EACH
@@ -76,14 +72,9 @@ def trace(rec: Recording) -> Iterator[Line]:
     titles: list[str] = []
     before = ""
     for number in numbers:
-        rows, kind = np.stack(rec.episodes[number].seen), "steps"
-        steps = _grid(len(rows), count)
-        if wave is not None:
-            tops = peaks(rows[:, wave.reference], wave.period)
-            if wave.period >= _LEAST_PERIOD and len(tops) >= _LEAST_PEAKS:
-                kind, steps = f"peaks of {rec.inputs[wave.reference]}, steps", _thinned(tops, count)
+        steps = _grid(len(rec.episodes[number].seen), count)
         if len(steps) > 1:
-            at = f"{kind} {', '.join(map(str, steps))} of "
+            at = f"steps {', '.join(map(str, steps))} of "
             titles.append(("" if at == before else at) + _start(rec, number))
             shown.append((number, [(step,) for step in steps]))
             before = at
@@ -151,12 +142,3 @@ def _grid(length: int, count: int) -> list[int]:
     """Return steps that show how an episode went, dense after its start, where it is decided."""
     grid = np.geomspace(min(3, length), length, count) - 1
     return sorted({*grid.round().astype(int).tolist()})
-
-
-def _thinned(steps: list[int], count: int) -> list[int]:
-    """Return the first, the last two or three, and others evenly between them."""
-    if len(steps) <= count:
-        return steps
-    tail = 3 if count > _TRACED_EACH else 2
-    places = {*np.linspace(0, len(steps) - tail - 1, count - tail).astype(int).tolist()}
-    return [steps[i] for i in sorted({*places, *range(len(steps) - tail, len(steps))})]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,7 @@ from llmopt.errors import SpaceError
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.report.oscillation import Wave, common_wave
 from llmopt.policies.words.physics import touching
-from llmopt.policies.wrapping import bounds_of
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean
 
@@ -26,6 +23,8 @@ _WATCHED = 400  # of larger observations (pictures) only rewards and actions are
 _NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
 _COSTS = ("cost", "penalty")
+_FLAGS = ("is_success", "success")
+SUCCESS, FAILURE = "success", "failure"
 # and of what is summed already
 _SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
 
@@ -72,6 +71,26 @@ class Track:
             elif (number := finite(value)) is not None and _room(self.facts, name):
                 self.facts[name] = number
 
+    @property
+    def judged(self) -> str:
+        """Whether the environment ended it in success or in failure; empty where that is unclear.
+
+        `info` may say so; else the last reward tells it, or what each step earned or cost.
+        """
+        if self.end != TERMINATED:
+            return ""
+        flags = [self.facts[name] for name in _FLAGS if name in self.facts]
+        if flags:
+            return SUCCESS if flags[0] else FAILURE
+        *before, last = self.rewards
+        if len(before) < 2:
+            return ""
+        low, high, middle = min(before), max(before), float(np.median(before))
+        beyond = 2 * (high - low)
+        if last > high + beyond or (low == high == last < 0):
+            return SUCCESS  # a bonus, or nothing but the time counts
+        return FAILURE if last < low - beyond or middle > 0 else ""
+
     def _add_part(self, name: str, number: float | None) -> None:
         if number is not None and _room(self.parts, name):
             self.parts.setdefault(name, Part()).add(number, self.total)
@@ -87,7 +106,6 @@ class Recording:
         actions: Sequence[str] = (),
         *,
         contacts: bool = False,
-        waves: bool = True,
     ) -> None:
         self.policy = policy
         self.table = isinstance(policy.observation_space, spaces.Discrete)  # of states
@@ -99,13 +117,12 @@ class Recording:
                 f"got names of {len(self.inputs)} observed numbers and {len(self.outputs)} "
                 f"actions, expected {wanted[0]} and {wanted[1]}, or none"
             )
-        self._contacts, self._waves = contacts, waves
+        self._contacts = contacts
         self._tracks: list[Track] = []
         self.evaluation = Evaluation((), ())  # what came of them, once it is known
 
     def __call__(self, step: Step) -> None:
         """Note one step."""
-        self.__dict__.pop("wave", None)
         while len(self._tracks) <= step.episode:
             self._tracks.append(Track())
         track = self._tracks[step.episode]
@@ -144,19 +161,6 @@ class Recording:
     def bodies(self) -> list[str]:
         """What ever touched the ground."""
         return sorted({name for e in self.episodes for touched in e.touched for name in touched})
-
-    @functools.cached_property
-    def wave(self) -> Wave | None:
-        """The common oscillation of observations, actions and contacts, in this order."""
-        if not (self._waves and self.shows_numbers):
-            return None
-        (low, high), bodies = bounds_of(self.policy.action_space), self.bodies
-        rows = []
-        for e in self.episodes:
-            ground = [[float(name in touched) for name in bodies] for touched in e.touched]
-            table = np.array(ground) if bodies else np.zeros((len(e.seen), 0))
-            rows.append(np.hstack([np.stack(e.seen), np.clip(np.stack(e.done), low, high), table]))
-        return common_wave(rows, len(self.inputs))
 
     def reward_parts(self) -> dict[str, np.ndarray]:
         """Return the parts of the return by name, for each episode, so that they sum to it.

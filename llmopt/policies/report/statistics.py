@@ -18,7 +18,7 @@ from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.line import Line, alike, counted, digits, figure, fit, scaled, short, span
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.report.moments import gait, trace
-from llmopt.policies.report.recording import Recording, Track, names_of
+from llmopt.policies.report.recording import FAILURE, SUCCESS, Recording, Track, names_of
 from llmopt.policies.wrapping import bounds_of
 from llmopt.prompt.describe import FEEDBACK_CHARS
 
@@ -27,7 +27,6 @@ MAX_FEEDBACK = FEEDBACK_CHARS
 
 _LISTED_EPISODES = 20
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
-_ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
 _GROUPS = 3  # ways in which episodes ended early
 _LISTED_FACTS = 8
 _SELDOM = 0.005  # share of the steps at a bound, which is not told below
@@ -62,8 +61,7 @@ class EpisodeStatistics(Recording):
         detail: bool = False,
         contacts: bool = False,
     ) -> None:
-        waves = detail or max_chars >= _ROOM_FOR_LAGS
-        super().__init__(policy, observations, actions, contacts=contacts, waves=waves)
+        super().__init__(policy, observations, actions, contacts=contacts)
         self._most = math.inf if detail else max_chars
         self._detail = detail
 
@@ -128,10 +126,13 @@ def outcome(rec: Recording) -> Iterator[Line]:
             rows = zip(*(alike(sums) for sums in differing.values()), strict=True)
             each = [f"{r} ({', '.join(row)})" for r, row in zip(each, rows, strict=True)]
         if not same:
-            marks = ["" if e.end == TERMINATED else " (limit)" for e in episodes]
+            kinds = ["limit" if e.end != TERMINATED else e.judged or "early" for e in episodes]
+            usual = Counter(k for k in kinds if k != "limit").most_common(1)[0][0]
+            marks = ["" if k == usual else f" ({k})" for k in kinds]
             each = [f"{r} in {n}{m}" for r, n, m in zip(each, lengths, marks, strict=True)]
             head += " in steps"
-            head += ", ended early unless marked" if any(marks) else ""
+            head += f", {_early(usual.replace('early', ''))}"
+            head += " unless marked" if any(marks) else ""
         items.append(f"{head}: {', '.join(each)}")
     yield Line("", items)
 
@@ -204,25 +205,24 @@ def actions(rec: Recording) -> Iterator[Line]:
     low, high = bounds_of(space)
     items = []
     for j, column in enumerate(done.T):
-        item = f"{rec.outputs[j]} {short(column.mean())} ± {short(column.std())}"
+        item = f"{rec.outputs[j]} {short(column.mean())} sd {short(column.std())}"
         under, over = float(np.mean(column <= low[j])), float(np.mean(column >= high[j]))
         if under + over > _SELDOM:
             item += f" ({under:.0%} low, {over:.0%} high"
             if max(column.max() - high[j], low[j] - column.min()) > 0:
                 item += f", up to {short(np.abs(column).max())} in size"
             item += ")"
-        items.append(item + _lag(rec, len(rec.inputs) + j))
-    yield Line("Actions, mean ± sd (share at or beyond each bound):", items)
+        items.append(item)
+    yield Line("Actions, mean and standard deviation sd (share at or beyond each bound):", items)
 
 
 def contacts(rec: Recording) -> Iterator[Line]:
     """Say for which share of the steps each body touched the ground, and when."""
     items = []
-    for k, name in enumerate(rec.bodies):
+    for name in rec.bodies:
         late = [name in t for e in rec.episodes for t in e.touched[len(e.touched) // 2 :]]
         if np.mean(late) >= 0.01:
-            lag = _lag(rec, len(rec.inputs) + len(rec.outputs) + k)
-            items.append(f"{name} {np.mean(late):.0%}" + (f" (middle at{lag})" if lag else ""))
+            items.append(f"{name} {np.mean(late):.0%}")
     yield Line("On the ground, share of the steps of the second half:", items)
 
 
@@ -262,33 +262,38 @@ def endings(rec: Recording) -> Iterator[Line]:
     one that tells it of most episodes comes first; of equals, the one whose last values lie
     closest together.
     """
-    left = [k for k, e in enumerate(rec.episodes) if e.end == TERMINATED]
+    episodes = rec.episodes
+    left = [k for k, e in enumerate(episodes) if e.end == TERMINATED]
     if not (rec.shows_numbers and left):
         return
-    inside = np.concatenate([np.stack(e.seen) for e in rec.episodes])
-    low, high = inside.min(axis=0), inside.max(axis=0)
-    width = np.maximum(high - low, 1e-12)
-    last = {k: np.asarray(rec.episodes[k].last, dtype=float) for k in left}
+    inside = np.concatenate([np.stack(e.seen) for e in episodes])
+    order = (FAILURE, "", SUCCESS)
     for first in range(_GROUPS):
         if not left:
             return
-        found: tuple[int, float, str, list[int]] = (0, 0.0, "", [])
-        for i, name in enumerate(rec.inputs):
-            for side in (-1, 1):
-                bound = high[i] if side > 0 else low[i]
-                passed = [k for k in left if side * (last[k][i] - bound) > 0]
-                if not passed:
-                    continue
-                ends = np.array([last[k][i] for k in passed])
-                rank = (len(passed), -float(np.ptp(ends) / width[i]))
-                if rank > found[:2]:
-                    nearest = ends.min() if side > 0 else ends.max()
-                    word = "above" if side > 0 else "below"
-                    said = f" with {name} {word} all it was before ({short(nearest)})"
-                    found = (*rank, said, passed)
-        group = found[3] or left
-        yield _ending(rec, group, found[2], 5 if first else 12)
+        verdict = min((episodes[k].judged for k in left), key=order.index)
+        same = [k for k in left if episodes[k].judged == verdict]
+        said, group = _told_by(rec, same, inside)
+        yield _ending(rec, group, said, 5 if first else 12)
         left = [k for k in left if k not in group]
+
+
+def _told_by(rec: Recording, numbers: list[int], inside: np.ndarray) -> tuple[str, list[int]]:
+    """Return which observation tells an end, and of which episodes: of all, where none does."""
+    low, high = inside.min(axis=0), inside.max(axis=0)
+    last = np.stack([np.asarray(rec.episodes[k].last, dtype=float) for k in numbers])
+    best, said, group = (0, 0.0), "", numbers
+    for i, name in enumerate(rec.inputs):
+        for word, passed in (("below", last[:, i] < low[i]), ("above", last[:, i] > high[i])):
+            ends = last[passed, i]
+            if not len(ends):
+                continue
+            rank = (len(ends), -float(np.ptp(ends) / max(high[i] - low[i], 1e-12)))
+            if rank > best:
+                nearest = ends.min() if word == "above" else ends.max()
+                said = f" with {name} {word} all it was before ({short(nearest)})"
+                best, group = rank, [k for k, so in zip(numbers, passed, strict=True) if so]
+    return said, group
 
 
 def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
@@ -308,7 +313,8 @@ def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
         for i in few
     ]
     at = ", ".join(f"{b} steps before" if b else "at" for b in back)
-    head = f"{len(group)} of {len(episodes)} ended early{said}, after {span(lengths)} steps"
+    early = _early(episode.judged)
+    head = f"{len(group)} of {len(episodes)} {early}{said}, after {span(lengths)} steps"
     if len(episodes) > 1:
         head += f", return {span(returns)}"
     median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
@@ -331,16 +337,12 @@ def observations(rec: Recording) -> Iterator[Line]:
         mean = scaled(c.mean(), max(abs(c.mean()), c.std()))
         size = max(abs(w.min()), abs(w.max()))
         ends = f"[{scaled(w.min(), size)}, {scaled(w.max(), size)}]"
-        at = float(np.mean((w <= low[i]) | (w >= high[i])))
+        bounded = (w <= low[i]) | (w >= high[i])
+        at = 0.0 if bounded.all() and np.ptp(w) else float(np.mean(bounded))  # none of a flag
         bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
-        items.append(f"{name} {mean} ± {short(c.std())} {ends}{bound}{_lag(rec, i)}")
-    head = f"Observed{which}, mean ± sd of the second half [least, largest of all steps]"
-    if rec.wave is not None:
-        head += (
-            f" (lag in degrees behind {rec.inputs[rec.wave.reference]} in the oscillation of "
-            f"{short(rec.wave.period)} steps; of actions above)"
-        )
-    yield Line(head + ":", items)
+        items.append(f"{name} {mean} sd {short(c.std())} {ends}{bound}")
+    head = f"Observed{which}, mean and standard deviation sd of the second half"
+    yield Line(f"{head} [range of all steps]:", items)
 
 
 def single_episodes(rec: Recording) -> Iterator[Line]:
@@ -361,7 +363,12 @@ PROBES: tuple[Probe, ...] = (
 
 
 def _end(track: Track) -> str:
-    return track.end or "cut off"
+    judged = track.judged
+    return f"{track.end} ({judged})" if judged else track.end or "cut off"
+
+
+def _early(judged: str) -> str:
+    return f"ended early ({judged})" if judged else "ended early"
 
 
 def _values(rec: Recording, row: np.ndarray) -> str:
@@ -373,13 +380,3 @@ def _action(rec: Recording, row: np.ndarray) -> str:
     if isinstance(space, spaces.Discrete):
         return rec.outputs[int(row[0]) - int(space.start)]
     return ", ".join(f"{n} {short(x)}" for n, x in zip(rec.outputs, row, strict=True))
-
-
-def _lag(rec: Recording, signal: int) -> str:
-    """Return the lag of a signal in words, or its own period; empty where it has neither."""
-    wave = rec.wave
-    if wave is None:
-        return ""
-    if signal in wave.lags:
-        return " 0°" if signal == wave.reference else f" {wave.lags[signal]:+.0f}°"
-    return f" period {short(wave.other[signal])}" if signal in wave.other else ""

@@ -125,7 +125,8 @@ def describe_environment(
         must += _probe(probe)
     must += _wrappers(env)
     must += _scaled(env, seen)
-    rest = chosen(sections, doc, made_with) if docstring else []
+    discrete = isinstance(acting_space(env), spaces.Discrete)
+    rest = chosen(sections, doc, made_with, discrete=discrete) if docstring else []
     text = clean(_fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars))
     return EnvironmentWords(title, seen, done, text)
 

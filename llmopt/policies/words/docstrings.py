@@ -39,7 +39,9 @@ def docstring_of(env: gym.Env[Any, Any]) -> str:
     return ""
 
 
-_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(
+    r"^[ \t]*```.*?^[ \t]*```[ \t]*$|^[ \t]*<!--.*?-->[ \t]*$", re.MULTILINE | re.DOTALL
+)
 _HEADING = re.compile(
     r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t:]*#*$|^([A-Z][A-Za-z]*(?: [A-Za-z]+)?):[ \t]*$"
 )
@@ -48,7 +50,7 @@ _HEADING = re.compile(
 def sections_of(doc: str) -> list[Section]:
     """Split a docstring at its headings; deeper ones stay in the text of their section."""
     found: list[tuple[str, list[str]]] = [("", [])]
-    for line in _FENCED.sub("", doc).splitlines():
+    for line in without_code(doc).splitlines():
         heading = _HEADING.match(line)
         if heading is None:
             found[-1][1].append(line)
@@ -57,6 +59,21 @@ def sections_of(doc: str) -> list[Section]:
         else:
             found.append(((heading[2] or heading[3]).strip(), []))
     return [Section(title, "\n".join(lines).strip()) for title, lines in found]
+
+
+def without_code(text: str) -> str:
+    """Return a text without fenced code and comments, and without the words that announce them."""
+    *before, last = _FENCED.split(text)
+    return "".join([*map(_announced, before), last])
+
+
+def _announced(text: str) -> str:
+    """Drop the last sentence of a text if it ends with a colon, as what it announces is gone."""
+    whole = text.rstrip()
+    if not whole.endswith(":") or whole.rpartition("\n")[2].lstrip().startswith("#"):
+        return text
+    ends = [m.end() for m in re.finditer(r"[.!?](?=\s)|\n\s*\n|:\n", whole)]
+    return whole[: ends[-1]] if ends else ""
 
 
 def find(sections: Sequence[Section], *starts: str) -> str:
@@ -138,8 +155,14 @@ _RANKS = (("argument", _OF_ARGUMENTS), ("observation|action", _OF_LISTS), ("rewa
           ("start", 6))  # fmt: skip
 
 
-def chosen(sections: list[Section], doc: str, kwargs: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Return titles, texts and ranks (the lower, the sooner kept) of sections to show."""
+def chosen(
+    sections: list[Section], doc: str, kwargs: dict[str, Any], *, discrete: bool | None = None
+) -> list[tuple[str, str, int]]:
+    """Return titles, texts and ranks (the lower, the sooner kept) of sections to show.
+
+    `discrete` says whether actions are; what is said of the other variant is dropped.
+    """
+    other = {True: "continuous", False: "discrete"}.get(discrete, "")  # type: ignore[arg-type]
     chosen: list[tuple[str, str, int]] = []
     if len(sections) == 1:  # no headings: all of it is the description
         return [("Description", clean_markdown(sections[0].body), 0)] if doc else []
@@ -152,9 +175,10 @@ def chosen(sections: list[Section], doc: str, kwargs: dict[str, Any]) -> list[tu
             continue
         rank = next((rank for start, rank in _RANKS if re.match(start, title)), 7)
         if rank == _OF_ARGUMENTS:
-            text = _arguments(section.body, kwargs)
+            text = _arguments(section.body, kwargs, other)
         elif rank == _OF_LISTS:
             text = _notes(text)
+        text = _announced(_without_variant(text, other) if rank != _OF_ARGUMENTS else text)
         if text and chosen and chosen[-1][0] == section.title:
             chosen[-1] = (section.title, f"{chosen[-1][1]}\n{text}", rank)
         elif text:
@@ -162,11 +186,27 @@ def chosen(sections: list[Section], doc: str, kwargs: dict[str, Any]) -> list[tu
     return chosen
 
 
+def _without_variant(text: str, other: str) -> str:
+    """Drop sentences on actions of the kind that the environment does not have."""
+    if not other:
+        return text
+    used = "discrete" if other == "continuous" else "continuous"
+    lines = []
+    for line in text.splitlines():
+        sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", line)
+        about = re.compile(rf"\b{other}\b[^.]*\bactions?\b", re.IGNORECASE)
+        kept = [s for s in sentences if used in s.lower() or not about.search(s)]
+        lines += [" ".join(kept)] if kept else []
+    return "\n".join(lines)
+
+
 def _notes(text: str) -> str:
     """Drop from the text around a table all that the list of names says, or that is advice."""
-    kept = []
+    kept: list[str] = []
     for line in text.splitlines():
         if line.startswith("- ") and re.match(r"- (?:`?\d+`?\s*[:=]|\w+ \(\d+ elements?)", line):
+            if kept and kept[-1].endswith(":"):
+                kept[-1] = _announced(kept[-1])
             continue
         sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", line)
         useful = [
@@ -182,11 +222,14 @@ def _notes(text: str) -> str:
         ]
         if useful:
             kept.append(" ".join(useful))
-    return "\n".join(kept)
+    return "\n".join(filter(None, kept))
 
 
-def _arguments(body: str, kwargs: dict[str, Any]) -> str:
-    """Return what is said of arguments: all of a list; of a table the rows that were given."""
+def _arguments(body: str, kwargs: dict[str, Any], other: str) -> str:
+    """Return what is said of arguments: all of a list; of a table the rows that were given.
+
+    Of an argument that is named by the `other` variant only the first sentence is kept.
+    """
     rows = []
     for line in body.splitlines():
         if line.lstrip().startswith("|"):
@@ -196,7 +239,11 @@ def _arguments(body: str, kwargs: dict[str, Any]) -> str:
     if rows:
         return "\n".join(rows)
     items = re.split(r"^\s*\*\s+", body, flags=re.MULTILINE)[1:]
-    return "\n".join(f"- {clean_markdown(item)}".replace("\n", " ") for item in items)
+    texts = (clean_markdown(item).replace("\n", " ") for item in items)
+    return "\n".join(
+        f"- {t.partition('. ')[0].rstrip('.')}." if other and t.startswith(other) else f"- {t}"
+        for t in texts
+    )
 
 
 _MARKUP: tuple[tuple[str, str], ...] = (
@@ -226,7 +273,7 @@ _MARKUP: tuple[tuple[str, str], ...] = (
 _SENTENCE = re.compile(
     r"(?:^|(?<=[.:] ))(?=[A-Z]|info )[^.]*?(?:described in|described by|"
     r"based on the (?:work|environment)|"
-    r"independent state and control variables|MDP first appeared|two versions\b|"
+    r"independent state and control variables|MDP first appeared|two (?:environment )?versions\b|"
     r"of the mountain car domain|This version is|[Pp]ixel art|"
     r"contains the individual reward terms|reward threshold|possible to pass a custom)"
     r"(?:[^.]|\.(?=\S))*(?:\. |$)"
@@ -244,8 +291,8 @@ def clean_markdown(text: str) -> str:
     """Return a section as plain text without tables and code: a line for each paragraph or item."""
     lines: list[str] = []
     fresh = True
-    for raw in _FENCED.sub("", text).splitlines():
-        line = raw.strip()
+    for raw in without_code(text).splitlines():
+        line = raw.strip().removeprefix("> ")
         if not line or line.startswith(("|", ":name:", ">>>")):
             fresh = True
             continue
@@ -255,5 +302,11 @@ def clean_markdown(text: str) -> str:
         else:
             lines.append(re.sub(r"^\*\s", "- ", line))
         fresh = False
-    said = (_SENTENCE.sub("", plain(line) + " ").strip() for line in lines)
-    return "\n".join(s for s in said if s)
+    said: list[str] = []
+    listed = True  # whether what announces a list is still there
+    for line in map(plain, lines):
+        item = line.startswith("- ")
+        text = _SENTENCE.sub("", f"{line} ").strip()
+        listed = listed if item else text.endswith(":") or not line.endswith(":")
+        said += [text] if text and (listed or not item) else []
+    return "\n".join(said)
