@@ -42,6 +42,7 @@ from llmopt.benchmarks.experiments.command import Experiment
 from llmopt.benchmarks.experiments.design import POLICIES
 from llmopt.benchmarks.report.table import Table
 from llmopt.policies import PolicySearch
+from llmopt.space import Float
 
 RESULTS = Path(__file__).parents[1] / "results" / "policy_defaults.jsonl"
 STARTS, HELD_OUT, EVALUATIONS = 2, 10, 60
@@ -73,8 +74,8 @@ _CHANGED: dict[str, tuple[str, dict[str, float]]] = {
     "slow-reacher": ("Reacher-v5", {"dof_damping": 3.0, "actuator_gear": 0.5}),
     "light-walker": ("Walker2d-v5", {"gravity": 0.6, "body_mass": 0.7}),
 }
-CHOOSING: dict[str, Callable[[], gym.Env[Any, Any]]] = {
-    **{name: POLICIES[name].env for name in ("zones", "cascade", "heavy-car", "fermenter")},  # type: ignore[dict-item]
+CHOOSING: dict[str, str | Callable[[], gym.Env[Any, Any]]] = {
+    **{name: POLICIES[name].env for name in ("zones", "cascade", "heavy-car", "fermenter")},
     **{name: partial(changed, env, **physics) for name, (env, physics) in _CHANGED.items()},
 }
 REPORTED = (
@@ -127,7 +128,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     elif cell.method in CANDIDATES:
         with PolicySearch(env, "network", **_OLD, **common) as first:
             space = first.optimizer.space
-        box = [(d.low, d.high) for d in space.dimensions]
+        box = [(d.low, d.high) for d in space.dimensions if isinstance(d, Float)]
         options = {"box": box, "warmup": sampled(space, how, int(count), cell.seed)}
     with PolicySearch(env, "network", **common, **options) as search:
         search.run(cell.evaluations)

@@ -305,8 +305,8 @@ def clean_markdown(text: str) -> str:
     said: list[str] = []
     listed = True  # whether what announces a list is still there
     for line in map(plain, lines):
-        item = line.startswith("- ")
+        listing = line.startswith("- ")
         text = _SENTENCE.sub("", f"{line} ").strip()
-        listed = listed if item else text.endswith(":") or not line.endswith(":")
-        said += [text] if text and (listed or not item) else []
+        listed = listed if listing else text.endswith(":") or not line.endswith(":")
+        said += [text] if text and (listed or not listing) else []
     return "\n".join(said)
