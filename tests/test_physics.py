@@ -18,19 +18,23 @@ def made(env_id):
 
 
 def test_the_physics_of_mujoco_is_read_from_its_model():
-    assert describe_physics(made("Hopper-v5").unwrapped) == [
-        "Physics, from the MuJoCo model: 4 × 0.002 s a step, gravity -9.81 m/s².",
-        "Joints, with their stops: thigh_joint -2.62 to 0 rad; leg_joint -2.62 to 0 rad; "
-        "foot_joint -0.785 to 0.785 rad; each damping 1 armature 1.",
+    text = "\n".join(describe_physics(made("Hopper-v5").unwrapped))
+    for said in (
+        "4 × 0.002 s a step, integrator RK4, pyramidal friction cone, gravity -9.81 m/s².",
+        "foot_joint hinge of foot axis (0, -1, 0) at (-0.13, 0, 0.1) -0.7854 to 0.7854 rad "
+        "damping 1 armature 1.",
         "A positive angle of rooty turns +z towards +x: what stands up leans to +x, what hangs "
         "down swings to -x.",
         "A positive angle of thigh_joint, leg_joint, foot_joint turns +z towards -x: what stands "
         "up leans to -x, what hangs down swings to +x.",
         "An action of 1 pushes, in the order of the actions: thigh_joint 200 N m; "
         "leg_joint 200 N m; foot_joint 200 N m.",
-        "Bodies (capsules: length without the caps × radius): torso 3.67 kg (0.4 × 0.05 m); "
-        "thigh 4.06 kg (0.45 × 0.05 m); leg 2.78 kg (0.5 × 0.04 m); foot 5.32 kg (0.39 × 0.06 m).",
-    ]
+        "thigh on torso at (0, 0, -0.2) 4.0579 kg at (0, 0, -0.225) inertia (0.093299, 0.093299, ",
+        "foot capsule radius 0.06 from (0.13, 0, 0.1) to (-0.26, 0, 0.1) friction 2.",
+        "solref 0.02 1, solimp 0.8 0.8 0.01 0.5 2, condim 1 or 3, margin 0.001.",
+        "Observed, in this order: qpos[1:6], qvel[0:6]; qvel clipped to ±10.",
+    ):
+        assert said.replace("(0.093299, 0.093299, ", "(0.093299, 0.093299, ") in text
     swimmer = "\n".join(describe_physics(made("Swimmer-v5").unwrapped))
     assert "a medium of density 4000 and viscosity 0.1" in swimmer
     assert describe_physics(made("CartPole-v1").unwrapped) == []
@@ -66,6 +70,103 @@ def test_the_model_is_told_which_way_its_hinges_turn(env_id):
         assert moved[axes[end]] * {"+": 1, "-": -1}[way] == pytest.approx(np.sin(0.1))
 
 
+V = r"\(([-\d., e]+)\)"
+
+
+def rebuilt(lines):
+    """MuJoCo's XML of a plane model, from its description alone."""
+    head, joints, bodies, geoms, contact = (
+        next(line for line in lines if line.startswith(start))
+        for start in ("Physics", "Joints", "Bodies", "Geoms", "Contacts")
+    )
+    motors = next(line for line in lines if line.startswith("An action"))
+    inside: dict[str, list[str]] = {"world": []}
+    parents = {}
+
+    def plain(vector):
+        return vector.replace(",", "")
+
+    for name, parent, at, mass, centre, inertia, off in re.findall(
+        rf"(\w+)(?: on (\w+))?(?: at {V})? ([\d.]+) kg(?: at {V})? inertia {V}"
+        rf"(?: xy, xz, yz {V})?",
+        bodies,
+    ):
+        parents[name] = (parent or "world", plain(at or "0, 0, 0"))
+        full = f"{plain(inertia)} {plain(off or '0, 0, 0')}"
+        inside[name] = [
+            f"<inertial mass='{mass}' pos='{plain(centre or '0, 0, 0')}' fullinertia='{full}'/>"
+        ]
+    ref, imp = re.search(r"solref ([\d. ]+), solimp ([\d. ]+), condim", contact).groups()
+    stop, stop_imp = re.search(r"joints: solref ([\d. ]+), solimp ([\d. ]+)\.", contact).groups()
+    for name, kind, body, rest in re.findall(r"(\w+) (hinge|slide) of (\w+) ([^;]+)", joints):
+        found = {"axis": plain(re.search(rf"axis {V}", rest)[1])}
+        found |= {"pos": plain(m[1])} if (m := re.search(rf" at {V}", rest)) else {}
+        if m := re.search(r"([-\d.]+) to ([-\d.]+) (?:rad|m)", rest):
+            found |= {"range": f"{m[1]} {m[2]}", "limited": "true"}
+        for said, key in (("damping", "damping"), ("armature", "armature"), ("spring", "stiffness"),
+                          ("zero at", "ref")):  # fmt: skip
+            if m := re.search(rf"{said} ([-\d.]*\d)", rest):
+                found[key] = m[1]
+        text = " ".join(f"{key}='{value}'" for key, value in found.items())
+        inside[body].append(
+            f"<joint name='{name}' type='{kind}' solreflimit='{stop}' solimplimit='{stop_imp}' "
+            f"{text}/>"
+        )
+    margin = re.search(r"margin ([\d.]+\d|0)", contact)[1]
+    common = f"solref='{ref}' solimp='{imp}' condim='3' margin='{margin}' "
+    also = "also touch" in contact
+    for body, radius, start, end, friction in re.findall(
+        rf"(\w+) capsule radius ([\d.]+) from {V} to {V} friction ([\d.]+\d|\d)", geoms
+    ):
+        inside[body].append(
+            f"<geom type='capsule' size='{radius}' fromto='{plain(start)} {plain(end)}' {common} "
+            f"friction='{friction} 0 0' contype='1' conaffinity='{int(also)}'/>"
+        )
+    friction = re.search(r"world plane [^;]*friction ([\d.]+\d|\d)", geoms)[1]
+    inside["world"].append(
+        f"<geom type='plane' size='40 40 40' {common} friction='{friction} 0 0'/>"
+    )
+
+    def element(name):
+        below = (child for child, (parent, _) in parents.items() if parent == name)
+        content = "".join(inside[name]) + "".join(map(element, below))
+        at = "" if name == "world" else f"<body name='{name}' pos='{parents[name][1]}'>"
+        return f"{at}{content}</body>" if at else content
+
+    step = re.search(r"× ([\d.]+) s a step, integrator (\w+)", head)
+    integrator = {"EULER": "Euler"}.get(step[2], step[2])
+    gears = re.findall(r"(\w+) (\d+) N m", motors)
+    actuators = "".join(f"<motor joint='{joint}' gear='{gear}'/>" for joint, gear in gears)
+    return (
+        f"<mujoco><compiler angle='radian' autolimits='false'/><option timestep='{step[1]}' "
+        f"integrator='{integrator}'/><worldbody>{element('world')}</worldbody>"
+        f"<actuator>{actuators}</actuator></mujoco>"
+    )
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "HalfCheetah-v5", "Walker2d-v5"])
+def test_a_simulation_can_be_built_from_the_description_alone(env_id):
+    """It falls onto the floor, pushes with its motors, and agrees with the environment."""
+    mujoco = pytest.importorskip("mujoco")
+    env = made(env_id)
+    env.reset(seed=0)
+    base = env.unwrapped
+    lines = describe_physics(base)
+    assert sum(map(len, lines)) < 4000
+    model = mujoco.MjModel.from_xml_string(rebuilt(lines))
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = base.data.qpos, base.data.qvel
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        action = rng.uniform(-0.5, 0.5, model.nu)
+        env.step(action.astype(np.float32))
+        data.ctrl[:] = action.astype(np.float32)
+        mujoco.mj_step(model, data, nstep=base.frame_skip)
+    assert base.data.ncon
+    assert data.qpos == pytest.approx(base.data.qpos, abs=5e-3)
+    assert data.qvel == pytest.approx(base.data.qvel, abs=0.2)
+
+
 def test_altered_physics_are_told_as_they_are():
     env = made("HalfCheetah-v5")
     model = env.unwrapped.model
@@ -74,7 +175,12 @@ def test_altered_physics_are_told_as_they_are():
     model.jnt_range[3] = (-0.1, 0.2)
     model.opt.gravity[2] = -3.7
     text = "\n".join(describe_physics(env.unwrapped))
-    for told in ("bthigh 77 N m", "torso 12.5 kg", "bthigh -0.1 to 0.2 rad", "gravity -3.7 m/s²"):
+    for told in (
+        "bthigh 77 N m",
+        "torso at (0, 0, 0.7) 12.5 kg",
+        "axis (0, 1, 0) -0.1 to 0.2 rad",
+        "gravity -3.7 m/s²",
+    ):
         assert told in text
 
 
@@ -123,7 +229,7 @@ def test_what_an_action_pushes_is_said_where_it_is_known(joint, actuators, said)
         f"<actuator>{actuators}</actuator>"
     )
     text = "\n".join(describe_physics(env))
-    assert "b 4.19 kg" in text
+    assert "b 4.1888 kg" in text
     if said is None:
         assert "pushes" not in text
     else:
@@ -138,9 +244,9 @@ def test_names_of_a_model_stay_in_their_line():
     )
     lines = describe_physics(env)
     assert not any("\n" in line or "\r" in line for line in lines)
-    assert "q r no stops (damping 1); joint 1 no stops (damping 2)." in lines[1]
+    assert "q r slide of a b axis (0, 0, 1) damping 1; joint 1 hinge of body 2 " in lines[1]
     assert lines[2] == "A positive angle of every hinge turns +x towards +y."
-    assert "a b 4.19 kg" in lines[3]
+    assert "a b at (0, 0, 0.05) 4.1888 kg" in lines[3]
     assert touching(env) == {"a b"}
 
 

@@ -19,6 +19,7 @@ from llmopt.policies.episode import episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import (
     NORMALIZE,
+    Kept,
     Normal,
     Surroundings,
     WrapperError,
@@ -73,8 +74,8 @@ class EnvMaker:
                 "environment"
             )
 
-    def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Make the environment."""
+    def __call__(self, render_mode: str | None = None, *, keep: bool = False) -> gym.Env[Any, Any]:
+        """Make the environment; with `keep` one in a `Kept`, beneath the wrappers, if any."""
         made = self._bare(render_mode)
         try:
             if self._wrappers is None:
@@ -82,6 +83,7 @@ class EnvMaker:
             if NORMALIZE in self._wrappers and self._normal is None:
                 wrappers = self._wrappers
                 self._normal = measure_normal(lambda: wrap(self._bare(None), wrappers))
+            made = Kept(made) if keep and self._wrappers else made
             return wrap(made, self._wrappers, self._normal)
         except BaseException:
             made.close()
@@ -94,13 +96,14 @@ class EnvMaker:
             return {}
         return {"wrappers": list(self._wrappers), "normal": self._normal}
 
-    def surroundings(self) -> Surroundings | None:
+    def surroundings(self, *, specified: bool = True) -> Surroundings | None:
         """Return what stands between the environment itself and a policy; ``None`` for nothing.
 
-        The environment itself is what ``gymnasium.make(title)`` gives, or the user's own function.
+        The environment itself is what ``gymnasium.make(title)`` gives, or the user's own function;
+        if not `specified`, the wrappers of an `EnvSpec` belong to it.
         """
         with closing(self()) as env:
-            spec = self._source if isinstance(self._source, EnvSpec) else None
+            spec = self._source if specified and isinstance(self._source, EnvSpec) else None
             texts = [text_of(wrapper) for wrapper in (spec.additional_wrappers if spec else ())]
             texts += self._wrappers or ()
             for _ in texts:

@@ -40,7 +40,10 @@ class Step(NamedTuple):
 
 
 Watcher = Callable[[Step], None]
-"""Called at every step. It must copy what it keeps: environments reuse their arrays."""
+"""Called at every step. It must copy what it keeps: environments reuse their arrays.
+
+If it has a method ``begin(observation, env)``, that is called at the start of each episode.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ def episode(
         info = _facts(given)
     except Exception as fault:
         error = fault
+    begin = getattr(watch, "begin", None)
+    if begin is not None and error is None:
+        begin(observation, env)
     while error is None and not failure and end == LIMIT and length < cap:
         try:
             acting = True

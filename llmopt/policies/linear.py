@@ -203,12 +203,15 @@ class BoundPolicy:
         env = self.around.env
         return done_through(env, self._act(seen_through(env, observation)))
 
-    def _act(self, observation: Any) -> Any:
-        seen, acts = self.policy.observation_space, self.policy.action_space
+    def scores(self, observation: Any) -> np.ndarray:
+        """Return the ``(n_outputs,)`` numbers from which an action is made, before any clipping."""
+        seen = self.policy.observation_space
         if isinstance(seen, spaces.Discrete):
-            outputs = self.weights[int(observation) - int(seen.start)] + self.bias
-        else:
-            outputs = np.ravel(observation) @ self.weights + self.bias
+            return np.asarray(self.weights[int(observation) - int(seen.start)] + self.bias)
+        return np.asarray(np.ravel(observation) @ self.weights + self.bias)
+
+    def _act(self, observation: Any) -> Any:
+        outputs, acts = self.scores(observation), self.policy.action_space
         if isinstance(acts, spaces.Discrete):
             return int(outputs.argmax()) + int(acts.start)
         return _to_box(outputs.reshape(acts.shape or ()), acts, self.policy.clip)

@@ -39,6 +39,25 @@ class WrapperError(LLMOptError, ValueError):
     """A wrapper is not written as one, or does not fit its environment."""
 
 
+class Kept(gym.Wrapper[Any, Any, Any, Any]):
+    """Remembers what an environment showed and received last, beneath the wrappers around it."""
+
+    observation: Any = None
+    action: Any = None
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        self.observation, info = self.env.reset(**options)
+        return self.observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        self.action = action
+        found = self.env.step(action)
+        self.observation = found[0]
+        return found
+
+
 def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env:
     """Put wrappers around an environment, the first the innermost.
 

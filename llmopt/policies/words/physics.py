@@ -12,16 +12,19 @@ import numpy as np
 
 from llmopt.util.text import clean
 
-MAX_PHYSICS = 1400
+MAX_PHYSICS = 4000
 """Characters that the lines may take."""
 
-_SLIDE, _HINGE = 2, 3  # of mjtJoint
-_SPHERE, _CAPSULE, _CYLINDER = 2, 3, 5  # of mjtGeom
+_FREE, _BALL, _SLIDE, _HINGE = 0, 1, 2, 3  # of mjtJoint
+_PLANE, _SPHERE, _CAPSULE, _CYLINDER = 0, 2, 3, 5  # of mjtGeom
+_MOST_SEEN = 60  # observed numbers beyond which their places in the state are not said
+_JOINTS = "Joints, in the order of qpos and qvel, with axis and anchor in their body's frame: "
+_BODIES = "Bodies in their parent's frame, with centre of mass and inertia about it in their own: "
 _NONE = 0  # of mjtBias, mjtGain (fixed) and mjtTrn (joint)
 
 
 def describe_physics(env: Any) -> list[str]:
-    """Return joints, motors and bodies of a MuJoCo model, a line for each kind.
+    """Return what a simulation needs of a MuJoCo model: joints, motors, bodies, geoms, contacts.
 
     Nothing where an environment without its wrappers has no such model, or it cannot be read.
     """
@@ -29,7 +32,8 @@ def describe_physics(env: Any) -> list[str]:
         model = getattr(env, "model", None)
         if model is None or not hasattr(model, "jnt_range"):
             return []
-        return _lines(model, int(getattr(env, "frame_skip", 1)))
+        seen = observed_state(env)
+        return [*_lines(model, int(getattr(env, "frame_skip", 1))), *([seen] if seen else [])]
     except Exception:
         return []  # some other thing of the same name
 
@@ -50,36 +54,105 @@ def touching(env: Any) -> frozenset[str]:
         return frozenset()  # no MuJoCo
 
 
+def observed_state(env: Any) -> str:
+    """Say which entries of qpos and qvel are observed, in their order; nothing where none is.
+
+    `env` has no wrappers; its state is the same afterwards.
+    """
+    try:
+        model, data = env.model, env.data
+        before = data.qpos.copy(), data.qvel.copy()
+        rng = np.random.default_rng(0)
+        qpos = np.array(model.qpos0) + rng.uniform(-0.1, 0.1, model.nq)
+        qvel = rng.uniform(-0.1, 0.1, model.nv)
+        env.set_state(qpos, qvel)
+        seen = np.ravel(env._get_obs()).astype(float)
+        names = {float(v): ("qpos", i) for i, v in enumerate(data.qpos)}
+        names |= {float(v): ("qvel", i) for i, v in enumerate(data.qvel)}
+        found = [names.get(float(v)) for v in seen]
+        if len(found) > _MOST_SEEN or not any(found):
+            return ""
+        env.set_state(qpos, qvel * 1e6)
+        largest = np.abs(np.ravel(env._get_obs()))[
+            [f is not None and f[0] == "qvel" for f in found]
+        ]
+        limit = float(largest.max()) if len(largest) and np.ptp(largest) == 0 else 0.0
+        env.set_state(*before)
+    except Exception:
+        return ""  # an environment of another make
+    ranges: list[list[Any]] = []
+    for entry in found:
+        kind, place = entry or ("other numbers", -1)
+        last = ranges[-1] if ranges else None
+        if last and last[0] == kind and (entry is None or place == last[2]):
+            last[2] = place + 1
+        else:
+            ranges.append([kind, place, place + 1])
+    items = [kind if start < 0 else f"{kind}[{start}:{end}]" for kind, start, end in ranges]
+    clipped = f"; qvel clipped to ±{limit:g}" if limit else ""
+    return f"Observed, in this order: {', '.join(items)}{clipped}."
+
+
 def _lines(model: Any, skip: int) -> list[str]:
+    sections = [
+        ("", [_head(model, skip)]),
+        (_JOINTS, _joints(model)),
+        ("", _turns(model)),
+        ("An action of 1 pushes, in the order of the actions: ", _motors(model)),
+        (_BODIES, _bodies(model)),
+        ("Geoms in their body's frame: ", _geoms(model)),
+        ("", _contact(model)),
+    ]
+    lines: list[str] = []
+    for head, items in sections:
+        room = min(MAX_PHYSICS - sum(map(len, lines)), int(0.45 * MAX_PHYSICS))
+        lines += _fitted(head, items, room) if head else [i for i in items if len(i) <= room]
+    return lines
+
+
+def _head(model: Any, skip: int) -> str:
+    import mujoco
+
     x, y, z = (float(g) for g in model.opt.gravity)
     pull = f"gravity {z:.4g} m/s²" if abs(x) + abs(y) < 0.01 else f"gravity ({x:g}, {y:g}, {z:g})"
     density, viscosity = float(model.opt.density), float(model.opt.viscosity)
     if density or viscosity:
         pull += f", a medium of density {density:.4g} and viscosity {viscosity:.3g}"
     step = f"{skip} × {float(model.opt.timestep):.4g} s a step"
-    head = f"Physics, from the MuJoCo model: {step}, {pull}."
-    moved = {int(model.actuator_trnid[i][0]) for i in range(model.nu) if _is_motor(model, i)}
-    joints, more = [], []
+    integrator = mujoco.mjtIntegrator(model.opt.integrator).name.removeprefix("mjINT_")
+    cone = mujoco.mjtCone(model.opt.cone).name.removeprefix("mjCONE_").lower()
+    return (
+        f"Physics, from the MuJoCo model: {step}, integrator {integrator}, {cone} friction cone, "
+        f"{pull}."
+    )
+
+
+def _joints(model: Any) -> list[str]:
+    items = []
+    kinds = {_FREE: "free", _BALL: "ball", _SLIDE: "slide", _HINGE: "hinge"}
     for i in range(model.njnt):
         kind, dof = int(model.jnt_type[i]), int(model.jnt_dofadr[i])
-        if kind not in (_SLIDE, _HINGE):
-            continue
-        damping, spring = float(model.dof_damping[dof]), float(model.jnt_stiffness[i])
-        limited = bool(model.jnt_limited[i])
-        if not (limited or damping or spring or i in moved):
-            continue
-        low, high = (float(v) for v in model.jnt_range[i])
-        unit = "m" if kind == _SLIDE else "rad"
-        joints.append(
-            _name(model.joint(i), "joint", i)
-            + (f" {low:.3g} to {high:.3g} {unit}" if limited else " no stops")
+        body = _name(model.body(int(model.jnt_bodyid[i])), "body", int(model.jnt_bodyid[i]))
+        item = f"{_name(model.joint(i), 'joint', i)} {kinds[kind]} of {body}"
+        if kind in (_SLIDE, _HINGE):
+            item += f" axis {_vector(model.jnt_axis[i])}"
+            item += f" at {_vector(model.jnt_pos[i])}" if model.jnt_pos[i].any() else ""
+            unit = "m" if kind == _SLIDE else "rad"
+            low, high = (float(v) for v in model.jnt_range[i])
+            item += f" {low:.4g} to {high:.4g} {unit}" if model.jnt_limited[i] else ""
+            rest = float(model.qpos0[int(model.jnt_qposadr[i])])
+            item += f" zero at {rest:.4g}" if rest else ""
+        extras = (
+            ("damping", model.dof_damping[dof]),
+            ("armature", model.dof_armature[dof]),
+            ("spring", model.jnt_stiffness[i]),
+            ("friction loss", model.dof_frictionloss[dof]),
         )
-        extras = (("damping", damping), ("spring", spring), ("armature", model.dof_armature[dof]))
-        more.append(" ".join(f"{name} {float(v):.3g}" for name, v in extras if v))
-    same = len(set(more)) == 1
-    items = [f"{j} ({m})" if m and not same else j for j, m in zip(joints, more, strict=True)]
-    if same and more[0]:
-        items.append(f"each {more[0]}")
+        items.append(item + "".join(f" {n} {float(v):.4g}" for n, v in extras if float(v)))
+    return items
+
+
+def _motors(model: Any) -> list[str]:
     motors = []
     # Where one is no motor, a list of the others would not be in the order of the actions.
     for i in range(model.nu if all(_is_motor(model, i) for i in range(model.nu)) else 0):
@@ -90,18 +163,94 @@ def _lines(model: Any, skip: int) -> list[str]:
         force *= float(model.actuator_gear[i][0])
         unit = "N" if int(model.jnt_type[joint]) == _SLIDE else "N m"
         motors.append(f"{_name(model.joint(joint), 'joint', joint)} {force:.4g} {unit}")
+    return motors
+
+
+def _bodies(model: Any) -> list[str]:
     bodies = []
     for i in range(1, model.nbody):
-        mass = float(model.body_mass[i])
-        if mass > 0:
-            bodies.append(f"{_name(model.body(i), 'body', i)} {mass:.3g} kg{_shape(model, i)}")
-    return [
-        head,
-        *_fitted("Joints, with their stops: ", items),
-        *_turns(model),
-        *_fitted("An action of 1 pushes, in the order of the actions: ", motors),
-        *_fitted("Bodies (capsules: length without the caps × radius): ", bodies),
+        mass, parent = float(model.body_mass[i]), int(model.body_parentid[i])
+        if mass <= 0 and not model.body_dofnum[i]:
+            continue
+        at = f" on {_name(model.body(parent), 'body', parent)}" if parent else ""
+        at += f" at {_vector(model.body_pos[i])}" if model.body_pos[i].any() else ""
+        at += _turned(model.body_quat[i])
+        inertia = _matrix(model.body_iquat[i])
+        inertia = inertia @ np.diag(model.body_inertia[i]) @ inertia.T
+        off = [inertia[0, 1], inertia[0, 2], inertia[1, 2]]
+        text = f"{_name(model.body(i), 'body', i)}{at} {mass:.5g} kg"
+        text += (
+            f" at {_vector(model.body_ipos[i])}" if np.abs(model.body_ipos[i]).max() > 1e-9 else ""
+        )
+        text += f" inertia {_vector(np.diag(inertia))}"
+        if np.abs(off).max() > 1e-6 * np.abs(inertia).max():
+            text += f" xy, xz, yz {_vector(off)}"
+        bodies.append(text)
+    return bodies
+
+
+def _geoms(model: Any) -> list[str]:
+    import mujoco
+
+    items = []
+    for i in range(model.ngeom):
+        body, kind = int(model.geom_bodyid[i]), int(model.geom_type[i])
+        if not (model.geom_contype[i] or model.geom_conaffinity[i]):
+            continue  # it touches nothing, and the masses are said of the bodies
+        name = mujoco.mjtGeom(kind).name.removeprefix("mjGEOM_").lower()
+        size, at = model.geom_size[i], model.geom_pos[i]
+        text = f"{_name(model.body(body), 'body', body)} {name}"
+        if kind in (_CAPSULE, _CYLINDER):
+            half = float(size[1]) * _matrix(model.geom_quat[i])[:, 2]
+            text += (
+                f" radius {float(size[0]):.4g} from {_vector(at - half)} to {_vector(at + half)}"
+            )
+        elif kind == _SPHERE:
+            text += f" radius {float(size[0]):.4g} at {_vector(at)}"
+        elif kind == _PLANE:
+            text += f" through {_vector(at)}{_turned(model.geom_quat[i])}"
+        else:
+            text += f" half sizes {_vector(size)} at {_vector(at)}{_turned(model.geom_quat[i])}"
+        items.append(f"{text} friction {float(model.geom_friction[i][0]):.4g}")
+    return items
+
+
+def _contact(model: Any) -> list[str]:
+    """Say the parameters of contacts and of stops, and which geoms can touch."""
+    on = np.flatnonzero((model.geom_contype != 0) | (model.geom_conaffinity != 0))
+    if not len(on):
+        return []
+    parts = [
+        f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in on}))}"
+        for name, values in (
+            ("solref", model.geom_solref),
+            ("solimp", model.geom_solimp),
+            ("condim", model.geom_condim),
+            ("margin", model.geom_margin),
+        )
     ]
+    limited = np.flatnonzero(model.jnt_limited)
+    stops = [
+        f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in limited}))}"
+        for name, values in (("solref", model.jnt_solref), ("solimp", model.jnt_solimp))
+    ]
+    text = f"Contacts (of two geoms the larger friction and condim count): {', '.join(parts)}"
+    text += f". Stops of joints: {', '.join(stops)}" if len(limited) else ""
+    moving = [int(i) for i in on if model.body_weldid[model.geom_bodyid[i]]]
+    return [
+        f"{text}. Moving geoms {'also' if _collide(model, moving) else 'do not'} touch each other."
+    ]
+
+
+def _collide(model: Any, geoms: Sequence[int]) -> bool:
+    for a in geoms:
+        for b in geoms:
+            one, other = int(model.geom_bodyid[a]), int(model.geom_bodyid[b])
+            joined = one == other or other == int(model.body_parentid[one])
+            joined = joined or one == int(model.body_parentid[other])
+            if not joined and int(model.geom_contype[a]) & int(model.geom_conaffinity[b]):
+                return True
+    return False
 
 
 def _turns(model: Any) -> list[str]:
@@ -129,7 +278,7 @@ def _turns(model: Any) -> list[str]:
         if start == "z":
             text += f": what stands up leans to {there}{end}, what hangs down swings to {back}{end}"
         texts.append(f"{text}.")
-    return texts if sum(map(len, texts)) <= MAX_PHYSICS // 3 else []
+    return texts if sum(map(len, texts)) <= MAX_PHYSICS // 8 else []
 
 
 def _name(thing: Any, kind: str, number: int) -> str:
@@ -145,25 +294,35 @@ def _is_motor(model: Any, i: int) -> bool:
     return int(model.jnt_type[model.actuator_trnid[i][0]]) in (_SLIDE, _HINGE)
 
 
-def _shape(model: Any, body: int) -> str:
-    sizes = []
-    for i in range(model.ngeom):
-        if int(model.geom_bodyid[i]) != body:
-            continue
-        radius, half = (float(v) for v in model.geom_size[i][:2])
-        kind = int(model.geom_type[i])
-        if kind in (_CAPSULE, _CYLINDER):
-            sizes.append(f"{2 * half:.3g} × {radius:.3g} m")
-        elif kind == _SPHERE:
-            sizes.append(f"radius {radius:.3g} m")
-    return f" ({', '.join(sizes)})" if 0 < len(sizes) <= 2 else ""
+def _vector(values: Any) -> str:
+    return f"({_numbers(values, ', ')})"
 
 
-def _fitted(head: str, items: Sequence[str]) -> list[str]:
+def _numbers(values: Any, between: str = " ") -> str:
+    return between.join(f"{0.0 if abs(float(v)) < 1e-9 else float(v):.5g}" for v in values)
+
+
+def _matrix(quaternion: Any) -> np.ndarray:
+    """Return the rotation matrix of a unit quaternion."""
+    w, x, y, z = (float(v) for v in quaternion)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def _turned(quaternion: Any) -> str:
+    return "" if abs(abs(float(quaternion[0])) - 1) < 1e-9 else f" quaternion {_vector(quaternion)}"
+
+
+def _fitted(head: str, items: Sequence[str], room: int) -> list[str]:
     """Return one line of as many items as there is room for."""
-    line, room = "", MAX_PHYSICS // 3
+    line = ""
     for item in items:
-        if len(head) + len(line) + len(item) > room:
+        if len(head) + len(line) + len(item) + 2 > room:
             return [f"{head}{line}; …"] if line else []
         line += ("; " if line else "") + item
     return [f"{head}{line}."] if line else []

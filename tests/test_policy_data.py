@@ -1,0 +1,152 @@
+"""The steps of a policy's episodes as arrays, and the policy as Python text."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from llmopt.policies import EnvMaker, Evaluator, LinearPolicy
+from llmopt.policies.report.steps import StepData, Together, describe_data
+from llmopt.policies.source import policy_source
+
+SEEDS = (3, 5)
+
+
+def recorded(env, wrappers=(), steps=60, most=1 << 25, clip=True, scale=1.0):
+    """A policy on an environment: the data of its episodes, the policy, and the maker."""
+    make = EnvMaker(env, wrappers)
+    with make(keep=True) as made:
+        bias = not isinstance(made.observation_space, spaces.Discrete)
+        policy = LinearPolicy.for_env(made, bias, clip=clip)
+    row = np.random.default_rng(0).normal(0, scale, policy.n_parameters)
+    bound = policy.bind(row)
+    data = StepData(bound, most)
+    with Evaluator(lambda: make(keep=True), policy, steps) as evaluator:
+        outcome = evaluator.evaluate(row, SEEDS, watch=Together(data))
+    return data.data(), bound, make, outcome
+
+
+def test_every_step_is_kept_as_the_environment_gave_it():
+    data, bound, make, outcome = recorded("Hopper-v5")
+    for j, seed in enumerate(SEEDS):
+        env = make()
+        observation, _ = env.reset(seed=seed)
+        base = env.unwrapped
+        assert data["initial_qpos"][j].tolist() == base.data.qpos.tolist()
+        assert data["initial_qvel"][j].tolist() == base.data.qvel.tolist()
+        for k, action in enumerate(data["actions"][j]):
+            assert data["observations"][j][k].tolist() == observation.tolist()
+            assert action.tolist() == bound.act(observation).tolist()
+            assert np.clip(data["proposed"][j][k], -1, 1).astype(np.float32).tolist() == (
+                action.tolist()
+            )
+            observation, reward, ended, _, info = env.step(action)
+            assert data["rewards"][j][k] == reward
+            assert data["info"]["reward_ctrl"][j][k] == info["reward_ctrl"]
+        assert data["observations"][j][-1].tolist() == observation.tolist()
+        assert data["ended"][j] == ("terminated" if ended else "step limit")
+        assert sum(data["rewards"][j]) == outcome.returns[j]
+    assert data["observations"][0].dtype == np.float64
+    assert data["actions"][0].dtype == np.float32
+    assert "scaled" not in data
+
+
+def test_observations_are_kept_raw_and_scaled_under_a_wrapper():
+    data, _, make, _ = recorded("Swimmer-v5", "usual", steps=20)
+    with make() as env:
+        observation, _ = env.reset(seed=SEEDS[0])
+        raw = env.unwrapped._get_obs()
+    assert data["scaled"][0][0].tolist() == observation.tolist()
+    assert data["observations"][0][0].tolist() == raw.tolist()
+    assert data["observations"][0].shape == data["scaled"][0].shape == (21, 8)
+    assert (np.abs(data["actions"][0]) <= 1).all()
+    with make(keep=True) as env:
+        assert env.spec.id == "Swimmer-v5"
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1"])
+def test_states_of_other_environments_are_kept(env):
+    data, *_ = recorded(env, steps=9)
+    assert len(data["actions"]) == 2
+    assert len(data["observations"][0]) == len(data["actions"][0]) + 1
+    if env in ("CartPole-v1", "Pendulum-v1", "MountainCar-v0"):
+        assert data["initial_state"][0].dtype.kind == "f"
+    assert data["observations"][0].dtype == (np.float32 if env != "FrozenLake-v1" else np.int64)
+
+
+def test_memory_is_bounded_and_said():
+    data, *_ = recorded("Pendulum-v1", most=1500)
+    assert len(data["observations"][0]) == 0
+    assert len(data["rewards"][1]) == 60
+    assert data["note"].startswith("steps of 0 of 2 episodes")
+    half, *_ = recorded("Pendulum-v1", most=3000)
+    assert len(half["observations"][0]) == 61
+    assert len(half["observations"][1]) == 0
+    assert half["note"].startswith("steps of 1 of 2 episodes")
+    assert half["ended"] == ["step limit"] * 2
+
+
+class Odd(gym.Env):
+    """Reuses its arrays, and has numbers in `info` that come and go, under odd names."""
+
+    observation_space = spaces.Box(-9, 9, (2,), dtype=np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.seen = np.zeros(2, np.float32)
+        self.k = 0
+        return self.seen, {}
+
+    def step(self, action):
+        self.k += 1
+        self.seen[:] = self.k
+        info = {"a/b": 1.5, "7": self.k, "text": "x", "flag": True, 3: 4.0}
+        return self.seen, 1.0, self.k == 4, False, info if self.k > 1 else {}
+
+
+def test_odd_infos_and_reused_arrays_are_kept():
+    data, *_ = recorded(Odd)
+    assert data["observations"][0][:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert list(data["info"]) == ["a_b", "n7", "flag"]
+    assert np.isnan(data["info"]["a_b"][0][0])
+    assert data["info"]["n7"][0][1:].tolist() == [2, 3, 4]
+    assert data["ended"] == ["terminated"] * 2
+    assert data["proposed"][0].shape == (4, 2)
+
+
+CASES = [
+    ("Hopper-v5", ()),
+    ("Swimmer-v5", "usual"),  # normalized, actions clipped
+    ("Pendulum-v1", "usual"),  # rescaled observations and actions
+    ("MountainCarContinuous-v0", ()),
+    ("CartPole-v1", "usual"),
+    ("FrozenLake-v1", ()),
+]
+
+
+@pytest.mark.parametrize(("env", "wrappers"), CASES)
+@pytest.mark.parametrize("clip", [True, False])
+def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, clip):
+    data, bound, make, _ = recorded(env, wrappers, clip=clip, scale=3.0)
+    around = make.surroundings(specified=False) if make.wrapped_in else None
+    text, values, words = policy_source(bound.policy, around)
+    names = dict(values)
+    exec(text, names)
+    assert words.startswith("policy(weights, observation): ")
+    table = bound.policy.chooses
+    row = bound.weights.argmax(axis=1) if table else bound.parameters
+    count = 0
+    for seen, actions in zip(data["observations"], data["actions"], strict=True):
+        for observation, action in zip(seen, actions, strict=False):
+            found = names["policy"](row, observation if not table else observation[0])
+            assert np.ravel(found).tolist() == action.tolist()
+            assert table or np.asarray(found).dtype == action.dtype
+            count += 1
+    assert count > 3
+
+
+def test_a_wrapper_that_cannot_travel_is_said():
+    assert any("scaled" in line for line in describe_data(True))
+    assert not any("scaled" in line for line in describe_data(False))
