@@ -54,13 +54,6 @@ def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
     assert line["completion_tokens"] > 20
 
 
-def test_numbers_finish_what_the_model_has_ended(monkeypatch, tmp_path):
-    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"], 10)
-    assert (line["requests"], len(texts)) == (2, 2)
-    assert "expects no further gain" in line["stopped"]
-    assert line["sources"][4:] == ["finish"] * 6
-
-
 def test_the_arm_of_before_asks_for_one_point_and_offers_no_end(monkeypatch, tmp_path):
     answers = [f"Start from: new\nProposal:\n{', '.join([str(k / 7)] * 6)}" for k in range(7)]
     line, texts = run(monkeypatch, tmp_path, "ripples", "before", answers)

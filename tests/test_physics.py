@@ -156,13 +156,14 @@ def test_a_simulation_can_be_built_from_the_description_alone(env_id):
     model = mujoco.MjModel.from_xml_string(rebuilt(lines))
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = base.data.qpos, base.data.qvel
-    rng = np.random.default_rng(1)
+    rng, touched = np.random.default_rng(1), False
     for _ in range(40):
         action = rng.uniform(-0.5, 0.5, model.nu)
         env.step(action.astype(np.float32))
+        touched |= base.data.ncon > 0
         data.ctrl[:] = action.astype(np.float32)
         mujoco.mj_step(model, data, nstep=base.frame_skip)
-    assert base.data.ncon
+    assert touched
     assert data.qpos == pytest.approx(base.data.qpos, abs=5e-3)
     assert data.qvel == pytest.approx(base.data.qvel, abs=0.2)
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.policies import EnvMaker, Evaluator, LinearPolicy
+from llmopt import ScriptedClient
+from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
 from llmopt.policies.report.steps import StepData, Together, describe_data
 from llmopt.policies.source import policy_source
 
@@ -150,3 +151,37 @@ def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, cli
 def test_a_wrapper_that_cannot_travel_is_said():
     assert any("scaled" in line for line in describe_data(True))
     assert not any("scaled" in line for line in describe_data(False))
+
+
+CHECK = """```python
+rows = data[2]["observations"][1]
+same = all(np.array_equal(policy(X[1], o), a) for o, a in zip(rows, data[2]["actions"][1]))
+print("equal:", same, rows.shape, sum(data[2]["rewards"][1]), data[2]["ended"][1])
+print(data[2]["initial_qpos"][1], data[2]["info"]["reward_ctrl"][1].sum())
+```"""
+
+
+@pytest.mark.parametrize("wrappers", [(), "usual"])
+def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
+    proposal = "Hypothesis: h\nStart from: new\nProposal: " + ", ".join(["0.1"] * 18)
+    client = ScriptedClient([CHECK, proposal])
+    storage = tmp_path / "s.jsonl"
+    options = {"starts": 2, "max_steps": 15, "warmup": 2, "storage": storage, "points": 1}
+    with PolicySearch("Swimmer-v5", client, "words", wrappers=wrappers, **options) as search:
+        search.run(3)
+        second = search.optimizer.trials[1]
+        assert second.data["observations"][0].shape == (16, 8)
+        assert "policy(weights, observation): " in client.requests[0].text
+        seen = client.requests[1].text
+        assert "equal: True (16, 8) " in seen
+        assert f"{second.samples[1]:.6g}"[:6] in seen
+    with PolicySearch("Swimmer-v5", ScriptedClient([]), "words", wrappers=wrappers,
+                      **options) as resumed:  # fmt: skip
+        again = resumed.optimizer.trials[1].data["observations"][0]
+        assert again.tolist() == second.data["observations"][0].tolist()
+
+
+def test_models_that_see_numbers_only_record_no_steps():
+    with PolicySearch("CartPole-v1", "network", starts=1, max_steps=9) as search:
+        search.run(2)
+        assert not search.optimizer.trials[0].data

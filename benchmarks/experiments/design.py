@@ -128,7 +128,7 @@ def search_function(cell: Cell, client: Client) -> Line:
     function, watch = Function(cell.task, cell.seed), Watch()
     options = dict(_SET.get(cell.method, {}))
     if cell.method == "before":
-        options |= {"finish": None, "finalists": None, "may_stop": False}
+        options |= {"finalists": None, "may_stop": False}
     result = llmopt.minimize(
         function,
         function.space,

@@ -16,6 +16,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,6 +32,7 @@ from llmopt.errors import (
     FailureWatch,
     NoTrialsError,
     SearchStopped,
+    SpaceError,
     StorageError,
 )
 from llmopt.history import Trial
@@ -51,7 +53,9 @@ from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
 from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.report.steps import StepData, Together, describe_data
 from llmopt.policies.saved import save_policy
+from llmopt.policies.source import policy_source
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import prompt_for
@@ -134,6 +138,7 @@ class PolicySearch(Closing):
     """
 
     _total_given = False
+    _steps: StepData | None = None  # of the latest evaluation
     _shortens_warmup = False  # to half of the evaluations
 
     def __init__(
@@ -219,10 +224,10 @@ class PolicySearch(Closing):
             options["may_stop"] = True
         self.stopped = ""
         self._wanted = 0
+        client = get_client(one_model(client, options.pop("model", None)))
+        facts = model_facts(client)
+        reads_words = getattr(prompt_for(prompt, facts), "changes", False)
         if warmup == "auto":
-            client = get_client(one_model(client, options.pop("model", None)))
-            facts = model_facts(client)
-            reads_words = getattr(prompt_for(prompt, facts), "changes", False)
             self._shortens_warmup = facts.columns and not reads_words
             usual = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
             usual = _RANDOM_FIRST if self._shortens_warmup else usual
@@ -247,7 +252,23 @@ class PolicySearch(Closing):
             storage=storage,
             **options,
         )
-        self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
+        self._keeps_steps = bool(reads_words)
+        self._evaluator = Evaluator(
+            partial(self._make, keep=self._keeps_steps), self.policy, self._step_cap
+        )
+        if self._keeps_steps:
+            self._equip()
+
+    def _equip(self) -> None:
+        """Give the model's Python the policy itself, and say what the data of a point hold."""
+        wrapped = bool(self._make.wrapped_in)
+        try:
+            around = self._make.surroundings(specified=False) if wrapped else None
+            text, values, words = policy_source(self.policy, around)
+        except SpaceError:  # a wrapper that remembers, say
+            text, values, words = policy_source(self.policy)
+            words += '; an observation is a row of "scaled"'
+        self.optimizer.equip(text, values, (words, *describe_data(wrapped)))
 
     def _usual_sizes(self) -> np.ndarray | None:
         if self._scaled or isinstance(self.policy.observation_space, spaces.Discrete):
@@ -342,19 +363,24 @@ class PolicySearch(Closing):
             detail=self._detail,
             contacts=True,
         )
+        flat = self._parameters.flat(params)
+        self._steps = StepData(self.policy.bind(flat)) if self._keeps_steps else None
+        wanted = (self._feedback and statistics, self._steps)
+        watchers = [watcher for watcher in wanted if watcher]
         outcome = self._evaluator.evaluate(
-            self._parameters.flat(params),
-            seeds or self.starts,
-            watch=statistics if self._feedback else None,
+            flat, seeds or self.starts, watch=Together(*watchers) if watchers else None
         )
         return outcome, statistics.text(outcome)
 
     def _tell(self, params: Any) -> Trial[dict[str, Any]]:
         optimizer, (outcome, text) = self.optimizer, self.measure(params)
+        steps, self._steps = self._steps, None
+        data = (steps and steps.data()) or None
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return optimizer.tell_failure(params, reason)
-        return optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
+        samples = outcome.returns
+        return optimizer.tell(params, outcome.mean, feedback=text, samples=samples, data=data)
 
     def _spent(self) -> int:
         return sum(t.kind != "imported" for t in self.optimizer.trials)

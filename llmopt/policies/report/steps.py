@@ -83,6 +83,8 @@ class StepData:
 
     def data(self) -> dict[str, Any]:
         """Return the entries for ``tell(data=)``: lists with an array for each initial state."""
+        if not self._tracks:
+            return {}
         full = [t for t in self._tracks if len(t.observations) == len(t.rewards) + 1]
         none = np.zeros((0,))
 
@@ -155,8 +157,10 @@ def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
 
 
 def _entry(name: str) -> str:
-    text = clean(" ".join(name.split())).replace("/", "_")[:_NAME]
-    return f"n{text}" if text.isdigit() or not text else text
+    """Return a name of `info` as the name of an entry."""
+    text = clean(" ".join(name.split()))
+    text = "".join("_" if c in "/\\" or not c.isprintable() else c for c in text)[:_NAME].strip()
+    return f"n{text}" if text.isdecimal() or text in ("", ".", "..") else text
 
 
 class Together:
