@@ -29,6 +29,8 @@ from typing import (
     overload,
 )
 
+import numpy as np
+
 from llmopt.client.base import Client
 from llmopt.compute.data import Evaluation
 from llmopt.errors import (
@@ -47,7 +49,7 @@ from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.progress import Progress, text_of_search
 from llmopt.search.views import search_html
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import check_names, number, one_of, whole_number
+from llmopt.util.arguments import check_names, finite, number, one_of, whole_number
 from llmopt.util.text import short
 
 _REPEATS = 2  # times that a finalist is measured again
@@ -378,6 +380,14 @@ def _check_function(f: Any) -> None:
         ) from None
 
 
+def _numbers_in(value: Any) -> int:
+    """Return how many numbers a tuple, a list or an array with one axis has; 0 for others."""
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(items, (tuple, list)):
+        return 0
+    return len(items) if all(finite(item) is not None for item in items) else 0
+
+
 def _check_catch(catch: Any) -> None:
     classes = catch if isinstance(catch, tuple) else (catch,)
     if not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
@@ -537,10 +547,14 @@ class _Run:
         remedy = "None and NaN stand for a failed evaluation"
         if count > 1:
             expected = f"expected {count} numbers, one for each objective, or (numbers, words)"
-        elif isinstance(rewards, Mapping):
-            remedy = "return one of its values" if rewards else remedy
-        elif isinstance(rewards, (tuple, list)) and len(rewards) > 1:
-            given = ", ".join(['"minimize"'] * len(rewards))
+        elif isinstance(rewards, Mapping) and rewards:
+            remedy = "return one of its values"
+        elif isinstance(rewards, str):
+            remedy = "convert a text by float()"
+        elif (several := _numbers_in(rewards)) == 1:
+            remedy = "return its only number, by item() or [0]"
+        elif several:
+            given = ", ".join(['"minimize"'] * several)
             remedy = (
                 "several objectives are searched by llmopt.optimize(f, space, n_trials, "
                 f"directions=[{given}])"

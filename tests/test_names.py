@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 
 import llmopt
@@ -36,7 +37,7 @@ def search(f=f, space=SPACE, n_trials=8, client=None, call=minimize, **options):
         ("walltime_limit", "here seconds are limited by 'timeout'"),
         ("x0", "here points to begin with are 'start'"),
         ("callback", "here a list of callbacks is 'callbacks'"),
-        ("show_progress_bar", "'progress'"),
+        ("show_progress_bar", "here progress is shown by 'progress'"),
         ("study_name", "'storage'"),
         ("temprature", "'temperature' belongs to the prompt"),
         ("temperature", "'temperature' belongs to the prompt"),
@@ -65,7 +66,7 @@ def test_a_loop_of_ones_own_has_no_workers():
 
 @pytest.mark.defect(64)
 def test_none_is_no_description():
-    assert search(description=None, n_trials=2, warmup=2).trials
+    assert search(description=None, callbacks=None, n_trials=2, warmup=2).trials
     pytest.importorskip("gymnasium")
     from llmopt.policies import PolicySearch
 
@@ -90,8 +91,12 @@ def test_none_is_no_description_of_a_sampler():
         (lambda: search(f=None), TypeError, ("f=None", "function")),
         (lambda: search(lambda p: {"loss": 1.0}), RewardError, ("loss", "one of its values")),
         (lambda: search(lambda p: (1.0, 2.0)), RewardError, ("llmopt.optimize(", "directions=")),
-        (lambda: search(lambda p: [1.0]), RewardError, ("[1.0]", "a real number")),
-        (lambda: search(lambda p: "good"), RewardError, ("'good'", "a real number")),
+        (lambda: search(lambda p: [1.0]), RewardError, ("[1.0]", "[0]")),
+        (lambda: search(lambda p: "1.5"), RewardError, ("'1.5'", "float()")),
+        (lambda: search(lambda p: (1.0, {"a": 1})), RewardError, ("(number, words); None",)),
+        (lambda: search(lambda p: np.ones(2)), RewardError, ("llmopt.optimize(",)),
+        (lambda: search(lambda p: np.ones(1)), RewardError, ("item()",)),
+        (lambda: search(storage=3), TypeError, ("storage=3", "path of a file")),
         (lambda: search(lambda p: 1j), RewardError, ("1j", "a real number")),
         (lambda: search(lambda p: None), RewardError, ("return missing",)),
         (lambda: search(n_trials=-3), ValueError, ("n_trials=-3", "at least 1")),

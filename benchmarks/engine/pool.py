@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError
 from llmopt.search.eventlog import EventLog
+from llmopt.search.progress import Progress
 
 
 def run_pool(
@@ -45,16 +44,14 @@ def run_pool(
             f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done, {len(missing)} to "
             f"run, to {log.path}"
         )
-        started = time.perf_counter()
-        results = _results(missing, partial(_attempt, run), jobs)
-        for number, (cell, line, reason) in enumerate(results, start=1):
-            if line is None:
-                failures.append((cell, reason))
-            else:
-                log.append(line)
-            left = (time.perf_counter() - started) / number * (len(missing) - number)
-            shown = reason if line is None else summary(line)
-            _say(f"{number}/{len(missing)} {cell}: {shown}; {math.ceil(left / 60)} min left")
+        with Progress(len(wanted), len(wanted) - len(missing), True, unit="cells") as progress:
+            for cell, line, reason in _results(missing, partial(_attempt, run), jobs):
+                if line is None:
+                    failures.append((cell, reason))
+                else:
+                    log.append(line)
+                progress.tell(f"{cell}: {reason if line is None else summary(line)}")
+                progress.step()
     finally:
         log.close()
     for cell, reason in failures:

@@ -127,7 +127,7 @@ class _Interrupts:
             signal.default_int_handler(number, frame)
         self.came = True
         with contextlib.suppress(RuntimeError, OSError):  # it may come while stderr is written to
-            said = "stopping once the running evaluations end; press Ctrl-C again to stop at once"
+            said = "stopping once what runs has ended; press Ctrl-C again to stop at once"
             print(f"\nllmopt: {said}", file=sys.stderr, flush=True)
         self._wake()
 

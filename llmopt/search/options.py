@@ -99,7 +99,9 @@ class SearchOptions(AskOptions):
         if not isinstance(self.warmup, Iterable):
             object.__setattr__(self, "warmup", whole_or_auto("warmup", self.warmup, 0))
         object.__setattr__(self, "partner", checked_partners(self.partner))
-        check_callbacks(self.callbacks)
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
+        if not isinstance(self.storage, (str, os.PathLike, type(None))):
+            raise TypeError(f"storage={short(self.storage)}: expected the path of a file")
         object.__setattr__(self, "task", _as_json("task", self.task))
 
     @property

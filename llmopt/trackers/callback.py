@@ -98,6 +98,8 @@ class Bell:
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Return callbacks as a tuple."""
+    if callbacks is None:
+        return ()
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks={short(callbacks)}: expected a list of callbacks")
     for callback in callbacks:

@@ -40,15 +40,15 @@ _SAME = (
     ("evaluations at once are counted by", "n_jobs n_workers num_workers workers n_threads"),
     ("seconds are limited by", "timeout walltime_limit max_time time_limit time_budget_s"),
     ("points to begin with are", "start x0 initial_guess points_to_evaluate"),
-    ("how far a search is, shows", "progress show_progress_bar verbose"),
+    ("progress is shown by", "progress show_progress_bar verbose"),
     ("a list of callbacks is", "callbacks callback"),
     ("an interrupted search is kept in", "storage study_name load_if_exists checkpoint"),
 )
 
 _IN_CLIENT = "belongs to the model: give get_client({!r}, {}=...) as the client"
 _IN_LOOP = (
-    "belongs to llmopt.minimize(), maximize() and optimize(). In your own loop, ask(8) returns "
-    "eight points to evaluate at once"
+    "belongs to llmopt.minimize(), maximize() and optimize(), and to study.optimize(). In your own "
+    "loop ask(8) returns eight points to evaluate at once"
 )
 # Names that no entry point of a search has, and where they belong.
 _ELSEWHERE = {
@@ -57,6 +57,7 @@ _ELSEWHERE = {
         name: _IN_CLIENT.format("openai:NAME", name)
         for name in ("api_key", "base_url", "effort", "retries")
     },
+    "direction": "belongs to the study, or to LLMOptimizer; else call minimize() or maximize()",
     "temperature": "belongs to the prompt: prompt=get_prompt('words', temperature=0.7)",
     "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
     "get_client('openai:NAME', timeout=60)",
