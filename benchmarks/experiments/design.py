@@ -10,7 +10,10 @@ function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered 
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
-- ``prompt-seven``: nothing is set but the seed, version 7 of the prompt, and one point an answer
+- ``prompt-eight``: nothing is set but the seed; version 8 of the prompt lets the model compute in
+  Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants within the
+  limits of the library;
+- ``prompt-seven``: nothing was set but the seed, version 7 of the prompt, and one point an answer
   where evaluations are fewer than parameters; ``prompt-six``: version 6, and always up to four
   points; ``prompt-five``: version 5, which showed in full only some points of the latest answer;
   ``default``: version 4, which kept no line of what was seen of older points;
@@ -61,7 +64,9 @@ from llmopt.trackers import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
+_COUNTED = ("requests", "fallbacks", "rejected", "blocks", "compute_seconds")
 LABELS = {
+    "prompt-eight": "prompt 8, compute",
     "prompt-seven": "prompt 7",
     "prompt-six": "prompt 6",
     "prompt-five": "prompt 5",
@@ -77,6 +82,8 @@ POLICIES: dict[str, words.WordsTask] = {
     **{name: words.TASKS[name] for name in BEFORE},
     "fermenter": words.WordsTask(lambda: TimeLimit(Fermenter(), 150)),
     "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500)),
+    "walker": words.TASKS["walker"],
+    "cheetah": words.TASKS["cheetah"],
 }
 TASKS = (*POLICIES, *SHAPES)
 _SET: dict[str, dict[str, Any]] = {
@@ -102,7 +109,8 @@ class Watch(Callback):
             "curve": [value(trial) for trial, _ in self.trials],
             "asked": [requests for _, requests in self.trials],
             "sources": [t.source if t.kind == "search" else t.kind for t, _ in self.trials],
-            **{name: getattr(usage, name) for name in ("requests", "fallbacks", "rejected")},
+            "first": [t.params for t, _ in self.trials if t.source == "llm"][:2],
+            **{name: getattr(usage, name) for name in _COUNTED},
             "stopped": stopped,
         }
 
