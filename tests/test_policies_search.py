@@ -257,8 +257,8 @@ def test_it_is_said_which_range_is_searched(capsys):
         "MountainCarContinuous-v0: 3 weights of numbers in the environment's own units, in ranges "
         "from [-10, 10] to ["
     )
-    out = capsys.readouterr().out
-    assert out.startswith(said)
+    out = capsys.readouterr().err
+    assert out.startswith(f"llmopt: {said}")
     assert "(10 × size of the action / size of the observed number)" in out
     assert said in repr(search)
 
@@ -405,24 +405,31 @@ def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog)
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_ctrl_c_says_what_is_kept(stored, tmp_path, capsys):
-    def stop(trial):
-        raise KeyboardInterrupt
-
     options = {"storage": tmp_path / "s.jsonl"} if stored else {}
     search, _ = searching("CartPole-v1", {}, **options)
-    with pytest.raises(KeyboardInterrupt):
-        search.run(3, progress=stop)
+    search.measure = raise_interrupt
+    assert search.run(3) is None
+    assert search.stopped == "interrupted by Ctrl-C"
     said = f"everything so far is kept in {tmp_path / 's.jsonl'}: run the script again to go on"
     assert (said in capsys.readouterr().err) is stored
+    del search.measure
+    assert search.run(1).reward > 0
+    assert search.stopped == ""
 
 
-def test_progress_sees_every_trial(capsys):
-    seen = []
+def raise_interrupt(params):
+    raise KeyboardInterrupt
+
+
+def test_progress_shows_every_trial(capsys, monkeypatch):
+    monkeypatch.setattr("llmopt.search.progress.LINE_SECONDS", 0.0)
     search, _ = searching("CartPole-v1", {}, {"right<-bias": 1})
-    search.run(2, progress=seen.append)
-    assert [t.number for t in seen] == [0, 1]
+    search.run(2)
+    assert capsys.readouterr().err == ""
     search.run(3, progress=True)
-    assert re.fullmatch(r"3: [89]\.\d+ \(llm\)\n", capsys.readouterr().out)
+    assert "llmopt: 3/3 policies, llm " in capsys.readouterr().err
+    with pytest.raises(ValueError, match="progress="):
+        search.run(4, progress=print)
 
 
 def test_before_a_search_there_is_no_best_policy(tmp_path):

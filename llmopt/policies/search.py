@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,9 +60,11 @@ from llmopt.policies.source import policy_source
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import prompt_for
+from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
+from llmopt.search.progress import Progress, text_of_search
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
@@ -286,7 +289,7 @@ class PolicySearch(Closing):
     # -- searching ------------------------------------------------------------------------
 
     def run(
-        self, evaluations: int, *, progress: Callable[[Trial], None] | bool = False
+        self, evaluations: int, *, progress: bool | None = None
     ) -> Trial[dict[str, Any]] | None:
         """Search until that many policies were evaluated in all, warm-up included.
 
@@ -294,11 +297,13 @@ class PolicySearch(Closing):
         was cut off.
 
         The search ends sooner if the model ends it, or if a cap on requests, tokens or cost is
-        reached: `stopped` says why, and `left` how much of the budget remains.
+        reached: `stopped` says why, and `left` how much of the budget remains. Ctrl-C ends it once
+        the running evaluation has been recorded; a second one raises.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
-            progress: Called with each trial; ``True`` prints a line for each.
+            progress: Whether to show how far the search is; ``None`` on a terminal and in a
+                notebook only; elsewhere ``True`` prints lines.
 
         Returns:
             The best trial, or ``None`` where every policy failed.
@@ -308,44 +313,53 @@ class PolicySearch(Closing):
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
         evaluations = self._wanted = whole_number("evaluations", evaluations, 0)
-        report = _print_trial if progress is True else progress or None
-        if progress is True and not self.optimizer.trials:
-            print(self.ranges, flush=True)
+        one_of("progress", progress, (True, False, None))
         optimizer, batch = self.optimizer, self.optimizer.batch_size
+        if self.stopped == INTERRUPTED:
+            self.stopped = ""
         if not (self._total_given or self.stopped):
             self._total = None
         if self._shortens_warmup and not any(t.source == "llm" for t in optimizer.trials):
             optimizer._n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
         own = (t for t in optimizer.trials if t.kind != "imported")
         failures = FailureWatch(self._make.title, any(t.state == "complete" for t in own))
+
+        def ask(free: int, running: int) -> Sequence[Any]:
+            spent = self._spent()
+            if spent >= evaluations:
+                return []
+            if self._total is None or spent >= self._total:
+                self._total = evaluations
+            # As the prompt counts them: with `noisy` a point that was measured twice is one.
+            optimizer.total = self._total - spent + len(optimizer.history.trials)
+            optimizer.batch_size = min(batch, evaluations - spent)
+            try:
+                return optimizer.pending[:1] or [optimizer.ask()]
+            except (BudgetExceededError, SearchStopped) as end:
+                self.stopped = str(end)
+                point = end.point if isinstance(end, SearchStopped) else None
+                self._chosen = (len(optimizer.trials), self._recommended(point))
+                return []
+
+        def tell(params: Any, outcome: Any, error: Exception | None) -> None:
+            if error is not None:
+                raise error
+            trial = self._tell(params, *outcome)
+            shown.step(text_of_search(trial, optimizer.history.best, optimizer.usage))
+            failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
+
         try:
             optimizer._check_ready()  # a stored search may begin with a point handed out before
-            while (left := evaluations - self._spent()) > 0:
-                spent = evaluations - left
-                if self._total is None or spent >= self._total:
-                    self._total = evaluations
-                # As the prompt counts them: with `noisy` a point that was measured twice is one.
-                optimizer.total = self._total - spent + len(optimizer.history.trials)
-                optimizer.batch_size = min(batch, left)
-                waiting = optimizer.pending_proposals
-                try:
-                    params = (
-                        optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
-                    )
-                except (BudgetExceededError, SearchStopped) as end:
-                    self.stopped = str(end)
-                    point = end.point if isinstance(end, SearchStopped) else None
-                    self._chosen = (len(optimizer.trials), self._recommended(point))
-                    break
-                trial = self._tell(params)
-                if report is not None:
-                    report(trial)
-                failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
-        except KeyboardInterrupt:
-            say_what_is_kept(optimizer)
-            raise
+            with Progress(evaluations, self._spent(), progress, unit="policies") as shown:
+                if not optimizer.trials:
+                    shown.tell(self.ranges)
+                self.stopped = (
+                    drive(ask, lambda params: (self.measure, params), tell) or self.stopped
+                )
         finally:
             optimizer.batch_size = batch
+            if sys.exc_info()[0] is KeyboardInterrupt or self.stopped == INTERRUPTED:
+                say_what_is_kept(optimizer)
         return self.best if optimizer.history.best is not None else None
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
@@ -372,8 +386,8 @@ class PolicySearch(Closing):
         )
         return outcome, statistics.text(outcome)
 
-    def _tell(self, params: Any) -> Trial[dict[str, Any]]:
-        optimizer, (outcome, text) = self.optimizer, self.measure(params)
+    def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial[dict[str, Any]]:
+        optimizer = self.optimizer
         steps, self._steps = self._steps, None
         data = (steps and steps.data()) or None
         if outcome.mean is None:
@@ -530,8 +544,3 @@ def _box_of(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
     if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
         return {}
     return {"box": np.asarray(box, dtype=float).tolist()}
-
-
-def _print_trial(trial: Trial) -> None:
-    score = "failed" if trial.reward is None else f"{trial.reward:.6g}"
-    print(f"{trial.number + 1}: {score} ({trial.source})", flush=True)
