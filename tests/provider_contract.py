@@ -25,6 +25,7 @@ from llmopt import Float, LLMOptimizer, get_client
 from llmopt.client.base import Client, Message, Request, check_ready
 from llmopt.client.cache import CachedClient
 from llmopt.client.http import transport
+from llmopt.client.http.endpoint import Server
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.prices import Price
@@ -45,6 +46,12 @@ data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"
 
 """
 KEY = "sk-planted+KEY/0123456789abcdef"
+
+CREDENTIALS = (
+    "OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_CUSTOM_HEADERS",
+    "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS",
+    "GEMINI_API_KEY", "GOOGLE_API_KEY", "AWS_BEARER_TOKEN_BEDROCK", "AZURE_OPENAI_API_KEY",
+)  # fmt: skip
 
 ASK = Request(
     (
@@ -76,12 +83,18 @@ def no_proxies(monkeypatch):
 def server(monkeypatch, no_proxies):
     for name in (
         "OPENAI_API_KEY", "OPENAI_BASE_URL", "LLMOPT_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
-        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL",
+        "GOOGLE_VERTEX_BASE_URL",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     wire = WireServer()
     yield wire
     wire.close()
+
+
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the loopback server count as the provider's own host."""
+    monkeypatch.setattr(Server, "owns", lambda self, url: bool(self.variable))
 
 
 def need_key(monkeypatch: pytest.MonkeyPatch, kind: type[RemoteClient]) -> None:
@@ -93,7 +106,11 @@ def need_key(monkeypatch: pytest.MonkeyPatch, kind: type[RemoteClient]) -> None:
 class ProviderContract:
     """Subclass it, with the names below, in a provider's test module."""
 
-    variable: ClassVar[str]
+    variable: ClassVar[str] = "LLMOPT_API_KEY"
+    """The variable whose key goes to any address but the provider's own."""
+    own_variable: ClassVar[str]
+    """The variable whose key goes to the provider alone."""
+    own_address: ClassVar[str]
     length: ClassVar[dict[str, Any]]
     filtered: ClassVar[dict[str, Any]]
     several_samples: ClassVar[bool] = True
@@ -776,15 +793,57 @@ class ProviderContract:
     # Keys.
 
     def test_no_key(self, server, monkeypatch):
+        at_home(monkeypatch)
         client = self.client(server)
         server.play(Say(self.body("x")))
-        with pytest.raises(MissingKeyError, match=self.variable) as caught:
+        with pytest.raises(MissingKeyError, match=self.own_variable) as caught:
             client.complete(ASK)
         assert server.seen == []
         assert caught.value.requests == 0
         assert f"get_client({client.name!r}, api_key=...)" in str(caught.value)
         given = get_client(client.name, api_key=KEY)  # what the message says
         assert type(given) is type(client)
+
+    def test_an_address_of_one_s_own_may_need_no_key(self, server):
+        server.play(Say(self.body("x")))
+        assert self.client(server).complete(ASK).completions[0].text == "x"
+        assert self.sent_key(server.seen[0].headers) == "none"
+
+    @pytest.mark.defect(51)
+    def test_no_credential_of_the_environment_goes_to_a_named_address(self, server, monkeypatch):
+        for name in CREDENTIALS:
+            monkeypatch.setenv(name, f"X-Planted: {KEY}" if name.endswith("HEADERS") else KEY)
+        server.play(Say(self.body("x")))
+        client = self.client(server)
+        bare = f"{client.provider}:{client.model}"
+        get_client(f"{bare}?base_url={client.base_url}").complete(ASK)
+        if self.address_variable:
+            monkeypatch.setenv(self.address_variable, str(client.base_url))
+            get_client(bare).complete(ASK)
+        assert server.seen
+        for seen in server.seen:
+            assert KEY not in str(seen)
+        monkeypatch.setenv("LLMOPT_API_KEY", "own-key-0123")
+        client.complete(ASK)
+        assert self.sent_key(server.seen[-1].headers) == "own-key-0123"
+
+    @pytest.mark.defect(51)
+    def test_the_provider_s_key_goes_to_its_own_host_over_https(self, server, monkeypatch):
+        kind, model = type(self.client(server)), self.client(server).model
+        own, clear = self.own_address, self.own_address.replace("https:", "http:")
+        host = own.removeprefix("https://")
+        for address in (None, own, own.replace("https://", "HTTPS://"), own + ":443"):
+            assert self.own_variable in kind(model, base_url=address).key_variables
+        lookalikes = (
+            own + ".evil.example",
+            own.replace(".", "-", 1),
+            f"https://evil.example/{host}",
+        )
+        for address in (clear, *lookalikes):
+            assert kind(model, base_url=address).key_variables == ("LLMOPT_API_KEY",)
+            if self.address_variable:
+                monkeypatch.setenv(self.address_variable, address)
+                assert kind(model).key_variables == ("LLMOPT_API_KEY",)
 
     def test_key_from_the_environment(self, server, monkeypatch):
         client = self.client(server)
@@ -796,6 +855,7 @@ class ProviderContract:
         assert [self.sent_key(s.headers) for s in server.seen] == [KEY, "another-key-0123"]
 
     def test_pickling_drops_the_key_and_copying_keeps_it(self, server, connected, monkeypatch):
+        need_key(monkeypatch, type(connected))
         server.play(Say(self.body("x")))
         connected.complete(ASK)
         copy.deepcopy(connected).complete(ASK)

@@ -14,7 +14,8 @@ __all__ = ["no_proxies", "server"]
 
 
 class TestContract(ProviderContract):
-    variable = "ANTHROPIC_API_KEY"
+    own_variable = "ANTHROPIC_API_KEY"
+    own_address = "https://api.anthropic.com"
     address_variable = "ANTHROPIC_BASE_URL"
     length = anthropic_body("cut off", finish="max_tokens")
     # The provider has no filter of its own: what it withholds, it calls a refusal.

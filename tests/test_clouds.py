@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from provider_contract import ASK, KEY, no_proxies, server
+from provider_contract import ASK, CREDENTIALS, KEY, at_home, no_proxies, server
 from wire import Say, WireServer, anthropic_body, gemini_body, openai_body
 
+from llmopt import get_client
 from llmopt.client.providers.clouds import BedrockClaudeClient, VertexClient, bedrock
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, MissingKeyError
@@ -21,6 +22,7 @@ def bare(monkeypatch):
 
 
 def test_claude_on_bedrock(server, monkeypatch):
+    at_home(monkeypatch)
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
     client = bedrock("anthropic.claude-haiku-4-5", base_url=server.url)
@@ -52,6 +54,7 @@ def test_other_models_on_bedrock(monkeypatch):
 
 
 def test_azure(server, monkeypatch):
+    at_home(monkeypatch)
     client = OpenAIClient("my-deployment", server="azure")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
     with pytest.raises(MissingKeyError, match="AZURE_OPENAI_ENDPOINT"):
@@ -68,6 +71,7 @@ def test_azure(server, monkeypatch):
 
 
 def test_gemini_on_google_cloud(server, monkeypatch):
+    at_home(monkeypatch)
     client = VertexClient("gemini-3.8-flash", base_url=server.url)
     with pytest.raises(MissingKeyError, match="GOOGLE_API_KEY"):
         client.check_ready()
@@ -87,6 +91,57 @@ def test_a_gateway_on_this_machine_is_not_free():
     client.check_ready()  # it may need no key
 
 
+@pytest.mark.defect(51)
+@pytest.mark.parametrize("project", ["", "mine"])
+@pytest.mark.parametrize(
+    ("model", "variable", "body"),
+    [
+        ("bedrock:anthropic.claude-haiku-4-5", "", anthropic_body("x")),
+        ("bedrock:openai.gpt-oss-120b", "", openai_body("x")),
+        ("vertex:gemini-3.8-flash", "GOOGLE_VERTEX_BASE_URL", gemini_body("x")),
+        ("gemini-legacy:gemini-2.5-flash", "", gemini_body("x")),
+        ("azure:m", "AZURE_OPENAI_ENDPOINT", openai_body("x")),
+    ],
+)
+def test_no_credential_of_a_cloud_goes_to_a_named_address(
+    server, monkeypatch, model, variable, body, project
+):
+    import google.auth
+
+    asked = []
+    monkeypatch.setattr(google.auth, "default", lambda **options: asked.append(options))
+    for name in CREDENTIALS:
+        monkeypatch.setenv(name, f"X-Planted: {KEY}" if name.endswith("HEADERS") else KEY)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", KEY)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", project)
+    server.play(Say(body))
+    clients = [get_client(f"{model}?base_url={server.url}")]
+    if variable:
+        monkeypatch.setenv(variable, server.url)
+        clients.append(get_client(model))
+    for client in clients:
+        assert client.complete(ASK).completions[0].text == "x"
+        assert client.key_variables == ("LLMOPT_API_KEY",)
+        assert KEY not in str(server.seen)
+    assert asked == []
+
+
+@pytest.mark.defect(51)
+def test_a_customer_s_name_at_a_cloud_is_not_the_provider_s_host(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    for model, address in (
+        ("gemini:m", "https://generativelanguage.storage.googleapis.com"),
+        ("vertex:m", "https://aiplatform.storage.googleapis.com"),
+        ("bedrock:claude", "https://bedrock-mantle.s3.eu-west-1.api.aws"),
+        ("azure:m", "https://evil.cloudapp.azure.com"),
+    ):
+        client = get_client(f"{model}?base_url={address}")
+        assert client.key_variables == ("LLMOPT_API_KEY",)
+
+
 class _Credentials:
     """Google's own, as ``google.auth.default`` finds them."""
 
@@ -100,6 +155,7 @@ class _Credentials:
 def vertex(server, monkeypatch):
     import google.auth
 
+    at_home(monkeypatch)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
     monkeypatch.setattr(google.auth, "default", lambda **options: (_Credentials(), "p"))
     return VertexClient("gemini-3.8-flash", base_url=server.url)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
+from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
 from wire import Say, gemini_body, gemini_error
 
 from llmopt.client.base import Message, Request, check_ready
@@ -14,7 +14,8 @@ __all__ = ["no_proxies", "server"]
 
 
 class GeminiContract(ProviderContract):
-    variable = "GEMINI_API_KEY"
+    own_variable = "GEMINI_API_KEY"
+    own_address = "https://generativelanguage.googleapis.com"
     kind = GeminiClient
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
@@ -167,12 +168,12 @@ def test_the_body_says_how_long_to_wait(server, request, delay, client, seconds)
 
 def test_a_wrong_key_that_is_answered_with_400(server, gemini):
     server.play(WRONG_KEY)
-    with pytest.raises(RefusedKeyError, match="GEMINI_API_KEY") as caught:
+    with pytest.raises(RefusedKeyError, match="LLMOPT_API_KEY") as caught:
         gemini.complete(ASK)
     assert not caught.value.retryable
     assert is_permanent(caught.value)
     server.lists = WRONG_KEY
-    with pytest.raises(RefusedKeyError, match="GEMINI_API_KEY"):
+    with pytest.raises(RefusedKeyError, match="LLMOPT_API_KEY"):
         check_ready(gemini)
 
 
@@ -188,6 +189,7 @@ WRONG_KEY = Say(
 
 
 def test_the_other_variable(server, monkeypatch):
+    at_home(monkeypatch)
     monkeypatch.setenv("GOOGLE_API_KEY", "key-of-google")
     server.play(Say(gemini_body("x")))
     GeminiClient("m", base_url=server.url).complete(ASK)

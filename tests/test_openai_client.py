@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from provider_contract import ASK, KEY, ProviderContract, need_key, no_proxies, server
+from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
 from wire import Drip, Hang, Say, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
@@ -19,7 +19,8 @@ __all__ = ["no_proxies", "server"]
 
 
 class TestContract(ProviderContract):
-    variable = "LLMOPT_API_KEY"
+    own_variable = "OPENAI_API_KEY"
+    own_address = "https://api.openai.com"
     address_variable = "OPENAI_BASE_URL"
     length = openai_body("cut off", finish="length")
     filtered = openai_body("", finish="content_filter")
@@ -50,19 +51,12 @@ class TestContract(ProviderContract):
         return headers["authorization"].removeprefix("Bearer ")
 
     # A server at one's own address needs no key.
-    def test_no_key(self, server):
-        client = self.client(server)
-        server.play(Say(openai_body("x")))
-        assert client.complete(ASK).completions[0].text == "x"
-
-    def test_pickling_drops_the_key_and_copying_keeps_it(self, server, connected, monkeypatch):
-        need_key(monkeypatch, OpenAIClient)
-        super().test_pickling_drops_the_key_and_copying_keeps_it(server, connected, monkeypatch)
 
 
 @pytest.fixture
 def openai(server, monkeypatch):
     """The client of OpenAI itself, sent to the loopback server by the environment."""
+    at_home(monkeypatch)
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_ORG_ID", "org-mine")

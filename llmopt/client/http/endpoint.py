@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from urllib.parse import urlsplit
@@ -45,6 +46,7 @@ class Endpoint:
     trouble: str = ""  # why there is no address, in words without the address
     lacking: bool = False  # whether a variable that it needs is not set
     usual: bool = True  # whether it is the provider's own address, which messages do not name
+    official: bool = True  # whether what the environment holds for this provider may go there
     local: bool = False  # whether the model runs on one's own machine, so that tokens cost nothing
     documents: Documented = SCHEMAS
     key_path: str = ""  # where a key is asked about, if not by the list of models
@@ -89,8 +91,13 @@ class Server:
             return ""
         return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
 
-    def endpoint(self, own: str | None = None) -> Endpoint:
-        """Return where it is asked, `own` being the address that the user has given, if any."""
+    def endpoint(self, own: str | None = None, others: Iterable[Server] = ()) -> Endpoint:
+        """Return where it is asked, `own` being the address that the user has given, if any.
+
+        This is the one rule about credentials. The key in a server's variable goes to a server that
+        `owns` the address: this one, or one of `others`. Any other address, whether an argument, a
+        model string or an environment variable names it, gets no more than `CUSTOM_KEY_VARIABLE`.
+        """
         if not own and self.lacks:
             needed = f"set the environment variable {self.lacks}"
             trouble = f"it needs an address and there is none: {needed}"
@@ -102,16 +109,33 @@ class Server:
             trouble = f"the address in {place} is none: {error}"
             return Endpoint("", self.variables, trouble=trouble)
         usual = url == self.address
-        documents = self.documents if usual else self.documents & ~LISTS
-        return Endpoint(url, self.variables, usual=usual, documents=documents)
+        owner = next((server for server in (self, *others) if server.owns(url)), None)
+        return Endpoint(
+            url,
+            owner.variables if owner else (CUSTOM_KEY_VARIABLE,),
+            needs_key=owner is not None,
+            usual=usual,
+            documents=self.documents if usual else self.documents & ~LISTS,
+            official=owner is self,
+        )
 
     def hosts(self, host: str) -> bool:
         """Whether an address's host is its own or that of one of its regions."""
         own, labels = _host(self.address), host.split(".")
         if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
             return False
-        # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
-        return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+        # A region is a label more: us.api.openai.com, api.us-east-1.example.com. Any other label
+        # may be a customer's: BUCKET.storage.example.com.
+        if host == own or ".".join(labels[1:]) == own:
+            return True
+        return bool(_REGION.fullmatch(labels[1])) and ".".join(labels[:1] + labels[2:]) == own
+
+    def owns(self, url: str) -> bool:
+        """Whether its key may go to an address: to its own host, and only over https."""
+        return bool(self.variable) and urlsplit(url).scheme == "https" and self.hosts(_host(url))
+
+
+_REGION = re.compile(r"[a-z]{2}|[a-z]+(-[a-z]+)+-?\d+")
 
 
 def _variable(names: str) -> str:
@@ -160,21 +184,13 @@ SERVERS: dict[str, Server] = {
 
 
 def openai_endpoint(server: str, base_url: str | None, model: str, local: bool | None) -> Endpoint:
-    """Return the endpoint of a client of OpenAI's protocol.
-
-    A key goes only where it belongs, and no key of a hosted server goes out in the clear.
-    """
+    """Return the endpoint of a client of OpenAI's protocol."""
     named = SERVERS[server]
-    place = named.endpoint(base_url)
+    place = named.endpoint(base_url, SERVERS.values())
     host = _host(place.url)
     found = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
     known = SERVERS.get(found)
     own = base_url is None and place.usual
-    if base_url is None:
-        variable = named.variable or CUSTOM_KEY_VARIABLE
-    else:
-        secure = urlsplit(place.url).scheme == "https"
-        variable = (known.variable if known and secure else "") or CUSTOM_KEY_VARIABLE
     if local is None:
         # Ollama passes models of that name on to its makers' servers.
         local = base_url is None and named.local and "cloud" not in model
@@ -185,8 +201,6 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     lists = own and LISTS in named.documents and (local or not named.local)
     return replace(
         place,
-        variables=(variable,),
-        needs_key=variable != CUSTOM_KEY_VARIABLE and not is_local(place.url),
         usual=own,
         local=local,
         documents=documents & ~LISTS | (LISTS if lists else NOTHING),

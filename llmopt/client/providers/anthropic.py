@@ -51,8 +51,20 @@ class AnthropicClient(RemoteClient):
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("anthropic", self.package)
+        client = sdk.Anthropic(**self._arguments(sdk, key, endpoint))
+        return self._cleaned(client, endpoint)
+
+    def _arguments(self, sdk: Any, key: Secret, endpoint: Endpoint) -> dict[str, Any]:
+        # Without a key the SDK would look for credentials in the environment and in files.
         url = endpoint.url
-        return sdk.Anthropic(api_key=key.reveal, base_url=url, **self._http(sdk, url))
+        return {"api_key": key.reveal or "none", "base_url": url, **self._http(sdk, url)}
+
+    def _cleaned(self, client: Any, endpoint: Endpoint) -> Any:
+        """Return an SDK's client without what it found in the environment for Anthropic."""
+        client.auth_token = None
+        if not endpoint.official:
+            client._custom_headers = {}
+        return client
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         path = f"/v1/models/{quote(self.model, safe='')}"

@@ -44,12 +44,11 @@ class BedrockClaudeClient(AnthropicClient):
             raise ImportError(
                 f"anthropic {sdk.__version__} knows no Bedrock keys: pip install -U anthropic"
             )
-        return sdk.AnthropicBedrockMantle(
-            api_key=key.reveal,
+        client = sdk.AnthropicBedrockMantle(
             aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
-            base_url=endpoint.url,
-            **self._http(sdk, endpoint.url),
+            **self._arguments(sdk, key, endpoint),
         )
+        return self._cleaned(client, endpoint)
 
 
 class VertexClient(GeminiClient):
@@ -58,14 +57,22 @@ class VertexClient(GeminiClient):
     With ``GOOGLE_CLOUD_PROJECT`` set (and ``GOOGLE_CLOUD_LOCATION``, or it is ``global``),
     Google's own credentials of this machine are used (``gcloud auth application-default
     login``). Without it, an API key of Google Cloud's express mode from ``GOOGLE_API_KEY``.
+    Neither goes to any other address.
     """
 
     provider = "vertex"
-    home = Server("https://aiplatform.googleapis.com", "GOOGLE_API_KEY", "Google Cloud", SCHEMAS)
+    home = Server(
+        "https://aiplatform.googleapis.com",
+        "GOOGLE_API_KEY",
+        "Google Cloud",
+        SCHEMAS,
+        elsewhere="GOOGLE_VERTEX_BASE_URL",
+    )
 
     def _endpoint(self) -> Endpoint:
-        needed = not os.environ.get("GOOGLE_CLOUD_PROJECT")
-        return replace(super()._endpoint(), needs_key=needed)
+        place = super()._endpoint()
+        ambient = place.official and os.environ.get("GOOGLE_CLOUD_PROJECT")
+        return replace(place, needs_key=False) if ambient else place
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         return ""  # its list needs more rights than its models do
@@ -73,10 +80,10 @@ class VertexClient(GeminiClient):
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load(self.module, self.package)
         options = self._http_options(endpoint.url)
-        if not self.base_url:
-            del options["base_url"]
+        if endpoint.usual:
+            del options["base_url"]  # the SDK has one for each location
         project = os.environ.get("GOOGLE_CLOUD_PROJECT")
-        if project:
+        if project and endpoint.official:
             place = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
             client = genai.Client(
                 vertexai=True, project=project, location=place, http_options=options
@@ -90,4 +97,4 @@ class VertexClient(GeminiClient):
                     "GOOGLE_API_USE_CLIENT_CERTIFICATE=false"
                 )
             return client
-        return genai.Client(vertexai=True, api_key=key.reveal, http_options=options)
+        return genai.Client(vertexai=True, api_key=key.reveal or "none", http_options=options)

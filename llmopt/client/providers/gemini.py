@@ -58,9 +58,9 @@ class GeminiClient(RemoteClient):
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load("google.genai", self.package)
         # Without vertexai=False the environment could choose another service and account.
-        return genai.Client(
-            api_key=key.reveal, vertexai=False, http_options=self._http_options(endpoint.url)
-        )
+        # Without a key the SDK would look for one in the environment.
+        options = self._http_options(endpoint.url)
+        return genai.Client(api_key=key.reveal or "none", vertexai=False, http_options=options)
 
     def _http_options(self, url: str) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ It has no seed, no count of reasoning tokens and no JSON schema: otherwise use
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llmopt.client.base import Reply, Request
@@ -35,9 +36,9 @@ class GeminiLegacyClient(RemoteClient):
             )
 
     def _endpoint(self) -> Endpoint:
-        # Its SDK has the usual address.
-        keys = GeminiClient.home.variables
-        return Endpoint(self.base_url or "", keys, usual=not self.base_url, documents=NOTHING)
+        # Its SDK has the usual address, and reads no other one from the environment.
+        home = replace(GeminiClient.home, documents=NOTHING, elsewhere="")
+        return replace(home.endpoint(self.base_url), usual=not self.base_url)
 
     def current_price(self) -> Price | None:
         """What tokens cost now, whichever SDK they go through."""
@@ -46,7 +47,8 @@ class GeminiLegacyClient(RemoteClient):
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         load("google.generativeai", self.package)
         glm = load("google.ai.generativelanguage", self.package)
-        options = {"api_key": key.reveal}
+        # Without a key the SDK would take Google's credentials of this machine.
+        options = {"api_key": key.reveal or "none"}
         if self.base_url:
             options["api_endpoint"] = self.base_url
         # REST, not gRPC: one kind of time-out and proxy for all providers.
@@ -57,7 +59,7 @@ class GeminiLegacyClient(RemoteClient):
         session.get_redirect_target = lambda response: None
         session.headers["Accept-Encoding"] = "identity"
         session.hooks["response"].append(_bound_reply)
-        session.trust_env = not is_local(self.base_url or "")
+        session.trust_env = not is_local(endpoint.url)
         return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:

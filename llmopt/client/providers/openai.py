@@ -46,9 +46,9 @@ _SHOWN_CHARACTERS = 80
 class OpenAIClient(RemoteClient):
     """A model behind OpenAI's protocol: OpenAI itself, or any compatible server.
 
-    A key goes only where it belongs: ``OPENAI_API_KEY`` to OpenAI (or to the address in
-    ``OPENAI_BASE_URL``), each hosted server's own variable to that server, and
-    ``LLMOPT_API_KEY`` to any other address. Servers on one's own address need none.
+    A key goes only where it belongs: ``OPENAI_API_KEY`` to OpenAI, each hosted server's own
+    variable to that server, and ``LLMOPT_API_KEY`` to any other address, such as the one in
+    ``OPENAI_BASE_URL``. Such an address may need none.
 
     Ollama cuts prompts that are longer than its context without a word; set
     ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long. It, vLLM, llama.cpp and LM Studio are
@@ -152,7 +152,7 @@ class OpenAIClient(RemoteClient):
             base_url=endpoint.url,
             **self._http(sdk, endpoint.url),
         )
-        if endpoint.variables != ("OPENAI_API_KEY",):
+        if self.server != "openai" or not endpoint.official:
             # What OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS hold is OpenAI's.
             client.organization = client.project = None
             client._custom_headers = {}
