@@ -614,12 +614,66 @@ class ProviderContract:
         server.play(Say(packed, headers={"Content-Encoding": "gzip"}))
         assert "packed" in str(self.failure(connected))
         assert server.seen[0].headers["accept-encoding"] == "identity"
-        for module in ("http.transport", "providers.gemini_legacy"):
-            monkeypatch.setattr(f"llmopt.client.{module}.MOST_BYTES", 2**20, raising=False)
+        monkeypatch.setattr("llmopt.client.http.transport.MOST_BYTES", 2**20)
         server.play(Say(self.body("x" * 2**21)))
         assert "longer than 1 MiB" in str(self.failure(connected))
         server.play(Say(self.body("x")))
         assert connected.complete(ASK).completions[0].text == "x"
+
+    @pytest.mark.defect(53)
+    def test_a_redirection_that_echoes_the_key(self, server, connected):
+        for place in (f"https://other.example/{KEY}?k={KEY}", f"https://{KEY}@other.example/", KEY):
+            server.play(Say({}, 302, {"Location": place}))
+            error = self.failure(connected)
+            assert KEY not in _everything(error)
+            assert "other.example" in str(error) or place == KEY or not self.streams
+
+    @pytest.mark.defect(56)
+    @pytest.mark.parametrize("item", ["{}", "[]", "null"])
+    def test_a_reply_that_makes_more_objects_than_an_answer_has(self, server, connected, item):
+        body = json.dumps(self.body("x")).replace("[", "[" + f"{item}," * 300_000, 1)
+        for kind in ("application/json", "text/event-stream"):
+            data = body if kind == "application/json" else f"data: {body}\n\n"
+            server.play(Say(data.encode(), content_type=kind))
+            assert "more objects than an answer has" in str(self.failure(connected))
+
+    @pytest.mark.defect(56)
+    def test_a_reply_is_as_long_as_the_tokens_asked_for_allow(self, server):
+        client = self.client(server, api_key=KEY, reasoning_tokens=0)
+        server.play(Say(self.body("x" * 2**19)))
+        assert "longer than" in str(self.failure(client))
+        assert client.complete(replace(ASK, max_tokens=4000)).completions[0].text
+
+    @pytest.mark.defect(58)
+    @pytest.mark.parametrize("inner", ['{"message": %s}', '{"error": %s}', "[%s]"])
+    def test_an_error_that_is_nested_deep(self, server, connected, inner):
+        body = "1"
+        for _ in range(950):
+            body = inner % body
+        server.play(Say(f'{{"error": {body}}}'.encode(), 400))
+        assert self.failure(connected).unpriced == 0
+        server.play(Say(f'{{"error": {body}}}'.encode()))
+        assert self.failure(connected).retryable
+
+    @pytest.mark.defect(65)
+    def test_a_server_s_words_are_one_clean_line(self, server, connected, caplog):
+        said = "temperature\x1b[2J is bad\nERROR forged \u202e line"
+        server.play(Say(self.error(said), 400), Say(self.body("x")))
+        connected.complete(ASK)
+        server.play(Say(self.error(said), 403))
+        for text in (*(r.getMessage() for r in caplog.records), str(self.failure(connected))):
+            assert text.isprintable()
+
+    @pytest.mark.defect(72)
+    def test_a_long_error_takes_no_time(self, server, connected):
+        key = "sk-" + "x" * 30
+        server.play(Say(self.error(f"{key} " * 6000), 403))
+        began = time.process_time()
+        for _ in range(3):
+            error = self.failure(connected)
+        assert time.process_time() - began < 3
+        assert "xxx" not in str(error)
+        assert len(str(error)) < 1000
 
     def test_a_very_long_answer_is_cut(self, server, connected):
         server.play(Say(self.body("{}" * 400_000)))

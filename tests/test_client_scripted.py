@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import pickle
 import warnings
@@ -329,6 +330,34 @@ class TestRecordAndReplay:
             with pytest.warns(RuntimeWarning, match="prompts have been worded anew") as notes:
                 assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["A", "B"]
             assert len(notes) == 1
+
+    @pytest.mark.defect(70)
+    def test_a_file_that_cannot_be_opened_costs_no_request(self, tmp_path):
+        client = ScriptedClient(["a"])
+        with pytest.raises(StorageError, match="cannot write the recording"):
+            RecordClient(client, tmp_path / "missing" / "run.jsonl").complete(ask("1"))
+        assert client.requests == []
+
+    @pytest.mark.defect(70)
+    def test_a_disk_with_little_room_leaves_no_half_line(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.jsonl"
+        opened = record_replay.open_to_append
+
+        class Little(io.FileIO):
+            def write(self, data):
+                return super().write(data[:20])
+
+        recorder = RecordClient(ScriptedClient(["a", "b"]), path)
+        recorder.complete(ask("1"))
+        before = path.read_bytes()
+        monkeypatch.setattr(record_replay, "open_to_append", lambda path: Little(path, "a+"))
+        with pytest.warns(RuntimeWarning, match="No space left"):
+            recorder.complete(ask("2"))
+        assert path.read_bytes() == before
+        monkeypatch.setattr(record_replay, "open_to_append", opened)
+        recorder.close()
+        replay = ReplayClient(path)
+        assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]
 
     @pytest.mark.defect(45)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")

@@ -533,3 +533,15 @@ def test_a_search_goes_on_amid_its_finals_and_after_them(tmp_path):
 def test_wrong_numbers_of_finalists(finalists, message):
     with pytest.raises(ValueError, match=message):
         minimize(bowl, SPACE, 20, scripted(), finalists=finalists)
+
+
+@pytest.mark.defect(72)
+def test_a_value_that_cannot_be_shown_is_named_by_its_class():
+    class Shy:
+        def __repr__(self):
+            raise RuntimeError("not today")
+
+    with pytest.raises(TypeError, match="f=<Shy>"):
+        minimize(Shy(), {"x": Float(0, 1)}, n_trials=1)
+    with pytest.raises(TypeError, match="model is <Shy>"):
+        LLMOptimizer({"x": Float(0, 1)}, Shy())

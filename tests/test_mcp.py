@@ -359,3 +359,23 @@ def children():
                 ):
                     found.append(int(entry))
     return found
+
+
+@pytest.mark.defect(72)
+def test_no_error_repeats_the_whole_of_a_long_word(searches):
+    pytest.importorskip("mcp")
+    import asyncio
+
+    from llmopt.service.mcp import make_server
+
+    server = make_server(searches)
+    create(searches, "mine", SEARCH)
+    for tool, arguments in (
+        ("tell", {"name": "mine", "params": {"x": 10**4000, "k": 1}, "reward": 1.0}),
+        ("tell", {"name": "mine", "params": {"9" * 5000: 1}, "reward": 1.0}),
+        ("create_search", {"name": "a", "space": {"x": {"type": "9" * 5000}}}),
+        ("create_search", {"name": "a", "space": SPACE, "direction": "9" * 5000}),
+    ):
+        with pytest.raises(Exception, match=r"9999|0000") as caught:
+            asyncio.run(server.call_tool(tool, arguments))
+        assert len(str(caught.value)) < 1000

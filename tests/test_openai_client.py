@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
-from wire import Drip, Hang, Say, openai_body, openai_error
+from wire import Drip, Hang, Say, Trickle, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Message, Request, check_ready
 from llmopt.client.http.endpoint import NOTHING, SERVERS, Documented, Server
+from llmopt.client.http.transport import is_local
 from llmopt.client.model_facts import model_facts
 from llmopt.client.prices import Price, set_price
 from llmopt.client.providers.openai import OpenAIClient
@@ -629,3 +631,30 @@ def test_a_real_server(real_server, no_proxies, endpoint):
     assert client.complete(long).cached_tokens > 50
     with pytest.raises(ClientError, match="refused the API key"):
         OpenAIClient("m", base_url=real_server, api_key="wrong").complete(ASK)
+
+
+@pytest.mark.defect(57)
+def test_a_server_that_drips_its_context_holds_no_answer_up(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True, timeout=0.3)
+    server.lists = Trickle()
+    server.play(lambda sent: Say(openai_body("x")) if sent is not None else Trickle())
+    began = time.monotonic()
+    assert client.complete(ASK).completions[0].text == "x"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.defect(72)
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://127.0.0.1:1/v1", True),
+        ("http://127.8.9.1/v1", True),
+        ("http://[::1]:8000/v1", True),
+        ("http://localhost/v1", True),
+        ("http://127.evil.example/v1", False),
+        ("http://127.0.0.1.evil.example/v1", False),
+        ("http://localhost.evil.example/v1", False),
+    ],
+)
+def test_which_addresses_are_this_machine(url, local):
+    assert is_local(url) == local

@@ -282,3 +282,17 @@ def test_a_missing_key_leaves_no_file_of_the_search(tmp_path, capsys, monkeypatc
     # Telling asks no model.
     run(capsys, "tell", path, json.dumps({"params": {"x": 1, "k": 2}, "reward": 1}))
     assert (tmp_path / "search.jsonl").exists()
+
+
+@pytest.mark.defect(72)
+def test_a_description_makes_no_folder(tmp_path):
+    from llmopt.service.search_file import open_file
+
+    path, folder = tmp_path / "sent.json", tmp_path / "new" / "deeper"
+    search = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
+    path.write_text(json.dumps({**search, "model": f"folder:{folder}?timeout=0.1"}))
+    with pytest.raises(LLMOptError, match="make it first"):
+        open_file(path)
+    assert sorted(tmp_path.iterdir()) == [path]
+    folder.mkdir(parents=True)
+    open_file(path).close()

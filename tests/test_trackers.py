@@ -7,10 +7,10 @@ import copy
 import logging
 import os
 import pickle
-import sys
-from unittest.mock import MagicMock
+import time
 
 import pytest
+from wire import Hang, Say, WireServer
 
 from llmopt import (
     Categorical,
@@ -22,8 +22,8 @@ from llmopt import (
     ScriptedClient,
     SearchStopped,
 )
-from llmopt.trackers import Callback, Log, MLflow, Telemetry, TensorBoard, WeightsAndBiases
-from llmopt.trackers.callback import RunTracker
+from llmopt.trackers import Callback, Log, MLflow, TensorBoard, WeightsAndBiases
+from llmopt.trackers.callback import RunTracker, _Writer
 
 SPACE = {"x": Float(-5.0, 5.0), "kind": Categorical(("a", "b"))}
 POINTS = (1.0, 2.0, 3.0)
@@ -189,23 +189,89 @@ def test_mlflow(tmp_path):
     assert children["trial 3"].info.status == "FAILED"
 
 
-def test_mlflow_gets_at_most_a_hundred_parameters_at_once(monkeypatch):
-    client, mlflow = MagicMock(), MagicMock()
-    client.get_experiment_by_name.return_value.experiment_id = "1"
-    mlflow.tracking.MlflowClient.return_value = client
-    mlflow.entities.Param = lambda key, value: (key, value)
-    for name in ("mlflow", "mlflow.tracking", "mlflow.entities"):
-        part = mlflow if name == "mlflow" else getattr(mlflow, name.partition(".")[2])
-        monkeypatch.setitem(sys.modules, name, part)
+def mlflow_runs(uri):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    return client.search_runs([client.get_experiment_by_name("llmopt").experiment_id])
+
+
+def test_mlflow_gets_at_most_a_hundred_parameters_at_once(tmp_path):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
     space = {f"x{i:03d}": Float(0, 1) for i in range(250)}
-    optimizer = LLMOptimizer(space, ScriptedClient([]), warmup=1, seed=0, callbacks=[MLflow()])
-    point = optimizer.ask()
-    optimizer.tell(point, 1.0)
-    optimizer.close()
-    batches = [call.kwargs.get("params", []) for call in client.log_batch.call_args_list]
-    assert max(map(len, batches)) == 100
-    told = dict(pair for batch in batches for pair in batch)
-    assert {name: float(told[name]) for name in space} == point
+    tracker = MLflow(tracking_uri=uri)
+    with LLMOptimizer(space, ScriptedClient([]), warmup=1, seed=0, callbacks=[tracker]) as search:
+        point = search.ask()
+        search.tell(point, 1.0)
+    (child,) = [r for r in mlflow_runs(uri) if r.info.run_name == "trial 0"]
+    assert {name: float(value) for name, value in child.data.params.items()} == point
+
+
+@pytest.mark.defect(59)
+@pytest.mark.parametrize("behaviour", [Say({}, 503), Hang()])
+def test_a_server_that_does_not_answer_holds_no_search_up(monkeypatch, caplog, behaviour):
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr(_Writer, "SECONDS", 0.2)
+    server = WireServer()
+    server.play(behaviour)
+    try:
+        began = time.monotonic()
+        searched([MLflow(tracking_uri=server.url)])
+        assert time.monotonic() - began < 10
+    finally:
+        server.close()
+    assert caplog.text.count("is switched off") == 1
+
+
+@pytest.mark.defect(59)
+def test_a_tracker_is_switched_off_after_three_failures(caplog):
+    calls = []
+
+    class Broken(RunTracker):
+        def _begin(self, search, mark, resumed):
+            calls.append(search)
+            raise OSError("disk full")
+
+    searched([Broken()])
+    assert len(calls) == 3
+    assert caplog.text.count("disk full") == 1
+
+
+@pytest.mark.defect(68)
+def test_no_text_and_no_name_keeps_mlflow_from_its_run(tmp_path, caplog):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    names = ["..", "a//b", "a/", "/a", ".", "x" * 300, "x" * 299, "./c", "ü"]
+    space = {name: Float(0, 1) for name in names}
+    tracker = MLflow(tracking_uri=uri, content=True)
+    options = {"description": "a lone \udc80 surrogate", "callbacks": [tracker], "seed": 0}
+    with LLMOptimizer(space, ScriptedClient([]), "props", warmup=5, **options) as search:
+        for number in range(2):
+            search.tell(search.ask(), number, feedback="\udc80")
+    runs = mlflow_runs(uri)
+    assert len(runs) == 3
+    assert {r.info.status for r in runs} == {"FINISHED"}
+    children = [r for r in runs if r.info.run_name.startswith("trial")]
+    assert {len(r.data.params) for r in children} == {len(names)}
+    assert "failed" not in caplog.text
+
+
+def objective(point):
+    """A planted secret."""
+    return 0.0
+
+
+@pytest.mark.defect(69)
+@pytest.mark.parametrize("content", [False, True])
+def test_the_task_is_written_only_if_it_is_asked_for(tmp_path, content):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracker = MLflow(tracking_uri=uri, content=content)
+    options = {"description": objective, "callbacks": [tracker], "seed": 0}
+    with LLMOptimizer(SPACE, ScriptedClient([]), "props", **options) as search:
+        search.tell({"x": 1, "kind": "a"}, 1.0)
+    assert ("planted secret" in str(mlflow_runs(uri))) == content
 
 
 def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path):
@@ -423,58 +489,12 @@ def test_tensorboard(tmp_path):
     assert texts == [b"saw 1.0", b"saw 2.0", b"saw 3.0", b"diverged"]
 
 
-@pytest.mark.parametrize("content", [False, True])
-def test_telemetry(content):
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
-    tracing, metering = TracerProvider(), MeterProvider(metric_readers=[reader])
-    tracing.add_span_processor(SimpleSpanProcessor(spans))
-    telemetry = Telemetry(content=content, tracer_provider=tracing, meter_provider=metering)
-
-    replies = [reply(x) for x in POINTS]
-    searched([telemetry], client=ScriptedClient(replies, name="openai:answerer"))
-
-    def broken(request):
-        raise ClientError("overloaded", retryable=False)
-
-    optimizer = LLMOptimizer(SPACE, ScriptedClient(broken), warmup=0, callbacks=[telemetry])
-    with pytest.raises(ClientError):
-        optimizer.ask()
-    *good, bad = spans.get_finished_spans()
-    assert len(good) == 3
-    assert good[0].name == "chat answerer"
-    assert good[0].kind.name == "CLIENT"
-    found = dict(good[0].attributes)
-    assert found["gen_ai.provider.name"] == "openai"
-    assert found["gen_ai.operation.name"] == "chat"
-    assert found["gen_ai.request.model"] == "answerer"
-    assert found["gen_ai.response.model"] == "answerer-2"
-    assert found["gen_ai.usage.input_tokens"] == 100
-    assert found["gen_ai.usage.output_tokens"] == 10
-    assert found["gen_ai.response.finish_reasons"] == ("stop",)
-    assert ("because of 1.0" in str(found)) == content
-    assert bad.attributes["error.type"] == "ClientError"
-    assert bad.status.status_code.name == "ERROR"
-    resource = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]
-    points = {m.name: m.data.data_points for m in resource.metrics}
-    usage = {p.attributes["gen_ai.token.type"]: p.sum for p in points["gen_ai.client.token.usage"]}
-    assert usage == {"input": 300, "output": 30}
-    assert sum(p.count for p in points["gen_ai.client.operation.duration"]) == 4
-
-
 @pytest.mark.parametrize(
     ("module", "make"),
     [
         ("mlflow.entities", MLflow),
         ("wandb", WeightsAndBiases),
         ("tensorboard.compat.proto", TensorBoard),
-        ("opentelemetry", Telemetry),
     ],
 )
 def test_a_missing_package_is_named(monkeypatch, module, make):

@@ -96,7 +96,7 @@ class FolderClient:
         numbers: list[int] = []
         try:
             with self._lock:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(exist_ok=True)
                 (self.folder / _DONE).unlink(missing_ok=True)
                 _asked.add((os.getpid(), self.folder.absolute()))
                 known = self._known(request.digest())

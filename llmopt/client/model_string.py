@@ -24,6 +24,7 @@ from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
 from llmopt.util.arguments import check_names
+from llmopt.util.text import short
 
 _SECRET = "api_key"
 _LEFT_OUT = {"self", _SECRET, "header"}
@@ -100,7 +101,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
     if not isinstance(model, str):
         if not callable(getattr(model, "complete", None)) or isinstance(model, type):
             raise TypeError(
-                f"model is {model!r}; expected a model string such as 'smollm2', or a client: "
+                f"model is {short(model)}; expected a model string such as 'smollm2', or a client: "
                 "an object with a complete(request) method"
             )
         if options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import errno
 import json
 import logging
 import os
@@ -56,11 +56,15 @@ class RecordClient(Wrapper):
     def complete(self, request: Request) -> Reply:
         """Answer through the recorded client, then append the exchange to the file.
 
+        Whether the file can be opened is found out before the first request is paid for.
+
         Raises:
             StorageError: An earlier exchange is not in the file, and cannot be written now.
         """
         if self._unwritten:
             self._append(b"")
+        elif not self._begun:
+            self._append(None)
         reply = self.client.complete(request)
         try:
             self._append(_line({"request": request.to_dict(), "reply": reply.to_dict()}))
@@ -79,27 +83,38 @@ class RecordClient(Wrapper):
         except StorageError as error:
             logger.warning("%s", error)  # the next request is refused before it is sent
 
-    def _append(self, data: bytes) -> None:
-        """Append lines, after those that could not be written before; keep them if they cannot."""
+    def close(self) -> None:
+        """Write what could not be written before, and close the other client."""
+        try:
+            if self._unwritten:
+                self._append(b"")
+        finally:
+            super().close()
+
+    def _append(self, data: bytes | None) -> None:
+        """Append lines after those that could not be written before; just open it for ``None``."""
         with self._lock:
             self._write(data)
 
-    def _write(self, data: bytes) -> None:
-        data = self._unwritten + data
+    def _write(self, data: bytes | None) -> None:
+        opened_only, data = data is None, self._unwritten + (data or b"")
         self._unwritten = data
         facts = _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
         begin = b"" if self._begun else facts
         try:
-            with io.BufferedRandom(open_to_append(self.path)) as file:
+            with open_to_append(self.path) as file:
+                if opened_only:
+                    return
                 size = file.seek(0, os.SEEK_END)
                 if size:
                     file.seek(size - 1)
                     if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
                         begin = b"\n" + facts
                 try:
-                    # One write of whole lines, so that recorders sharing a file do not interleave.
-                    file.write(begin + data)
-                    file.flush()
+                    # One write of whole lines, so that recorders sharing a file do not interleave;
+                    # unbuffered, since a buffer would be written again when the file is closed.
+                    if file.write(begin + data) < len(begin + data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 except OSError:
                     with contextlib.suppress(OSError):
                         file.truncate(size)

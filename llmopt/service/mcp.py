@@ -10,6 +10,7 @@ from typing import Any
 from llmopt._version import __version__
 from llmopt.errors import LLMOptError, needs
 from llmopt.service.mcp_tools import AGENT, SearchFolder
+from llmopt.util.text import shortened
 
 _INSTRUCTIONS = f"""\
 Black-box optimization by ask and tell. create_search() describes what is searched; then repeat:
@@ -60,7 +61,7 @@ def make_server(searches: SearchFolder) -> Any:
             try:
                 return function(*args, **kwargs)
             except (LLMOptError, ImportError, ValueError) as error:
-                raise ToolError(str(error)) from None
+                raise ToolError(shortened(str(error))) from None
 
         server.tool()(told)
         return told

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.model_string import get_client, names_a_place, one_model, with_options
+from llmopt.client.model_string import (
+    get_client,
+    names_a_place,
+    one_model,
+    split_options,
+    with_options,
+)
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import Proposal, Trial
@@ -21,6 +27,7 @@ from llmopt.search.resume import start_of, stored_options
 from llmopt.search.storage import as_written
 from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
+from llmopt.util.text import cut
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
@@ -101,6 +108,13 @@ def _open(
     asks: bool = True,
 ) -> LLMOptimizer[Any]:
     """Open a search by the arguments of `LLMOptimizer`."""
+    described = str(arguments.get("client") or "")
+    folder = split_options(described)[0].removeprefix("folder:")
+    if model is None and asks and folder != described and not Path(folder).expanduser().is_dir():
+        raise LLMOptError(
+            f"model={cut(described, 100)!r}: a folder that a description names must be there: make "
+            "it first, or give --model"
+        )
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)

@@ -2,8 +2,8 @@
 
     optimizer = LLMOptimizer(space, model, callbacks=[MLflow("my search"), Log()])
 
-`Callback` is the protocol. `Log`, `MLflow`, `WeightsAndBiases`, `TensorBoard` and `Telemetry`
-are callbacks; each imports its library when it is made.
+`Callback` is the protocol. `Log`, `MLflow`, `WeightsAndBiases` and `TensorBoard` are
+callbacks; each imports its library when it is made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.trackers.callback import Callback, Search
 from llmopt.trackers.log import Log
 from llmopt.trackers.mlflow import MLflow
-from llmopt.trackers.telemetry import Telemetry
 from llmopt.trackers.tensorboard import TensorBoard
 from llmopt.trackers.wandb import WeightsAndBiases
 
@@ -25,7 +24,6 @@ __all__ = [
     "Log",
     "MLflow",
     "Search",
-    "Telemetry",
     "TensorBoard",
     "WeightsAndBiases",
     "add_track_argument",
@@ -37,7 +35,6 @@ _TRACKERS: dict[str, tuple[Callable[..., Callback], str]] = {
     "mlflow": (MLflow, "llmopt"),
     "wandb": (WeightsAndBiases, "llmopt"),
     "tensorboard": (TensorBoard, "runs/tensorboard"),
-    "telemetry": (Telemetry, ""),
 }
 
 
@@ -48,8 +45,8 @@ def add_track_argument(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:WHERE]",
         action="append",
         default=argparse.SUPPRESS,
-        help="follow the searches with log, mlflow[:EXPERIMENT], wandb[:PROJECT], "
-        "tensorboard[:FOLDER] or telemetry; may be repeated",
+        help="follow the searches with log, mlflow[:EXPERIMENT], wandb[:PROJECT] or "
+        "tensorboard[:FOLDER]; may be repeated",
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from llmopt.errors import SearchStopped
@@ -15,6 +20,7 @@ from llmopt.search.meter import Spent
 from llmopt.util.text import clean, first_line, short
 
 logger = logging.getLogger("llmopt.search")
+_CONTENT = ("description", "task")
 Row: TypeAlias = dict[str, Any]
 """Numbers and texts by name."""
 
@@ -112,22 +118,89 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+class _Writer:
+    """Makes calls in order in a thread of its own, so that a slow server holds nobody up.
+
+    After `FAILURES` failures in a row, or once `SECONDS` were waited for it at the end of a search
+    or of the process, it makes no further ones, with one warning.
+    """
+
+    FAILURES = 3
+    SECONDS = 20.0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | threading.Event] = queue.SimpleQueue()
+        self._failed = 0
+        self._process: int | None = None
+        atexit.register(self.finish)
+
+    def put(self, call: Callable[[], None]) -> None:
+        if self._failed == self.FAILURES:
+            return
+        if self._process != os.getpid():  # a forked child has no thread
+            self._process, self._calls = os.getpid(), queue.SimpleQueue()
+            threading.Thread(target=self._work, args=(self._calls,), daemon=True).start()
+        self._calls.put(call)
+
+    def finish(self) -> None:
+        """Wait until all calls were made, for a bounded time."""
+        if self._process == os.getpid() and self._failed < self.FAILURES:
+            done = threading.Event()
+            self._calls.put(done)
+            if not done.wait(self.SECONDS):
+                self._give_up(f"its server did not answer for {self.SECONDS:g} s")
+
+    def _work(self, calls: queue.SimpleQueue[Callable[[], None] | threading.Event]) -> None:
+        while True:
+            call = calls.get()
+            if isinstance(call, threading.Event):
+                call.set()
+            elif self._failed < self.FAILURES:
+                try:
+                    call()
+                    self._failed = 0
+                except Exception as error:
+                    self._failed += 1
+                    if self._failed == self.FAILURES:
+                        self._give_up(f"{type(error).__name__}: {first_line(error)}")
+
+    def _give_up(self, reason: str) -> None:
+        self._failed = self.FAILURES
+        logger.warning("%s failed and is switched off; the search goes on: %s", self._name, reason)
+
+
 class RunTracker(Callback):
     """A callback that writes each search as a run of its own, begun with its first new trial.
 
-    Derive from it with `_begin`, `_write` and `_end`. Two searches of one name are two runs.
+    Derive from it with `_begin`, `_write` and `_end`, which are called in a thread of the tracker.
+    Two searches of one name are two runs.
+
+    Args:
+        content: Whether the settings say the task and its description, which may be source code.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, content: bool = False) -> None:
+        self._content = content
         self._runs: dict[Search, Any] = {}
+        self._calls_in_order = _Writer(type(self).__name__)
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Write a trial."""
+        """Write a trial, soon."""
+        self._calls_in_order.put(partial(self._told, search, trial, best, usage))
+
+    def ended(self, search: Search, reason: str) -> None:
+        """End the run, and wait until all is written."""
+        self._calls_in_order.put(partial(self._ended, search, reason))
+        self._calls_in_order.finish()
+
+    def _told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
         if search not in self._runs:
             known = [search.place, search.name, search.parameters, search.settings.get("seed")]
             mark = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
             resumed = trial.number > 0 and search.place != ""
-            self._runs[search] = self._begin(search, mark, resumed)
+            said = {k: v for k, v in search.settings.items() if self._content or k not in _CONTENT}
+            self._runs[search] = self._begin(replace(search, settings=said), mark, resumed)
         best = best if len(search.directions) == 1 else None
         rewards = trial.rewards or ()
         row = {f"params/{name}": value for name, value in _by_name(search, trial).items()}
@@ -142,8 +215,7 @@ class RunTracker(Callback):
         row = {name: value for name, value in row.items() if value is not None}
         self._write(self._runs[search], trial, row, _by_name(search, best) if best else {})
 
-    def ended(self, search: Search, reason: str) -> None:
-        """End the run."""
+    def _ended(self, search: Search, reason: str) -> None:
         if search in self._runs:
             self._end(self._runs.pop(search), reason)
 

@@ -14,13 +14,14 @@ class WeightsAndBiases(RunTracker):
 
     Args:
         project: The project's name.
+        content: Whether the task and its description are uploaded, too.
         **options: Passed on to ``wandb.init``: ``mode="offline"``, ``dir="..."``, ``tags=[...]``.
     """
 
-    def __init__(self, project: str = "llmopt", **options: Any) -> None:
+    def __init__(self, project: str = "llmopt", *, content: bool = False, **options: Any) -> None:
         with needs("WeightsAndBiases()", "wandb"):
             import wandb
-        super().__init__()
+        super().__init__(content)
         self._wandb: Any = wandb
         self._options = {"project": project, **options}
 

@@ -126,7 +126,7 @@ def finite(value: Any) -> float | None:
 def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
     """Raise unless an argument has one of the values that it may have."""
     if value not in valid:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+        raise ValueError(f"{name}={short(value)}: expected one of {', '.join(map(repr, valid))}")
 
 
 def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:

@@ -72,9 +72,17 @@ def cut_sentences(text: str, most: int, longest: int) -> str:
     )
 
 
+def shortened(message: str) -> str:
+    """Return a message without the middle of long words, which it may repeat from its caller."""
+    return cut(re.sub(r"(\S{60})\S{60,}(\S{20})", r"\1…\2", message), 4 * _MOST_CHARACTERS)
+
+
 def short(value: object) -> str:
-    """Return a value as text that fits into a message."""
-    return cut(repr(value), _SHORT)
+    """Return a value as text that fits into a message, even if its own method fails."""
+    try:
+        return cut(repr(value), _SHORT)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def difference(old: Any, new: Any, names: tuple[str, str] = ("there", "now")) -> str:

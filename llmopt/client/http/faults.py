@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from llmopt.client.http.api_keys import Secret, redact
 from llmopt.client.http.transport import TooLarge
 from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
-from llmopt.util.text import cut
+from llmopt.util.text import clean, cut
 
 RETRYABLE_STATUS = frozenset({408, 409, 429})
 _LONGEST_WAIT = 366 * 86_400.0
 _SHOWN_CHARACTERS = 300
+_READ_CHARACTERS = 20_000
+_DEEPEST = 12  # levels of an error's body that are read
 
 
 class MalformedBody(Exception):
@@ -42,6 +45,13 @@ class Fault:
     retry_after: float | None = None  # seconds to wait, where the body says so
     unpriced: bool = False  # whether the call may be charged for although no usage came back
 
+    def said(self, secrets: Iterable[Secret] = (), most: int = _SHOWN_CHARACTERS) -> str:
+        """Return the server's words as one clean line, cut, without `secrets`."""
+        text = self.message
+        if len(text) > _READ_CHARACTERS:  # the last word may be a part of a key
+            text = text[:_READ_CHARACTERS].rpartition(" ")[0]
+        return cut(clean(" ".join(redact(text, secrets).split())), most)
+
     def error(
         self,
         *,
@@ -52,7 +62,7 @@ class Fault:
         where: str = "",
     ) -> ClientError:
         """Return the exception to raise, without `secrets`; `where` is an unusual address."""
-        said = cut(" ".join(redact(self.message, secrets).split()), _SHOWN_CHARACTERS)
+        said = self.said(secrets)
         name += f" at {where}" if where else ""
         trouble = {
             "timeout": f"sent nothing for {timeout:g} s. Raise timeout= if the model is merely "
@@ -71,6 +81,16 @@ class Fault:
             )
         if self.kind == "other" or self.status is None:
             return ClientError(f"{name}: {said}", status=self.status)
+        if 300 <= self.status < 400:
+            # A path may echo the request, its headers included.
+            parts = urlsplit(clean(redact(self.headers.get("location", ""), secrets)))
+            place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+            return ClientError(
+                f"{name} answered with a redirection (HTTP {self.status}) to "
+                f"{cut(place, 100) or 'another place'!r}, which is never followed: give the final "
+                "address as base_url=...",
+                status=self.status,
+            )
         return self._status_error(name, said, variables)
 
     def _status_error(self, name: str, said: str, variables: Sequence[str]) -> ClientError:
@@ -87,13 +107,6 @@ class Fault:
             return ClientError(
                 f"{name} does not allow this with the given API key (HTTP {self.status}): {said}. "
                 f"Check {keys} and what its account may use",
-                status=status,
-            )
-        if 300 <= status < 400:
-            place = redact(self.headers.get("location", "nowhere"))
-            return ClientError(
-                f"{name} answered with a redirection (HTTP {status}) to {place!r}, which is never "
-                "followed: give the final address as base_url=...",
                 status=status,
             )
         if status == 404 and self.parameter == "model" and self.code != "model_not_found":
@@ -214,18 +227,18 @@ def _place(body: object) -> str:
     return ".".join(map(str, place)) if isinstance(place, list) else ""
 
 
-def words(body: object) -> str:
+def words(body: object, deepest: int = _DEEPEST) -> str:
     """Return what an error's body says, wherever servers put it: they differ."""
-    if isinstance(body, str):
-        return body
+    if isinstance(body, str) or not deepest:
+        return body if isinstance(body, str) else ""
     if isinstance(body, Mapping):
         for name in ("message", "error", "detail", "msg", "errors"):
-            said = words(body.get(name))
+            said = words(body.get(name), deepest - 1)
             if said:
                 place = body.get("loc")
                 return f"{'.'.join(map(str, place))}: {said}" if isinstance(place, list) else said
     if isinstance(body, list):
-        return "; ".join(filter(None, map(words, body)))
+        return "; ".join(filter(None, (words(item, deepest - 1) for item in body[:_DEEPEST])))
     return ""
 
 
@@ -247,7 +260,7 @@ def transport_fault(error: BaseException) -> Fault | None:
     while link is not None:
         lineage = {c.__name__ for c in type(link).__mro__}
         said = str(link) or said
-        if isinstance(link, TooLarge | json.JSONDecodeError | UnicodeDecodeError):
+        if isinstance(link, TooLarge | json.JSONDecodeError | UnicodeDecodeError | RecursionError):
             return Fault("malformed", f"{type(link).__name__}: {link}")
         if lineage & {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}:
             return Fault("connection", said)

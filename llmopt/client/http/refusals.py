@@ -140,7 +140,7 @@ class Learned:
         return starved
 
 
-def _limit(node: object, names: Sequence[str]) -> int | None:
+def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
     """Return the first limit under one of these names, outermost first; ``None`` for none."""
     if isinstance(node, Mapping):
         numbers = (whole(node.get(name)) for name in names)
@@ -148,8 +148,8 @@ def _limit(node: object, names: Sequence[str]) -> int | None:
         if found is not None:
             return found
         node = list(node.values())
-    inner = node if isinstance(node, list) else ()
-    return next(filter(None, (_limit(item, names) for item in inner)), None)
+    inner = node if isinstance(node, list) and deepest else ()
+    return next(filter(None, (_limit(item, names, deepest - 1) for item in inner)), None)
 
 
 def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:

@@ -18,6 +18,7 @@ from llmopt.client.http.refusals import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, 
 from llmopt.client.http.request_form import WORTH_CACHING
 from llmopt.client.http.transport import (
     CONNECT_SECONDS,
+    Bound,
     RateLimiter,
     check_url,
     http_options,
@@ -35,7 +36,7 @@ from llmopt.errors import (
     RefusedKeyError,
 )
 from llmopt.util.arguments import number, one_of, whole_number
-from llmopt.util.text import estimate_tokens
+from llmopt.util.text import estimate_tokens, first_line
 from llmopt.util.threads import DeadlineExceeded, Lock, at_once, within
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ DEADLINE = 5
 """Timeouts that a whole call may take."""
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
+_ASIDE = Bound()
 _Result = Reply | ClientError | BudgetExceededError
 _Came = TypeVar("_Came")
 
@@ -421,19 +423,23 @@ class RemoteClient:
             answer = self._send(connection.sdk, request, dict(parameters))
             return priced(answer, request, price, tells_cost, connection.key)
 
-        return self._guarded(DEADLINE * self.timeout, call)
+        tokens = MOST_ROOM if request.max_tokens is None else request.max_tokens
+        bound = Bound.of_answer(tokens * request.n)
+        return self._guarded(DEADLINE * self.timeout, call, bound)
 
-    def _guarded(self, seconds: float, call: Callable[[], _Came]) -> _Came | Fault:
+    def _guarded(
+        self, seconds: float, call: Callable[[], _Came], bound: Bound = _ASIDE
+    ) -> _Came | Fault:
         """Ask the SDK. Its exception, which holds headers, does not leave this."""
         try:
-            with unlogged():
+            with unlogged(bound):
                 return within(seconds, call)
         except DeadlineExceeded:
             return Fault("deadline")
         except MalformedBody as error:
             return Fault("malformed", str(error))
         except Exception as error:
-            other = Fault("other", f"{type(error).__name__}: {error}")
+            other = Fault("other", f"{type(error).__name__}: {first_line(error)}")
             return self._fault(error) or transport_fault(error) or other
 
     def _bound(
@@ -454,7 +460,7 @@ class RemoteClient:
             logger.warning(
                 "%s refuses the parameter `%s`%s; it is no longer sent (%s)",
                 self.name, parameter, "" if change.named else " or another one",
-                redact(fault.message, (key,))[:200],
+                fault.said((key,), 200),
             )  # fmt: skip
         if change.cap is not None:
             logger.info("%s answers with at most %d tokens", self.name, change.cap)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import ipaddress
 import json
 import logging
+import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +25,15 @@ from llmopt.util.threads import Lock
 CONNECT_SECONDS = 20.0
 """How long a connection may take to be made."""
 MOST_BYTES = 32 * 2**20
-"""Longest body of an answer."""
+"""Longest body of an answer, whatever was asked for."""
+_TOKEN_BYTES = 512  # a token in an event of its own, with all its names and identifiers
+_TOKEN_MARKS = 24
+_LEAST_BYTES = 2**18
+_MOST_MARKS = 2**13  # of one event, or of a body that comes at once
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*("|\\?\Z)', re.DOTALL)
+_MARKS = re.compile(rb"[\[{,]")
+_BRACKETS = re.compile(rb"[\[{}\]]")
+_DEEPEST = 100  # levels
 
 
 def load(module: str, package: str) -> Any:
@@ -31,14 +42,65 @@ def load(module: str, package: str) -> Any:
         return importlib.import_module(module)
 
 
-_ASKING: ContextVar[bool] = ContextVar("asking", default=False)
+class TooLarge(Exception):
+    """A body is longer, or packed in another way, than was asked for."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a reply may send. `marks` are the ``[``, ``{`` and ``,`` outside of its strings.
+
+    A small body can make many objects, which take a thousand times its memory: ``[{},{},{}...``.
+    """
+
+    size: int = 8 * 2**20  # as long as the longest lists of models
+    marks: int = 2**19
+    at_once: int = 2**19  # marks of one line, which is parsed as a whole
+
+    @classmethod
+    def of_answer(cls, tokens: int) -> Bound:
+        """Return the bound of a reply with at most so many tokens, in one body or in events."""
+        size = min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
+        return cls(size, _MOST_MARKS + _TOKEN_MARKS * tokens, _MOST_MARKS)
+
+    def checked(self, chunks: Iterable[bytes], in_events: bool) -> Iterator[bytes]:
+        """Pass a body's bytes on, up to an error where it sends too much."""
+        size = marks = in_line = depth = 0
+        begun = b""  # of a string, in the chunk before; no string goes on in another line
+        for chunk in chunks:
+            size += len(chunk)
+            if size > self.size:
+                raise TooLarge(f"the body is longer than {self.size / 2**20:.3g} MiB")
+            for number, line in enumerate(chunk.split(b"\n")):
+                if number:
+                    begun, in_line = b"", 0
+                    depth = 0 if in_events else depth
+                rest, quote, escape = _STRING.sub(_unended, begun + line).partition(b'"')
+                begun = quote + escape
+                found = len(_MARKS.findall(rest))
+                marks, in_line = marks + found, in_line + found
+                if marks > self.marks or (in_line if in_events else marks) > self.at_once:
+                    raise TooLarge("the body holds more objects than an answer has")
+                for bracket in _BRACKETS.findall(rest):
+                    depth += 1 if bracket in b"[{" else -1
+                    if depth > _DEEPEST:
+                        raise TooLarge("the body is nested deeper than an answer")
+            yield chunk
+
+
+def _unended(string: re.Match[bytes]) -> bytes:
+    """Return nothing for a whole string; for the beginning of one what its end is read with."""
+    return b"" if string[1] == b'"' else b'"' + string[1]
+
+
+_ASKING: ContextVar[Bound | None] = ContextVar("asking", default=None)
 
 
 class _Quiet(logging.Filter):
     """Drops what a library says of the inside of our calls: headers, and bodies with prompts."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG or not _ASKING.get()
+        return record.levelno > logging.DEBUG or _ASKING.get() is None
 
 
 _LIBRARIES = (
@@ -56,10 +118,10 @@ for _name in _LIBRARIES:
     logging.getLogger(_name).addFilter(_Quiet())
 
 
-@contextmanager
-def unlogged() -> Iterator[None]:
-    """Keep headers and bodies of the calls inside out of the libraries' logs at DEBUG."""
-    before = _ASKING.set(True)
+@contextlib.contextmanager
+def unlogged(bound: Bound) -> Iterator[None]:
+    """Bound the replies to calls inside, and keep them out of the libraries' logs at DEBUG."""
+    before = _ASKING.set(bound)
     try:
         yield
     finally:
@@ -115,18 +177,17 @@ def check_url(url: str) -> str:
 def is_local(url: str) -> bool:
     """Whether an address is this very machine."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
-
-
-class TooLarge(Exception):
-    """A body is longer, or packed in another way, than was asked for."""
+    try:
+        return host == "localhost" or host == "0.0.0.0" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, such as 127.example.com
 
 
 def http_options(url: str) -> dict[str, Any]:
     """Return the arguments with which an SDK's HTTP client keeps to our rules.
 
-    No redirection is followed, which would hand key and prompt on; bodies come unpacked and at
-    most `MOST_BYTES` long; this machine is not asked through a proxy, which would see the key.
+    No redirection is followed, which would hand key and prompt on; bodies come unpacked and within
+    the `Bound` of `unlogged`; this machine is not asked through a proxy, which would see the key.
     """
     # One of the SDKs reads the environment's proxies whatever `trust_env` says.
     direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}
@@ -139,30 +200,45 @@ def http_options(url: str) -> dict[str, Any]:
     }
 
 
-def _bound_reply(response: Any) -> None:
-    packed = response.headers.get("content-encoding", "identity").strip().lower()
+def bounded(
+    headers: Mapping[str, str], chunks: Iterable[bytes], failed: bool = False
+) -> Iterator[bytes]:
+    """Pass a body's bytes on, up to an error where it is packed or sends too much.
+
+    The body of a call that has failed is just cut: its status says enough.
+    """
+    packed = headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
         # A small packed body can fill all memory.
         raise TooLarge(f"the body is packed ({packed}), though this was not asked for")
+    bound = _ASKING.get() or Bound()
+    checked = bound.checked(chunks, "event-stream" in headers.get("content-type", ""))
+    return _cut_short(checked) if failed else checked
+
+
+def _cut_short(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    with contextlib.suppress(TooLarge):
+        yield from chunks
+
+
+def _bound_reply(response: Any) -> None:
     module = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, httpx2
-    response.stream = _bounded_stream(module.SyncByteStream)(response.stream)
+    kind = _bounded_stream(module.SyncByteStream)
+    response.stream = kind(
+        response.stream, bounded(response.headers, response.stream, response.is_error)
+    )
 
 
 @functools.cache
 def _bounded_stream(base: Any) -> Any:
-    """Return the class of a stream that ends with an error after `MOST_BYTES`."""
+    """Return the class of a stream that is read through `bounded`."""
 
     class Bounded(base):  # type: ignore[misc]
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
+        def __init__(self, stream: Any, chunks: Iterator[bytes]) -> None:
+            self.stream, self.chunks = stream, chunks
 
         def __iter__(self) -> Iterator[bytes]:
-            size = 0
-            for chunk in self.stream:
-                size += len(chunk)
-                if size > MOST_BYTES:
-                    raise TooLarge(f"the body is longer than {MOST_BYTES >> 20} MiB")
-                yield chunk
+            return self.chunks
 
         def close(self) -> None:
             self.stream.close()

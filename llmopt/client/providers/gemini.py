@@ -149,7 +149,7 @@ class GeminiClient(RemoteClient):
 
 def _collected(chunks: Iterable[Any]) -> Any:
     """Return the response that came in pieces, as it would have come at once."""
-    parts: dict[int, list[Any]] = {}
+    parts: dict[int, list[str]] = {}
     reasons: dict[int, Any] = {}
     usage = version = feedback = None
     for chunk in chunks:
@@ -158,7 +158,7 @@ def _collected(chunks: Iterable[Any]) -> Any:
         feedback = chunk.prompt_feedback or feedback
         for candidate in chunk.candidates or ():
             index = candidate.index or 0
-            parts.setdefault(index, []).extend(getattr(candidate.content, "parts", None) or ())
+            parts.setdefault(index, []).append(_text(candidate))
             reasons[index] = candidate.finish_reason or reasons.get(index)
     if parts and usage is None and not any(reasons.values()):
         raise MalformedBody("the answer ended before it was complete")
@@ -167,8 +167,7 @@ def _collected(chunks: Iterable[Any]) -> Any:
         model_version=version,
         prompt_feedback=feedback,
         candidates=[
-            SimpleNamespace(content=SimpleNamespace(parts=parts[i]), finish_reason=reasons[i])
-            for i in sorted(parts)
+            SimpleNamespace(text="".join(parts[i]), finish_reason=reasons[i]) for i in sorted(parts)
         ],
     )
 
@@ -192,24 +191,28 @@ def completions(response: Any) -> tuple[Completion, ...]:
         raise MalformedBody("no candidates in the answer")
     return tuple(
         Completion(
-            "".join(
-                part.text or ""
-                for part in (getattr(candidate.content, "parts", None) or ())
-                if not getattr(part, "thought", False)
-            ),
+            candidate.text if isinstance(candidate, SimpleNamespace) else _text(candidate),
             finish(getattr(candidate.finish_reason, "name", candidate.finish_reason), FINISH),
         )
         for candidate in response.candidates
     )
 
 
-def _text_at(details: object, name: str) -> str:
+def _text(candidate: Any) -> str:
+    """Return what a candidate says; the model's thoughts are left out."""
+    parts = getattr(candidate.content, "parts", None) or ()
+    return "".join(p.text or "" for p in parts if not getattr(p, "thought", False))
+
+
+def _text_at(details: object, name: str, deepest: int = 12) -> str:
     """Return a text of a Google error body: the ``reason`` of an ErrorInfo, say, or ``""``."""
     if isinstance(details, Mapping):
         found = details.get(name)
-        return found if isinstance(found, str) else _text_at(list(details.values()), name)
-    if isinstance(details, list):
-        return next(filter(None, (_text_at(item, name) for item in details)), "")
+        if isinstance(found, str):
+            return found
+        details = list(details.values())
+    if isinstance(details, list) and deepest:
+        return next(filter(None, (_text_at(item, name, deepest - 1) for item in details)), "")
     return ""
 
 

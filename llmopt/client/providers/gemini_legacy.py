@@ -14,7 +14,7 @@ from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import NOTHING, Endpoint
 from llmopt.client.http.faults import Fault, headers_of
 from llmopt.client.http.remote import RemoteClient
-from llmopt.client.http.transport import MOST_BYTES, TooLarge, is_local, load
+from llmopt.client.http.transport import bounded, is_local, load
 from llmopt.client.prices import Price, get_price
 from llmopt.client.providers.gemini import GeminiClient, completions, contents, retry_delay
 
@@ -110,20 +110,17 @@ class GeminiLegacyClient(RemoteClient):
         lineage = {c.__name__ for c in type(error).__mro__}
         if "ParseError" in lineage:
             return Fault("malformed", f"{type(error).__name__}: {error}")
-        if isinstance(error, http.Timeout):
+        if isinstance(error, http.Timeout) or "ReadTimeoutError" in lineage:
             return Fault("timeout")
-        if isinstance(error, http.RequestException) or "TransportError" in lineage:
+        if isinstance(error, http.RequestException) or lineage & {"TransportError", "HTTPError"}:
             return Fault("connection", f"{type(error).__name__}: {error}", unpriced=True)
         return None
 
 
 def _bound_reply(response: Any, **_: Any) -> Any:
-    """Read a body that is neither packed nor longer than it may be."""
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise TooLarge("the body is packed, though this was not asked for")
-    response._content = response.raw.read(MOST_BYTES + 1, decode_content=False)
-    if len(response._content) > MOST_BYTES:
-        raise TooLarge(f"the body is longer than {MOST_BYTES >> 20} MiB")
+    """Read a body that is neither packed nor sends more than it may."""
+    chunks = response.raw.stream(2**16, decode_content=False)
+    response._content = b"".join(bounded(response.headers, chunks, not response.ok))
     return response
 
 

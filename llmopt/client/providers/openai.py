@@ -22,7 +22,7 @@ from llmopt.client.http.endpoint import (
     Endpoint,
     openai_endpoint,
 )
-from llmopt.client.http.faults import MalformedBody
+from llmopt.client.http.faults import Fault, MalformedBody
 from llmopt.client.http.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
 from llmopt.client.http.request_form import WORTH_CACHING, closed, in_blocks
 from llmopt.client.http.transport import check_url, is_local, load, merged, whole_body
@@ -248,12 +248,18 @@ class OpenAIClient(RemoteClient):
         return reply
 
     def _ask_context(self, sdk: Any) -> None:
-        """Ask each kind of server in its own way, until one of them works."""
+        """Ask each kind of server in its own way, until one of them works, in a bounded time."""
+        seconds = min(self.timeout, ASIDE_SECONDS)
+        came = self._guarded(seconds, partial(self._read_context, sdk, seconds))
+        if isinstance(came, Fault):
+            logger.debug("%s does not say its context (%s)", self.name, came.kind)
+
+    def _read_context(self, sdk: Any, seconds: float) -> None:
         root = self.url.removesuffix("/v1")
         # vLLM, llama.cpp for each of its slots, Ollama of what is loaded, LM Studio.
         for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
             try:
-                body = sdk.get(root + path, cast_to=object, options={"timeout": ASIDE_SECONDS})
+                body = sdk.get(root + path, cast_to=object, options={"timeout": seconds})
                 self._learned.read(_of_model(body, self.model))
             except Exception as error:
                 logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
