@@ -138,6 +138,7 @@ class EventLog:
         self._lock = Lock()
         self._begun: tuple[Event, int] | None = None  # by this log, and the size then
         self._head: Event | None = None  # to be written with the next event
+        self._process = os.getpid()  # `close` asks for it, even if the file is in use
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._made = not self.path.exists()
@@ -172,7 +173,6 @@ class EventLog:
             self._unended = sound > 0 and data[sound - 1 : sound] != b"\n"
             # A torn line is cut off by the first write: who only reads changes nothing.
             self._torn = bool(rest)
-            self._process = os.getpid()
             if durable and not data:
                 sync_folder(self.path.parent)
         except BaseException:
