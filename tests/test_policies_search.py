@@ -525,3 +525,45 @@ def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluation
         assert sources == ["warmup"] * random + ["llm"] * (evaluations - random)
         search.run(evaluations + 2)  # a longer search begins no second warm-up
         assert [t.source for t in search.optimizer.trials][-2:] == ["llm"] * 2
+
+
+@pytest.mark.defect(82)
+def test_a_weight_may_leave_its_usual_range(tmp_path):
+    """Up to ten times, for a model that reads words; random policies stay where they were."""
+    answer = "Hypothesis: h\nStart from: new\nProposal: 7.5, -0.003"
+    options = {"starts": 1, "max_steps": 9, "warmup": 2, "points": 1, "bias": False}
+    low = []
+    for box in (10, "auto"):
+        client = ScriptedClient([answer])
+        env = lambda: gym.wrappers.TimeLimit(Tilt(), 9)  # noqa: E731
+        storage = tmp_path / f"{box}.jsonl"
+        with PolicySearch(env, client, "words", box=box, storage=storage, **options) as search:
+            search.run(3)
+            *random, found = search.optimizer.trials
+            low.append([t.values for t in random])
+            first = search.optimizer.space.dimensions[0]
+            assert found.values == ((5.0 if box == 10 else 7.5), -0.003)
+            assert (first.low, first.high) == ((-5.0, 5.0) if box == 10 else (-50.0, 50.0))
+            assert ("within a tenth" in client.requests[0].text) is (box == "auto")
+    assert low[0] == low[1]
+    with PolicySearch(env, ScriptedClient([]), "words", storage=storage, **options) as resumed:
+        assert resumed.optimizer.space.dimensions[0].high == 50.0
+        assert resumed._parameters.space.draw(np.random.default_rng(0)) == (
+            search._parameters.space.draw(np.random.default_rng(0))
+        )
+    with PolicySearch(env, "network", **options) as numeric:
+        assert numeric.optimizer.space.dimensions[0].high == 5.0
+
+
+class Tilt(gym.Env):
+    """Two numbers, observed up to 2."""
+
+    observation_space = spaces.Box(-2, 2, (2,))
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full(2, 2, np.float32), {}
+
+    def step(self, action):
+        return np.full(2, 2, np.float32), float(action[0]), False, False, {}

@@ -60,6 +60,7 @@ from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
 from llmopt.history import Trial, Usage
 from llmopt.policies import PolicySearch
+from llmopt.policies.parameters import BOX
 from llmopt.trackers import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
@@ -118,7 +119,8 @@ class Watch(Callback):
 def search_policy(cell: Cell, client: Client) -> Line:
     """Search a policy and return what was found."""
     task, watch = POLICIES[cell.task], Watch()
-    options = task.options | _SET.get(cell.method, {})
+    # As the committed searches and their recordings were made.
+    options = {"box": BOX, **task.options, **_SET.get(cell.method, {})}
     with PolicySearch(task.env, client, seed=cell.seed, callbacks=[watch], **options) as search:
         search.run(cell.evaluations)
         best, held = search.best, search.evaluate(HELD_OUT)

@@ -20,6 +20,9 @@ BOX = 10.0
 """Reach of a weight at its bound: so many times the action's range, at the usual size of what is
 observed."""
 
+EXTENDED = 10.0
+"""How many times its usual range a weight may take from a model that reads words."""
+
 Box: TypeAlias = "float | tuple[float, float] | Sequence[tuple[float, float]]"
 
 _LEAST = 0.5  # of a declared bound: what is observed counts as no smaller, whatever was measured
@@ -36,15 +39,22 @@ class WeightSpace(Space):
 
     @classmethod
     def of_ranges(
-        cls, names: Sequence[str], ranges: Sequence[tuple[float, float]], share: float
+        cls,
+        names: Sequence[str],
+        ranges: Sequence[tuple[float, float]],
+        share: float,
+        extended: float = 1.0,
     ) -> WeightSpace:
-        """Return the space; random points come from that share of each range, around 0."""
+        """Return the space; random points come from that share of each range, around 0.
+
+        Weights have the decimals of ranges that are not `extended`.
+        """
         narrow = []
         for low, high in ranges:
             reach = share * max(abs(low), abs(high))
             inner = max(low, -reach), min(high, reach)
             narrow.append(inner if inner[0] < inner[1] else (low, high))
-        least = min(max(abs(low), abs(high)) for low, high in ranges)
+        least = min(max(abs(low), abs(high)) for low, high in ranges) / extended
         decimals = int(np.clip(2 - math.floor(math.log10(least)), 3, 12))
         parts = zip(names, ranges, strict=True)
         made = cls({n: Float(*ends) for n, ends in parts}, decimals=decimals)
@@ -62,6 +72,7 @@ class PolicySpace:
     The range of a weight is `box` times the action's size over the size of what it multiplies:
     the declared bound, or what was measured where that is smaller or nothing is declared.
     The ranges of a `stored` space stay. `box` may also be a pair of bounds for each weight.
+    `extended` ranges are so many times wider; random points stay where they were.
     """
 
     def __init__(
@@ -73,9 +84,11 @@ class PolicySpace:
         *,
         measure: Callable[[], np.ndarray | None] = lambda: None,
         stored: Mapping[str, Any] | None = None,
+        extended: float = 1.0,
     ) -> None:
         self._policy = policy
-        self._box, stated = _bounds(box, policy.n_parameters)
+        (low, high), stated = _bounds(box, policy.n_parameters)
+        self._box = low * extended, high * extended
         if policy.chooses:
             first = int(getattr(policy.observation_space, "start", 0))
             self._actions = list(outputs) or [f"a{j}" for j in range(policy.n_outputs)]
@@ -87,7 +100,8 @@ class PolicySpace:
         self._ranges = self._stated or self._usual(measure)
         # The sum of so many equal parts has the size of one action.
         share = math.sqrt(3 / (policy.n_inputs + policy.bias)) / max(map(abs, self._box))
-        self.space = WeightSpace.of_ranges(names, self._ranges, 1.0 if stated else min(share, 1.0))
+        share = 1.0 if stated else min(share, 1.0 / extended)
+        self.space = WeightSpace.of_ranges(names, self._ranges, share, extended)
 
     def _usual(self, measure: Callable[[], np.ndarray | None]) -> list[tuple[float, float]]:
         policy = self._policy

@@ -51,7 +51,7 @@ from llmopt.policies.episode_seeds import (
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.finalists import choose
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.parameters import BOX, Box, PolicySpace
+from llmopt.policies.parameters import BOX, EXTENDED, Box, PolicySpace
 from llmopt.policies.picture import write_gif
 from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.report.steps import StepData, Together, describe_data
@@ -94,11 +94,12 @@ class PolicySearch(Closing):
         description: The user's own words on the task; they come first.
         starts: Seeded starts of one evaluation, the same for every policy.
         bias: Whether there is a constant for each action; ``None`` for yes, except in a table.
-        box: Reach of a weight: its range is ±10 times the size of the action over the usual size of
-            the observed number, both as far as bounds tell, and as random policies measure them in
-            at most 3,000 steps before the search. Or a pair of factors; or a pair for each
-            parameter, which is then its range. Random points lie in the inner part of the ranges,
-            where policies act without pushing to the stop all the time.
+        box: Reach of a weight: its range is ±`box` times the size of the action over the usual size
+            of the observed number, both as far as bounds tell, and as random policies measure them
+            in at most 3,000 steps before the search. Or a pair of factors; or a pair for each
+            parameter, which is then its range. ``"auto"`` for 10, and for 100 with a prompt
+            that reads words and no partner, as a good weight may lie far out. Random points lie in the
+            inner part of the ranges, where policies act without pushing to the stop all the time.
         wrappers: Gymnasium wrappers by name, the innermost first, such as
             ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
             scales observations as ``llmopt run`` does. Policies then act in `make_env`.
@@ -153,7 +154,7 @@ class PolicySearch(Closing):
         description: str | None = "",
         starts: int = 10,
         bias: bool | None = None,
-        box: Box = BOX,
+        box: Box | Literal["auto"] = "auto",
         wrappers: Sequence[str] | Literal["usual"] = (),
         clip: bool = True,
         observations: Sequence[str] = (),
@@ -194,6 +195,13 @@ class PolicySearch(Closing):
             self._step_cap = step_cap(made, max_steps)
         finally:
             made.close()
+        client = get_client(one_model(client, options.pop("model", None)))
+        facts = model_facts(client)
+        reads_words = getattr(prompt_for(prompt, facts), "changes", False)
+        begun = _begun(storage)
+        usual = isinstance(box, str) and box == "auto"
+        extended = _extension(usual and bool(reads_words), options, begun)
+        reach: Any = BOX if usual else box
         told = describe_task(
             self._make,
             self.policy,
@@ -208,17 +216,18 @@ class PolicySearch(Closing):
             ceiling=ceiling,
             choices=self.policy.chooses,
             starts=feedback,
+            extended=extended > 1 and not self.policy.chooses,
         )
         self.words: EnvironmentWords = told.environment
         self._inputs, self._outputs, self._scaled = told.inputs, told.outputs, told.scaled
-        begun = _begun(storage)
         self._parameters = PolicySpace(
             self.policy,
             self._inputs,
             self._outputs,
-            box,
+            reach,
             measure=self._usual_sizes,
             stored=begun.get("space"),
+            extended=extended,
         )
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
@@ -227,14 +236,11 @@ class PolicySearch(Closing):
             options["may_stop"] = True
         self.stopped = ""
         self._wanted = 0
-        client = get_client(one_model(client, options.pop("model", None)))
-        facts = model_facts(client)
-        reads_words = getattr(prompt_for(prompt, facts), "changes", False)
         if warmup == "auto":
             self._shortens_warmup = facts.columns and not reads_words
-            usual = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
-            usual = _RANDOM_FIRST if self._shortens_warmup else usual
-            warmup = (begun.get("options") or {}).get("warmup", usual)
+            first = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
+            first = _RANDOM_FIRST if self._shortens_warmup else first
+            warmup = (begun.get("options") or {}).get("warmup", first)
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
@@ -250,7 +256,8 @@ class PolicySearch(Closing):
                 "seed": seed,
                 "clip": clip,
                 "max_steps": self._step_cap,
-                **_box_of(box, begun),
+                **_box_of(reach, begun),
+                **({"extended": extended} if extended > 1 else {}),
             },
             storage=storage,
             **options,
@@ -544,3 +551,11 @@ def _box_of(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
     if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
         return {}
     return {"box": np.asarray(box, dtype=float).tolist()}
+
+
+def _extension(wanted: bool, options: Mapping[str, Any], begun: Mapping[str, Any]) -> float:
+    """Return how many times wider than usual the ranges are; those of a stored search stay."""
+    if begun:
+        return float(((begun.get("options") or {}).get("task") or {}).get("extended", 1.0))
+    numbers_too = options.get("partner") or options.get("requests")  # whose steps fit the ranges
+    return EXTENDED if wanted and not numbers_too else 1.0

@@ -48,6 +48,7 @@ def describe_task(
     ceiling: float | None = None,
     choices: bool = False,
     starts: bool = True,
+    extended: bool = False,
     **environment: Any,
 ) -> TaskWords:
     """Say what is wanted of a policy, what the environment is, and what the parameters mean.
@@ -77,6 +78,10 @@ def describe_task(
     inputs = () if table else tuple(q.name for q in told.observations)
     outputs = tuple(q.name for q in told.actions)
     meaning = describe_parameters(policy, choices=choices, scaled=scaled, clipped=clipped)
+    if extended:
+        meaning += (
+            " The usual weights lie within a tenth of their ranges; a good one may lie beyond."
+        )
     parts = [describe_goal(len(seeds), ceiling), told.text, meaning]
     if inputs:
         parts.append(describe_starts(seen, inputs, policy.observation_space))
