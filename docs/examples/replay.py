@@ -27,9 +27,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")  # the prompt is worded anew since; answers come in their order
     client = llmopt.ReplayClient(RECORDING, strict=False)
     ranges = [(-6, 6)] * 10  # as recorded: today they would follow from the sizes of the numbers
-    with PolicySearch(
-        two_zones, client, "words", seed=0, total=30, box=ranges, finish="off"
-    ) as search:
+    with PolicySearch(two_zones, client, "words", seed=0, total=30, box=ranges) as search:
         search.run(30, progress=True)
         print(f"the model ended the search: {search.stopped}")
         held_out = search.evaluate()

@@ -98,8 +98,8 @@ class PolicySearch(Closing):
             of the observed number, both as far as bounds tell, and as random policies measure them
             in at most 3,000 steps before the search. Or a pair of factors; or a pair for each
             parameter, which is then its range. ``"auto"`` for 10, and for 100 with a prompt
-            that reads words and no partner, as a good weight may lie far out. Random points lie in the
-            inner part of the ranges, where policies act without pushing to the stop all the time.
+            that reads words and no partner, as a good weight may lie far out. Random points lie in
+            the inner part of the ranges, where policies do not push to the stop all the time.
         wrappers: Gymnasium wrappers by name, the innermost first, such as
             ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
             scales observations as ``llmopt run`` does. Policies then act in `make_env`.
