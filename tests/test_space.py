@@ -130,7 +130,7 @@ def test_representations_can_be_read():
     [
         (lambda: Space({}), "at least one"),
         (lambda: Space([Float(0, 1)]), "expected a dict"),
-        (lambda: Space({"a": (0, 1)}), r"Float\(low, high\)"),
+        (lambda: Space({"a": (0, 1)}), r"Float\(0, 1\)"),
         (lambda: Space({1: Float(0, 1)}), "not a string"),
         (lambda: Space({"": Float(0, 1)}), "rename"),
         (lambda: Space({"a\nb": Float(0, 1)}), "rename"),

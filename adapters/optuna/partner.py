@@ -53,14 +53,13 @@ class BestBranch:
             for i, (value, d) in enumerate(zip(best.values, space.dimensions, strict=True))
             if value is not ABSENT and not isinstance(d, Categorical) and i in asked
         )
-        if len(free) == len(space):
+        if len(free) == len(space) and not space.conditional:
             return self.numbers.propose(space, history, rng, n, taken=taken)
         if not free:
             return []
         base = space.conform(best.values)
         names = {space.names[i] for i in free}
-        part = Space({space.names[i]: space.dimensions[i] for i in free})
-        part = part.constrained([c for c in space._constraints if c.names <= names])
+        part = space.part(free).constrained([c for c in space._constraints if c.names <= names])
         trials = tuple(self._part(t, free) for t in history.trials if _same(t.values, base, free))
         pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
         known = replace(history, trials=trials, pending=pending)

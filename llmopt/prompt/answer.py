@@ -100,7 +100,7 @@ class Answer:
     values: Mapping[int, Value] = field(default_factory=dict)
     stop: bool = False  # whether it ends the search
     trouble: str = ""  # why its values cannot be read; empty if they can
-    dropped: str = ""  # which other points of the answer were left out, and why
+    dropped: str = ""  # which values or other points of the answer were left out, and why
 
     @property
     def explanation(self) -> str:
@@ -416,7 +416,10 @@ class AnswerReader:
                 raise ParseError(f"{reason}; {self._expected}", "")
         flat = [given.get(i, ABSENT) for i in range(len(labels))]
         values, clipped = into_range(flat, self.space, labels, self.out_of_range, "")
-        return Reading(values, answer.explanation, clipped, start=start)
+        ignored = [i for i in answer.values if values[i] is ABSENT]
+        reasons = [f"{labels[i]}, which a point has {self.space.condition(i)}" for i in ignored]
+        explanation = with_dropped(answer.explanation, reasons) if reasons else answer.explanation
+        return Reading(values, explanation, clipped, start=start)
 
 
 def parse_parameters(
@@ -490,8 +493,10 @@ def start_of(explanation: str) -> int | None:
 
 
 def with_dropped(explanation: str, reasons: Sequence[str]) -> str:
-    """Return an explanation that tells which points of its answer were left out, and why."""
-    return replace(notes_of(explanation), dropped="; ".join(reasons)).explanation
+    """Return an explanation that tells what of its answer was left out, and why."""
+    notes = notes_of(explanation)
+    reasons = [notes.dropped, *reasons] if notes.dropped else reasons
+    return replace(notes, dropped="; ".join(reasons)).explanation
 
 
 def with_start(explanation: str, number: int | None) -> str:

@@ -365,7 +365,7 @@ def into_range(
 ) -> tuple[tuple[Value, ...], bool]:
     """Bring the values into the space, or say why they are not in it."""
     outside = []
-    for index, value in enumerate(values):
+    for index, value in enumerate(space.conform(values)):
         dimension = space.dimensions[index]
         if value is ABSENT or not isinstance(dimension, Float | Int):
             continue

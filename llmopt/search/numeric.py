@@ -100,7 +100,7 @@ def _terms(
         rows = rows if len(choices) > 1 else rows[:, :0]
         return rows, [(v, np.eye(len(choices))[k][: rows.shape[1]]) for k, v in enumerate(choices)]
     # As in `Space.encode`, by each value alone.
-    one = Space({space.names[index]: dimension})
+    one = space.part([index])
     units = np.array([one.encode([v])[0] for v in known])
     middle = units.mean()
     there = np.array([v is not ABSENT for v in told])

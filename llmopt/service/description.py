@@ -14,6 +14,7 @@ from typing import Any
 from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
 from llmopt.prompt import PROMPTS
 from llmopt.space import Categorical, Dimension, Float, Int, Space
+from llmopt.space.when import read_when
 
 _MOST_PARAMETERS = 1000
 _MOST_CHOICES = 1000
@@ -35,7 +36,8 @@ _EXAMPLE = (
 def read_space(schema: Any) -> Space:
     """Read a space from a JSON schema of an object, or from its ``properties`` alone.
 
-    Beside numbers with bounds, ``"log"`` and ``"multipleOf"``, it takes booleans and an ``enum``.
+    Beside numbers with bounds, ``"log"`` and ``"multipleOf"``, it takes booleans and an ``enum``,
+    and for each parameter a condition, ``"when"``: see `llmopt.space.when`.
     """
     if not isinstance(schema, Mapping):
         raise SpaceError(f"space: got a {type(schema).__name__}; {_EXAMPLE} for each name")
@@ -48,7 +50,7 @@ def read_space(schema: Any) -> Space:
         raise SpaceError(
             f"space: {len(properties)} parameters; expected at most {_MOST_PARAMETERS}"
         )
-    return Space({_name(n): _dimension(n, part) for n, part in properties.items()})
+    return Space({_name(n): _conditional(n, part) for n, part in properties.items()})
 
 
 def _name(name: Any) -> str:
@@ -58,6 +60,17 @@ def _name(name: Any) -> str:
             f"got {str(name)[:50]!r}"
         )
     return name
+
+
+def _conditional(name: str, part: Any) -> Dimension:
+    """Return a dimension with its condition, ``{"optimizer": "sgd"}`` or ``{"layers": {">": 2}}``."""
+    if not isinstance(part, Mapping) or "when" not in part:
+        return _dimension(name, part)
+    dimension = _dimension(name, {key: value for key, value in part.items() if key != "when"})
+    try:
+        return dimension.under(read_when(part["when"]))
+    except SpaceError as error:
+        raise SpaceError(f"space, {name!r}: {error}") from None
 
 
 def _dimension(name: str, part: Any) -> Dimension:

@@ -1,20 +1,20 @@
-"""Spaces in which a parameter may be absent: `momentum`, say, where the optimizer is not sgd."""
+"""Spaces that grow with their points: which parameters a point may lack is learned from others."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmopt.space.constraints import Constraint
+from llmopt.space.conditions import Activity
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.space import Space
 from llmopt.space.values import ABSENT, Value
+from llmopt.space.when import Rule, Shown
 
-_MOST_COUNTED = 10_000  # points of a space that are gone through to count those that differ
+_MOST_COUNTED = 10_000  # values of a parameter that may tell when another one is there
 _SURE = 5  # points from which on a whole number may tell when a parameter is there
 _MOST_NAMED = 6  # values that the words of a condition name
 
@@ -54,6 +54,14 @@ class Condition:
             return None
         return min(present) if absent and min(present) > max(absent) else None
 
+    def active(self, value_of: Callable[[str], Value]) -> bool | None:
+        """Say whether the parameter is there, by the values of others; ``None`` if unknown."""
+        return self.holds(value_of(self.on))
+
+    def said(self, shown: Shown) -> str:
+        """Return the condition in words."""
+        return self.words(lambda value: shown(self.on, value))
+
     def words(self, shown: Callable[[Value], str]) -> str:
         """Return the condition in words; `shown` gives the text of a value."""
         if (least := self.least) is not None:
@@ -71,7 +79,8 @@ class BranchedSpace(Space):
     Args:
         dimensions: As for `Space`.
         optional: The parameters that a point may lack, each with its condition, or ``None`` where
-            nothing tells when it is there. A condition's own parameter comes first.
+            nothing tells when it is there. A condition's own parameter comes first. A dimension's
+            own condition (`when`) takes precedence.
         given: Values that every point has.
         unseen: Choices that no point has had. Nobody knows yet what else a point with one of them
             has, so that it needs nothing else.
@@ -83,126 +92,47 @@ class BranchedSpace(Space):
     def __init__(
         self,
         dimensions: Mapping[str, Dimension],
-        optional: Mapping[str, Condition | None] | None = None,
+        optional: Mapping[str, Rule | None] | None = None,
         given: Mapping[str, Value] | None = None,
         unseen: Mapping[str, Iterable[Value]] | None = None,
     ) -> None:
         super().__init__(dimensions)
         self._uniform = False
-        places = {name: i for i, name in enumerate(self.names)}
-        self._fixed = {places[name]: value for name, value in (given or {}).items()}
-        self._optional = {places[n]: c for n, c in (optional or {}).items()}
+        places = self._place
+        fixed = {places[name]: value for name, value in (given or {}).items()}
+        learned = {places[n]: c for n, c in (optional or {}).items()}
+        rules = dict(self._activity.rules)
+        rules |= {i: c for i, c in learned.items() if c is not None and i not in rules}
+        self._activity = Activity(places, self.dimensions, rules, fixed, learned.keys())
         self.unseen = {
-            i: frozenset(values)
-            for i, values in ((places[n], v) for n, v in (unseen or {}).items())
-            if i not in self._fixed
+            places[n]: frozenset(values)
+            for n, values in (unseen or {}).items()
+            if places[n] not in fixed
         }
-        self._on = {i: places[c.on] for i, c in self._optional.items() if c is not None}
-        if self._fixed or self._optional:
-            self.cardinality = self._count()
-
-    def _count(self) -> float:
-        sizes = [1.0 if i in self._fixed else float(d.count) for i, d in enumerate(self.dimensions)]
-        count = float(np.prod(sizes))
-        return float(len(self.points())) if count <= _MOST_COUNTED else count
-
-    def points(self) -> list[tuple[Value, ...]]:
-        """Return all points of a finite space, each once."""
-        axes = [
-            [self._fixed[i]] if i in self._fixed else [d.value(k) for k in range(int(d.count))]
-            for i, d in enumerate(self.dimensions)
-        ]
-        found = {self.key(values): self.conform(values) for values in itertools.product(*axes)}
-        return [values for values in found.values() if self.admits(values)]
+        self.cardinality = self._count()
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return (*super()._identity, tuple(self._optional.items()), tuple(self._fixed.items()))
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """Positions of the parameters that an answer may give."""
-        return tuple(i for i in range(len(self)) if i not in self._fixed)
+        own = self._activity
+        learned = tuple(own.rules.items()), own.optional, tuple(own.fixed.items())
+        return (*super()._identity, *learned)
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point still needs."""
-        values = {**point, **self._fixed}
+        values = {**point, **self._activity.fixed}
         if any(values.get(i, ABSENT) in new for i, new in self.unseen.items()):
             return []
-        found = []
-        for i in self.asked:
-            needed = i not in self._optional
-            if i in self._on:
-                needed = self._holds(i, values.get(self._on[i], ABSENT)) is True
-            if needed and values.get(i, ABSENT) is ABSENT:
-                found.append(i)
-        return found
+        return super().missing(point)
 
-    def condition(self, index: int) -> str:
-        """Say in words when a parameter is there; nothing where it always is."""
-        if index not in self._optional:
-            return ""
-        condition = self._optional[index]
-        if condition is None:
-            return "not in every point"
-        on = self._on[index]
-        return condition.words(lambda value: self.format(on, value))
-
-    def _holds(self, index: int, value: Value) -> bool | None:
-        condition = self._optional[index]
-        return None if condition is None else condition.holds(value)
-
-    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return a flat point with what is given, and without what it cannot have."""
-        point = list(values)
-        for i, value in self._fixed.items():
-            point[i] = value
-        for i, on in self._on.items():
-            if i not in self._fixed and self._holds(i, point[on]) is False:
-                point[i] = ABSENT
-        return tuple(point)
-
-    # Each method of `Space` that loops over the dimensions, with values that are absent --------
-
-    def check(self, values: Sequence[Value]) -> tuple[Value, ...]:  # noqa: D102
+    def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Check a flat point as `Space.check` does; it may lack any value."""
         return tuple([v if v is ABSENT else d.check(v) for d, v in self._pairs(values)])
-
-    def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:  # noqa: D102
-        pairs = self._pairs(self.conform(values))
-        return tuple([v if v is ABSENT else d.clip(v) for d, v in pairs])
-
-    def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:  # noqa: D102
-        return self.conform(super().draw(rng))
-
-    def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:  # noqa: D102
-        return self.conform(super().decode(unit))
-
-    def encode(self, values: Sequence[Value]) -> np.ndarray:
-        """Return a flat point as numbers in [0, 1]: see `Space.encode`. What is absent is 0.5."""
-        lacking = [i for i, value in enumerate(values) if value is ABSENT]
-        if not lacking:
-            return super().encode(values)
-        whole = [d.decode(0.5) if v is ABSENT else v for d, v in self._pairs(values)]
-        units = super().encode(whole)
-        units[lacking] = 0.5
-        return units
-
-    def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:  # noqa: D102
-        pairs = self._pairs(self.conform(values))
-        return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
 
     def keys_within(self, keys: Iterable[Any]) -> set[Hashable]:
         """Return those keys that points with what is given can have."""
-        fixed = self.key([self._fixed.get(i, ABSENT) for i in range(len(self))])
-        return {key for key in keys if all(key[i] == fixed[i] for i in self._fixed)}
-
-    def format(self, index: int, value: Value) -> str:  # noqa: D102
-        return repr(value) if value is ABSENT else super().format(index, value)
-
-    def _constrain(self, constraints: str | Iterable[str | Constraint]) -> None:
-        super()._constrain(constraints)
-        if self._constraints and self._optional:
-            self.cardinality = self._count()
+        fixed = self._activity.fixed
+        own = self.key([fixed.get(i, ABSENT) for i in range(len(self))])
+        return {key for key in keys if all(key[i] == own[i] for i in fixed)}
 
 
 def filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> tuple[Value, ...]:

@@ -34,6 +34,7 @@ from llmopt.space.values import (
     read_number,
     stable_repr,
 )
+from llmopt.space.when import When, read_when
 
 __all__ = [
     "MAX_DECIMALS",
@@ -59,6 +60,7 @@ class Categorical(BaseDimension):
 
     Args:
         choices: The choices, all different, in an order that is the same in every run.
+        when: As for `Float`.
 
     Raises:
         SpaceError: There are no choices, two are the same, one cannot be hashed, or their
@@ -67,7 +69,17 @@ class Categorical(BaseDimension):
 
     choices: tuple[Hashable, ...]
 
-    def __init__(self, choices: Iterable[Hashable]) -> None:
+    when: Any
+
+    def __init__(
+        self, choices: Iterable[Hashable] = (), *others: Hashable, when: Any = None
+    ) -> None:
+        if others:
+            raise SpaceError(
+                f"Categorical({choices!r}, {', '.join(map(repr, others))}): got "
+                f"{1 + len(others)} arguments; give the choices as one list: "
+                f"Categorical({[choices, *others]!r})"
+            )
         if isinstance(choices, str | bytes | Set) or not isinstance(choices, Iterable):
             raise SpaceError(
                 f"Categorical({choices!r}): the choices are a {type(choices).__name__}; "
@@ -90,19 +102,20 @@ class Categorical(BaseDimension):
                     f"Categorical: choices[{first}] and choices[{position}] are the same, "
                     f"{choice!r}; leave one out."
                 )
-        freeze(self, choices=items)
+        freeze(self, choices=items, when=read_when(when))
         self._prepare("value", None, None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Categorical):
             return NotImplemented
-        return identity(self.choices) == identity(other.choices)
+        return identity(self.choices) == identity(other.choices) and self.when == other.when
 
     def __hash__(self) -> int:
         return hash(identity(self.choices))
 
     def __repr__(self) -> str:
-        return f"Categorical({list(self.choices)!r})"
+        when = "" if self.when is None else f", when={self.when!r}"
+        return f"Categorical({list(self.choices)!r}{when})"
 
     def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
         freeze(
@@ -238,15 +251,17 @@ def dimension_to_dict(name: str, dimension: Dimension) -> dict[str, Any]:
         data["choices"] = [choice_to_json(choice) for choice in dimension.choices]
     else:
         data.update(low=dimension.low, high=dimension.high, log=dimension.log, step=dimension.step)
-    return data
+    # Left out where there is none, as in files of versions that knew of none.
+    return data if dimension.when is None else {**data, "when": dimension.when.to_json()}
 
 
 def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
     """The dimension that `dimension_to_dict` wrote, or a `SpaceError` where the data is damaged."""
     kind = data["type"]
+    when = When.from_json(data["when"]) if "when" in data else None
     if kind == "categorical":
-        return Categorical([choice_from_json(choice) for choice in data["choices"]])
+        return Categorical([choice_from_json(choice) for choice in data["choices"]], when=when)
     if kind in ("float", "int"):
         number = Float if kind == "float" else Int
-        return number(data["low"], data["high"], log=data["log"], step=data["step"])
+        return number(data["low"], data["high"], log=data["log"], step=data["step"], when=when)
     raise SpaceError(f"unknown dimension type {kind!r}; expected float, int or categorical.")

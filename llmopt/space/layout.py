@@ -17,7 +17,7 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Dimension, Float, Int
-from llmopt.space.values import Value, choice_from_json, choice_to_json
+from llmopt.space.values import ABSENT, Value, as_number, choice_from_json, choice_to_json
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class _Dict:
 
     keys: tuple[Hashable, ...]
     parts: tuple[Layout, ...]
+    optional: frozenset[Hashable] = frozenset()  # keys that need not be there: see `Space`
     kind: ClassVar[str] = "dict"
     root: ClassVar[str] = ""
 
@@ -102,26 +103,32 @@ class _Dict:
                 f"{_at(path)}got a {type(params).__name__}; expected a dict with the keys "
                 f"{list(self.keys)}."
             )
-        if len(params) != len(self.keys) or not all(key in params for key in self.keys):
+        there = [key for key in self.keys if key in params]
+        if len(there) < len(params) or not self.optional.issuperset({*self.keys} - {*there}):
             raise ParameterError(self._mismatch(params, path))
         for key, part in zip(self.keys, self.parts, strict=True):
-            part.read(params[key], _join(path, key), out)
+            part.read(params.get(key, ABSENT), _join(path, key), out)
 
     def _mismatch(self, params: Mapping[Any, Any], path: str) -> str:
         unknown = [key for key in params if key not in self.keys]
         if unknown:
             hint = did_you_mean(str(unknown[0]), map(str, self.keys))
             return f"{_at(path)}unknown parameter {unknown[0]!r}; {hint}"
-        missing = ", ".join(repr(key) for key in self.keys if key not in params)
+        needed = [key for key in self.keys if key not in self.optional]
+        missing = ", ".join(repr(key) for key in needed if key not in params)
         return f"{_at(path)}missing {missing}; give a value for each parameter."
 
     def build(self, values: Iterator[Value]) -> dict[Hashable, Any]:
-        return {key: part.build(values) for key, part in zip(self.keys, self.parts, strict=True)}
+        pairs = zip(self.keys, self.parts, strict=True)
+        built = {key: part.build(values) for key, part in pairs}
+        return {key: value for key, value in built.items() if value is not ABSENT}
 
     def to_dict(self) -> dict[str, Any]:
         pairs = zip(self.keys, self.parts, strict=True)
         parts = [[choice_to_json(key), part.to_dict()] for key, part in pairs]
-        return {"kind": self.kind, "parts": parts}
+        optional = [choice_to_json(key) for key in self.keys if key in self.optional]
+        own = {"kind": self.kind, "parts": parts}
+        return {**own, "optional": optional} if optional else own
 
 
 @dataclass(frozen=True)
@@ -178,10 +185,21 @@ def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
             )
         if not isinstance(dimension, Dimension):
             raise SpaceError(
-                f"Space: `{name}`={dimension!r} is not a dimension; expected "
-                "Float(low, high), Int(low, high) or Categorical(choices)."
+                f"Space: `{name}`={dimension!r} is not a dimension; {_meant(dimension)}"
             )
-    return _Dict(tuple(dimensions), (_Leaf(None),) * len(dimensions))
+    optional = frozenset(name for name, d in dimensions.items() if d.when is not None)
+    return _Dict(tuple(dimensions), (_Leaf(None),) * len(dimensions), optional)
+
+
+def _meant(given: Any) -> str:
+    """Say which dimension is meant by what is none."""
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    if pair and all(as_number(end) is not None for end in given):
+        ends = f"({given[0]!r}, {given[1]!r})"
+        return f"for a range write Float{ends}, or Int{ends} for whole numbers"
+    if isinstance(given, tuple | list) and given:
+        return f"for choices write Categorical({list(given)!r})"
+    return "expected Float(low, high), Int(low, high) or Categorical(choices)."
 
 
 def layout_from_dict(data: Mapping[str, Any]) -> Layout:
@@ -193,7 +211,8 @@ def layout_from_dict(data: Mapping[str, Any]) -> Layout:
         return _Array(data["dtype"], tuple(data["shape"]))
     if kind == _Dict.kind:
         keys = tuple(choice_from_json(key) for key, _ in data["parts"])
-        return _Dict(keys, tuple(layout_from_dict(part) for _, part in data["parts"]))
+        parts = tuple(layout_from_dict(part) for _, part in data["parts"])
+        return _Dict(keys, parts, frozenset(map(choice_from_json, data.get("optional", ()))))
     if kind == _Tuple.kind:
         return _Tuple(tuple(layout_from_dict(part) for part in data["parts"]))
     raise SpaceError(f"unknown layout {kind!r}; expected 'value', 'array', 'dict' or 'tuple'.")

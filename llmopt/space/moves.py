@@ -9,7 +9,7 @@ import numpy as np
 from llmopt.errors import SpaceError
 from llmopt.space.constraints import Constraint
 from llmopt.space.dimensions import Categorical
-from llmopt.space.values import Value
+from llmopt.space.values import ABSENT, Value
 
 if TYPE_CHECKING:
     from llmopt.space.space import Space
@@ -99,7 +99,7 @@ def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
     gaps = np.zeros(len(space))
     for sign in (-1, 1):
         moved = [
-            v if isinstance(d, Categorical) or d.step is None else v + sign * d.step
+            v if v is ABSENT or isinstance(d, Categorical) or d.step is None else v + sign * d.step
             for v, d in zip(values, space.dimensions, strict=True)
         ]
         there = space.encode(space.clip(moved))

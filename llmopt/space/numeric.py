@@ -13,6 +13,7 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.values import Value, as_number, decimal_places, read_float, read_number
+from llmopt.space.when import read_when
 
 # Integers are encoded as floats and stored as NumPy integers; this covers int64 and uint64.
 _INT_LIMIT = 2**64
@@ -41,6 +42,7 @@ class BaseDimension(ABC):
         span: Its extent on that scale.
         decimals: Decimals shown; ``None`` where there are none, or significant digits instead.
         narrow: Type of the array that the values go into, if it is narrower than float64.
+        when: The condition (`When`) under which a point has the parameter; ``None`` for always.
     """
 
     count: float
@@ -49,6 +51,7 @@ class BaseDimension(ABC):
     span: float
     decimals: int | None
     narrow: np.dtype[Any] | None
+    when: Any
     _name: str
     # Only a `Categorical` has these. It is a dataclass: annotated there, they were arguments.
     labels: tuple[str, ...]
@@ -64,6 +67,12 @@ class BaseDimension(ABC):
         """
         made = copy.copy(self)
         made._prepare(name, dtype, decimals)
+        return made
+
+    def under(self: _Bound, when: Any) -> _Bound:
+        """Return this dimension with another condition; ``None`` for none."""
+        made = copy.copy(self)
+        freeze(made, when=when)
         return made
 
     @abstractmethod
@@ -108,7 +117,10 @@ class _Number(BaseDimension):
         return f"{self._noun} in [{self.low!r}, {self.high!r}]"
 
     def _outside(self, number: float) -> ParameterError:
-        return ParameterError(f"`{self._name}`={number!r} is outside [{self.low!r}, {self.high!r}]")
+        return ParameterError(
+            f"`{self._name}`={number!r} is outside [{self.low!r}, {self.high!r}]; the nearest "
+            f"valid value is {self.clip(number)!r}"
+        )
 
     def _off_grid(self, number: float, nearest: float) -> ParameterError:
         return ParameterError(
@@ -180,6 +192,8 @@ class Float(_Number):
         log: Whether the scale is logarithmic; needs ``low > 0``.
         step: Distance between neighbouring values, counted from `low`; ``None`` for a
             continuous dimension. Not together with `log`.
+        when: The values of other parameters with which a point has this one:
+            ``{"optimizer": "sgd"}``. See `llmopt.space.when`.
 
     Raises:
         SpaceError: A bound is not finite, they are in the wrong order, or `log` and `step`
@@ -190,6 +204,7 @@ class Float(_Number):
     high: float
     log: bool = field(default=False, kw_only=True)
     step: float | None = field(default=None, kw_only=True)
+    when: Any = field(default=None, kw_only=True)
     _noun = "a number"
 
     def __post_init__(self) -> None:
@@ -201,7 +216,8 @@ class Float(_Number):
                 "give bounds that are closer together."
             )
         step = self.step
-        freeze(self, low=low, high=high, log=bool(self.log), count=math.inf if high > low else 1)
+        freeze(self, low=low, high=high, log=bool(self.log), when=read_when(self.when))
+        freeze(self, count=math.inf if high > low else 1)
         if step is not None:
             step = _finite("step", step)
             _check_step("Float", step, self.log)
@@ -300,6 +316,7 @@ class Int(_Number):
         log: Whether the scale is logarithmic; needs ``low >= 1``.
         step: Distance between neighbouring values, counted from `low`; 1 if not given.
             Not together with `log`.
+        when: As for `Float`.
 
     Raises:
         SpaceError: A bound is not an integer, they are in the wrong order, or `log` and
@@ -310,6 +327,7 @@ class Int(_Number):
     high: int
     log: bool = field(default=False, kw_only=True)
     step: int | None = field(default=None, kw_only=True)
+    when: Any = field(default=None, kw_only=True)
     _noun = "an integer"
 
     def __post_init__(self) -> None:
@@ -320,6 +338,7 @@ class Int(_Number):
         count = (high - low) // step + 1
         high = low + (count - 1) * step
         freeze(self, low=low, high=high, log=bool(self.log), step=step, count=count)
+        freeze(self, when=read_when(self.when))
         self._prepare("value", None, None)
 
     def __repr__(self) -> str:
@@ -332,7 +351,10 @@ class Int(_Number):
             raise self._outside(number)
         whole = int(number)
         if whole != number:
-            raise ParameterError(f"`{self._name}`={number!r} is not an integer.")
+            raise ParameterError(
+                f"`{self._name}`={number!r} is not an integer; the nearest valid value is "
+                f"{self.clip(number)!r}"
+            )
         if (whole - self.low) % self._step:
             raise self._off_grid(whole, self.clip(whole))
         return whole
@@ -383,7 +405,8 @@ def freeze(dimension: object, **fields: object) -> None:
 def _describe(dimension: Float | Int, step: float | None) -> str:
     log = ", log=True" if dimension.log else ""
     by = "" if step is None else f", step={step!r}"
-    return f"{type(dimension).__name__}({dimension.low!r}, {dimension.high!r}{log}{by})"
+    when = "" if dimension.when is None else f", when={dimension.when!r}"
+    return f"{type(dimension).__name__}({dimension.low!r}, {dimension.high!r}{log}{by}{when})"
 
 
 def _finite(name: str, value: object) -> float:

@@ -10,6 +10,9 @@ a point is always *flat*: a tuple with one Python scalar for each dimension, in 
     (0.01, 2)
     >>> space.unflatten((0.01, 2))
     {'lr': 0.01, 'layers': 2}
+
+A dimension may have a condition (`when`). In a flat point, `ABSENT` stands for the value of a
+parameter whose condition does not hold; parameters in the user's form lack it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
+from llmopt.space.conditions import Activity, settled
 from llmopt.space.constraints import Constraint, read_constraints
 from llmopt.space.dimensions import (
     MAX_DECIMALS,
@@ -40,7 +44,7 @@ from llmopt.space.layout import (
     read_gymnasium,
 )
 from llmopt.space.moves import DRAWS, find_anchor, mended
-from llmopt.space.values import Value, stable_repr
+from llmopt.space.values import ABSENT, Value, stable_repr
 
 _ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
 _SHOWN_ENDS = 4
@@ -76,7 +80,8 @@ class Space:
         decimals: Decimals with which each dimension is shown; ``None`` for `Int` and
             `Categorical`, and where significant digits are shown instead.
         cardinality: Number of different points; infinite with a continuous `Float`. Of a finite
-            space of more than 10,000 points those that break a constraint count, too.
+            space of more than 10,000 points those that break a constraint, or that differ in
+            parameters which they do not have, count, too.
         constraints: The constraints, as text.
 
     Raises:
@@ -179,7 +184,14 @@ class Space:
             for (name, dimension), dtype in zip(named, layout.dtypes(), strict=True)
         )
         self.decimals = tuple(d.decimals for d in dimensions)
-        self.cardinality = math.prod(float(d.count) for d in dimensions)
+        self._place = {name: i for i, name in enumerate(self.names)}
+        conditions = settled(dict(zip(self.names, dimensions, strict=True)))
+        if conditions:
+            self.dimensions = dimensions = tuple(
+                d.under(conditions.get(n)) for n, d in zip(self.names, dimensions, strict=True)
+            )
+        rules = {self._place[name]: when for name, when in conditions.items()}
+        self._activity = Activity(self._place, dimensions, rules)
         self._choices = [(i, d) for i, d in enumerate(dimensions) if isinstance(d, Categorical)]
         self._log_at = np.array([i for i, d in enumerate(dimensions) if d.log], dtype=int)
         self._offset = np.array([d.offset for d in dimensions], dtype=float)
@@ -187,8 +199,9 @@ class Space:
         self._span = np.array([d.span or math.inf for d in dimensions], dtype=float)
         # `key` needs no look at each value where all are plain numbers of one type.
         narrow = {d.narrow for d in dimensions}
-        self._uniform = not self._choices and len(narrow) == 1
+        self._uniform = not (self._choices or conditions) and len(narrow) == 1
         self._narrow = narrow.pop() if self._uniform else None
+        self.cardinality = self._count()
 
     def constrained(self, constraints: str | Iterable[str | Constraint]) -> Space:
         """Return this space with further constraints; itself where there are none.
@@ -211,7 +224,6 @@ class Space:
             return
         # Two inequalities of one text are one constraint to the user.
         self.constraints = tuple(dict.fromkeys(c.text for c in self._constraints))
-        self._place = {name: i for i, name in enumerate(self.names)}
         for constraint in self._constraints:
             for name, _ in constraint.factors:
                 if isinstance(self.dimensions[self._place[name]], Categorical):
@@ -220,8 +232,14 @@ class Space:
                         "be constrained"
                     )
         self._anchor = find_anchor(self)
-        if self.cardinality <= _MOST_COUNTED:
-            self.cardinality = float(len(self.points()))
+        self.cardinality = self._count()
+
+    def _count(self) -> float:
+        product = math.prod(float(self.dimensions[i].count) for i in self.asked)
+        if math.isinf(product) or not (self.conditional or self._constraints):
+            return product
+        points = list(itertools.islice(self._activity.points(), _MOST_COUNTED + 1))
+        return product if len(points) > _MOST_COUNTED else float(sum(map(self.admits, points)))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -296,33 +314,56 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        return tuple([d.check(v) for d, v in self._pairs(values)])
+        if not self.conditional:
+            return tuple([d.check(v) for d, v in self._pairs(values)])
+        self._pairs(values)
+        point = self._activity.settled(values, lambda dimension, value: dimension.check(value))
+        if lacking := self.missing(dict(enumerate(point))):
+            name, needed = self.names[lacking[0]], self.condition(lacking[0])
+            why = f", which a point has {needed}" if needed else ""
+            raise ParameterError(f"missing {name!r}{why}; give a value for it.")
+        return tuple(point)
 
-    # What `BranchedSpace` knows more of: parameters that are set, and such as a point may lack.
+    # Conditions -----------------------------------------------------------------------
+
+    unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # see `BranchedSpace`
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a point may lack a parameter."""
+        return bool(self._activity.optional)
 
     @property
     def asked(self) -> Sequence[int]:
         """Positions of the parameters that an answer may give."""
-        return range(len(self.names))
-
-    unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})
+        return [i for i in range(len(self.names)) if i not in self._activity.fixed]
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
-        """Return the positions of the values that a point still needs."""
-        return [i for i in range(len(self.names)) if i not in point]
+        """Return the positions of the values that a point, by positions, still needs."""
+        return self._activity.missing(point)
 
     def condition(self, index: int) -> str:
         """Say in words when a parameter is there; nothing where it always is."""
-        return ""
+        if (rule := self._activity.rules.get(index)) is not None:
+            return rule.said(lambda name, value: self.format(self._place[name], value))
+        return "not in every point" if index in self._activity.optional else ""
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return a flat point with what is given, and without what it cannot have."""
-        return tuple(values)
+        return tuple(self._activity.settled(values)) if self._activity else tuple(values)
+
+    def named(self, values: Sequence[Value]) -> dict[str, Value]:
+        """Return the parameters that a flat point has, by their names."""
+        pairs = zip(self.names, values, strict=True)
+        return {name: value for name, value in pairs if value is not ABSENT}
+
+    def part(self, chosen: Iterable[int]) -> Space:
+        """Return the space of some parameters alone, without conditions and constraints."""
+        return Space({self.names[i]: self.dimensions[i].under(None) for i in chosen})
 
     def points(self) -> list[tuple[Value, ...]]:
         """Return all points of a finite space that keep the constraints, each once."""
-        axes = [[d.value(k) for k in range(int(d.count))] for d in self.dimensions]
-        return [values for values in itertools.product(*axes) if self.admits(values)]
+        return [values for values in self._activity.points() if self.admits(values)]
 
     def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
         if len(values) != len(self.names):
@@ -355,7 +396,8 @@ class Space:
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Draw a flat point, whatever the constraints."""
         units = rng.random(len(self.names)).tolist()
-        return tuple([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
+        drawn = [d.draw(u) for d, u in zip(self.dimensions, units, strict=True)]
+        return self.conform(drawn)
 
     # Moving onto valid or shown values ------------------------------------------------
 
@@ -365,7 +407,10 @@ class Space:
         Raises:
             ParameterError: A number is NaN or not a number, or a choice is unknown.
         """
-        return tuple([d.clip(v) for d, v in self._pairs(values)])
+        pairs = self._pairs(values)
+        if not self._activity:
+            return tuple([d.clip(v) for d, v in pairs])
+        return tuple(self._activity.settled(values, lambda dimension, v: dimension.clip(v)))
 
     # Constraints --------------------------------------------------------------------
 
@@ -402,7 +447,7 @@ class Space:
         are too few for the bound. A choice that is a plain word is shown as it is, any other by
         its `repr`.
         """
-        return self.dimensions[index].format(value)
+        return repr(value) if value is ABSENT else self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
         """Read the text of one value alone: a finite number, or a choice.
@@ -439,7 +484,8 @@ class Space:
         """Return a flat point as numbers in [0, 1].
 
         Numbers are scaled by their bounds, in log scale on a log dimension; a choice is
-        its index over the last index. A dimension with a single value gives 0.
+        its index over the last index. A dimension with a single value gives 0, and one that the
+        point lacks 0.5.
 
         Returns:
             ``(len(self),)`` float64 array.
@@ -447,7 +493,8 @@ class Space:
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
-        found = [v for _, v in self._pairs(values)]
+        lacking = [i for i, value in enumerate(values) if value is ABSENT]
+        found = [d.decode(0.5) if v is ABSENT else v for d, v in self._pairs(values)]
         for i, choice in self._choices:
             found[i] = choice.code(found[i])
         numbers = np.array(found, dtype=float)
@@ -455,6 +502,7 @@ class Space:
             numbers[self._log_at] = np.log(numbers[self._log_at])
         numbers -= self._offset
         numbers /= self._span
+        numbers[lacking] = 0.5
         return numbers.clip(0.0, 1.0, out=numbers)
 
     def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:
@@ -472,7 +520,7 @@ class Space:
                 f"got {units.tolist()!r}; expected {len(self.names)} numbers in [0, 1]."
             )
         inside = units.clip(0.0, 1.0).tolist()
-        return tuple([d.decode(u) for d, u in zip(self.dimensions, inside, strict=True)])
+        return self.conform([d.decode(u) for d, u in zip(self.dimensions, inside, strict=True)])
 
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
         """Return a hashable identity of a flat point, equal for equal points only.
@@ -483,9 +531,12 @@ class Space:
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
-        pairs = self._pairs(values)
         if not self._uniform:
-            return tuple([d.key(v) for d, v in pairs])
+            pairs = self._pairs(values)
+            if self._activity:
+                pairs = zip(self.dimensions, self.conform(values), strict=True)
+            return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
+        self._pairs(values)
         if self._narrow is None:
             return tuple(values)
         return tuple(np.array(values, dtype=self._narrow).tolist())
@@ -533,10 +584,16 @@ class Space:
                 "expected what Space.to_dict returns."
             ) from error
 
-    def to_json_values(self, values: Sequence[Value]) -> list[float | int]:
-        """Return a flat point in exact form (`check`) as JSON numbers: choices by their index."""
-        return [d.code(v) for d, v in self._pairs(values)]
+    def to_json_values(self, values: Sequence[Value]) -> list[float | int | None]:
+        """Return a flat point in exact form (`check`) as JSON numbers: choices by their index.
 
-    def from_json_values(self, values: Sequence[float | int]) -> tuple[Value, ...]:
+        ``None`` stands for a value that the point lacks.
+        """
+        return [None if v is ABSENT else d.code(v) for d, v in self._pairs(values)]
+
+    def from_json_values(self, values: Sequence[float | int | None]) -> tuple[Value, ...]:
         """Return the flat point that `to_json_values` wrote, or raise a `ParameterError`."""
-        return tuple([d.restore(v) for d, v in self._pairs(values)])
+        pairs = self._pairs(values)
+        if not self.conditional:
+            return tuple([d.restore(v) for d, v in pairs])
+        return self.check([ABSENT if v is None else d.restore(v) for d, v in pairs])

@@ -187,7 +187,8 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        if any(ABSENT in trial.values for trial in situation.history.trials):
+        lacking = any(ABSENT in trial.values for trial in situation.history.trials)
+        if lacking or situation.space.conditional:
             return self._ask_branch(situation)
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
@@ -232,10 +233,10 @@ class ColumnsPrompt:
             asks = not explores and not points and count >= FEWEST
             if asks and (situation.explores or rng.random() >= AT_RANDOM):
                 own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
-                return _at(point, chosen, own.prepare(part))
+                return _at(situation, point, chosen, own.prepare(part))
             if situation.explores and count >= FEWEST_OF_BRANCH:
                 denser = draw_denser(part.space, part.history, rng)
-                point = _with(point, chosen, denser or ())
+                point = _whole(now.space, _with(point, chosen, denser or ()), rng)
             points.append(point)
             now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
 
@@ -376,7 +377,7 @@ def _part(
     pending = tuple(part(values) for values in history.pending if belongs(values))
     return replace(
         situation,
-        space=Space({space.names[i]: space.dimensions[i] for i in chosen}),
+        space=space.part(chosen),
         history=replace(history, trials=trials, pending=pending),
     )
 
@@ -442,12 +443,23 @@ def _with(
     return tuple((dict(enumerate(point)) | dict(zip(places, values, strict=False))).values())
 
 
-def _at(point: Sequence[Value], chosen: Sequence[int], query: Query) -> Query:
+def _whole(space: Space, values: tuple[Value, ...], rng: np.random.Generator) -> tuple[Value, ...]:
+    """Return a point with what its numbers need: new ones may meet other conditions."""
+    values = space.conform(values)
+    if space.missing(dict(enumerate(values))):
+        return space.conform(filled(space, values, rng))
+    return values
+
+
+def _at(situation: Situation, point: Sequence[Value], chosen: Sequence[int], query: Query) -> Query:
     """Return a question for the values of a point at some places as one for the whole point."""
+    seed = (situation.seed, situation.iteration)
 
     def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         reading = query.read(text, sample_index, earlier)
-        return replace(reading, values=_with(point, chosen, reading.values))
+        values = _with(point, chosen, reading.values)
+        rng = np.random.default_rng((*seed, sample_index))
+        return replace(reading, values=_whole(situation.space, values, rng))
 
     return replace(query, read=read)
 

@@ -108,6 +108,12 @@ class CMAEmitter(Follower):
     @staticmethod
     def check(space: Space) -> None:
         """Raise if CMA-ES cannot search a space."""
+        if space.conditional:
+            name = next(n for i, n in enumerate(space.names) if space.condition(i))
+            raise SpaceError(
+                f"{name!r} is not in every point, and partner='cma' searches a fixed set of "
+                "numbers: leave `partner` out, or take partner='network'"
+            )
         for name, dimension in zip(space.names, space.dimensions, strict=True):
             if isinstance(dimension, Categorical):
                 raise SpaceError(
