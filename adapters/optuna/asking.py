@@ -20,7 +20,7 @@ from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import Ledger
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
-from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
+from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
 from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
@@ -30,7 +30,7 @@ from llmopt.search.meter import Draft
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
-from llmopt.space.constraints import Constraint
+from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
 _CLASH_ROUNDS = 4
@@ -93,10 +93,10 @@ class Asker:
         self,
         model: ModelEmitter,
         partner: Any,
-        constraints: Sequence[Constraint],
+        constraints: Sequence[Limit],
         batch_size: int,
         hints: Sequence[str] | None,
-        known: Distributions,
+        known: Known,
         curves: bool,
         notes: bool,
     ) -> None:
@@ -131,8 +131,8 @@ class Asker:
 
     def compare(self, study: Study, suggested: Mapping[str, BaseDistribution]) -> None:
         """Say, once, where an objective suggests a parameter otherwise than `known` has it."""
-        for name in self.known.keys() & suggested.keys():
-            known, own = self.known[name], suggested[name]
+        for name in self.known.distributions.keys() & suggested.keys():
+            known, own = self.known.distributions[name], suggested[name]
             if known != own:
                 self._say(
                     (study.study_name, name),

@@ -33,7 +33,7 @@ from llmopt.search.optuna_trials import (
     violated,
     violation_of,
 )
-from llmopt.space.constraints import Constraint
+from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
@@ -127,7 +127,7 @@ class StudyHistory:
     """
 
     def __init__(
-        self, space: StudySpace, constraints: Sequence[Constraint], noisy: bool, curves: bool
+        self, space: StudySpace, constraints: Sequence[Limit], noisy: bool, curves: bool
     ) -> None:
         self.space = space
         self._constraints, self._noisy, self._curves = constraints, noisy, curves

@@ -38,7 +38,14 @@ from llmopt.adapters.optuna.records import (
     read_proposal,
     write_notes,
 )
-from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
+from llmopt.adapters.optuna.space import (
+    Distributions,
+    Known,
+    StudySpace,
+    logger,
+    read_space,
+    trouble_with,
+)
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
@@ -106,8 +113,10 @@ class LLMSampler(BaseSampler):
         batch_size: Proposals asked of the model at a time. Above 1, one request fills
             several ``study.ask()``, which is cheaper, and the later ones know less.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
-        space: Parameters that are known beforehand, as distributions or dimensions by name, so
-            that the model can design the first trial; else the first trial gives the space.
+        space: Parameters that are known beforehand, as distributions or dimensions by name, or as
+            a `Space` or a ConfigSpace, so that the model can design the first trial; else the
+            first trial gives the space. Dimensions may have conditions (``when=``); the objective
+            suggests what is active.
         intermediate: Whether the model is shown what a trial reported, and how long it took.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
             ``"network"`` for the small network, ``"refine"`` for small random changes of the best
@@ -185,7 +194,8 @@ class LLMSampler(BaseSampler):
             )
         self._entropy = (seed_or_fresh(seed),)
         self._ended = ""  # why the model ended a search
-        known = {} if space is None else read_space(space)
+        known = Known({}, {}) if space is None else read_space(space)
+        self._constraints += known.constraints
         self._asker = Asker(
             self._model, partners, self._constraints, self.batch_size, self.hints, known,
             intermediate, dashboard_notes,
@@ -420,7 +430,8 @@ class LLMSampler(BaseSampler):
         self, trial: FrozenTrial, search_space: Distributions, given: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Draw a start-up trial's parameters so that they keep the constraints there are."""
-        space = StudySpace([], {n: d for n, d in search_space.items() if n not in given})
+        own = {n: d for n, d in search_space.items() if n not in given}
+        space = StudySpace([], Known(own, {}))
         if not self._constraints or self._independent_sampler is not None or not space:
             return {}
         rng = np.random.default_rng((*self._entropy, trial.number))
@@ -466,7 +477,7 @@ class LLMSampler(BaseSampler):
         reason = "its range changes from trial to trial, so that the value proposed is not in it"
         try:
             code = found[name]
-            designed = self._asker.known.get(name, distribution)
+            designed = self._asker.known.distributions.get(name, distribution)
             if designed != distribution and not any(name in t.params for t in learned(trials)):
                 # It was proposed as `space=` has it.
                 code = distribution.to_internal_repr(designed.to_external_repr(code))

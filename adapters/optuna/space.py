@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -19,9 +20,12 @@ from optuna.trial import FrozenTrial
 from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
 from llmopt.space.branches import BranchedSpace, Condition, find_conditions
-from llmopt.space.constraints import Constraint
+from llmopt.space.conditions import exact, settled
+from llmopt.space.constraints import Limit
+from llmopt.space.foreign import is_configspace, read_distribution
 from llmopt.space.layout import check_names
 from llmopt.space.values import ABSENT
+from llmopt.space.when import When
 
 # Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
 logger = optuna.logging.get_logger("optuna.llmopt")
@@ -31,20 +35,9 @@ Distributions = dict[str, BaseDistribution]
 
 def dimension(distribution: BaseDistribution) -> Dimension:
     """Return the llmopt dimension of a distribution; it raises what `trouble_with` says."""
-    if isinstance(distribution, FloatDistribution):
-        return Float(
-            distribution.low, distribution.high, log=distribution.log, step=distribution.step
-        )
-    if isinstance(distribution, IntDistribution):
-        return Int(
-            distribution.low, distribution.high, log=distribution.log, step=distribution.step
-        )
     if isinstance(distribution, CategoricalDistribution):
         return Categorical(tuple(_hashable(c) for c in distribution.choices))
-    raise SpaceError(
-        f"{type(distribution).__name__} is not known; expected a FloatDistribution, "
-        "IntDistribution or CategoricalDistribution"
-    )
+    return read_distribution(distribution)
 
 
 def _hashable(choice: Any) -> Any:
@@ -56,15 +49,46 @@ def _hashable(choice: Any) -> Any:
     return choice
 
 
-def read_space(space: Mapping[str, BaseDistribution | Dimension] | Space) -> Distributions:
-    """Return the distributions of parameters that a user names beforehand."""
-    if isinstance(space, Space):
-        space = dict(zip(space.names, space.dimensions, strict=True))
+@dataclass(frozen=True)
+class Known:
+    """Parameters that a user names beforehand.
+
+    Attributes:
+        distributions: Their distributions, by name.
+        when: The conditions that were declared, by name.
+        constraints: The constraints of a `Space`.
+    """
+
+    distributions: Distributions
+    when: Mapping[str, When]
+    constraints: tuple[Any, ...] = ()
+
+
+def read_space(space: Any) -> Known:
+    """Return the parameters that a user names beforehand, in any form that a space has."""
+    constraints: tuple[Any, ...] = ()
+    if isinstance(space, Space) or is_configspace(space):
+        whole = Space.of(space)
+        constraints = whole._constraints
+        space = dict(zip(whole.names, whole.dimensions, strict=True))
     if not isinstance(space, Mapping):
         raise SpaceError(
             f"space={space!r}: expected a mapping of names to distributions, such as "
             '{"lr": FloatDistribution(1e-5, 0.1, log=True)}'
         )
+    found = _distributions(space)
+    own = {
+        name: one if isinstance(one, Dimension) else dimension(found[name])
+        for name, one in space.items()
+    }
+    # What has a single value is in no request.
+    fixed = {n: d.value(0) for n, d in own.items() if d.count == 1 and d.when is None}
+    when = {n: w.beside(fixed) for n, w in settled(own).items()}
+    left = {n: d for n, d in found.items() if (w := when.get(n)) is None or w.alternatives}
+    return Known(left, {n: w for n, w in when.items() if w is not None and n in left}, constraints)
+
+
+def _distributions(space: Mapping[str, Any]) -> Distributions:
     found: Distributions = {}
     for name, one in space.items():
         if isinstance(one, Categorical):
@@ -108,10 +132,8 @@ class StudySpace:
         space: The space; none of its parameters counts as missing where a point lacks it.
     """
 
-    def __init__(
-        self, trials: Sequence[FrozenTrial], known: Mapping[str, BaseDistribution] | None = None
-    ) -> None:
-        latest = dict(known or {})
+    def __init__(self, trials: Sequence[FrozenTrial], known: Known | None = None) -> None:
+        latest = dict(known.distributions if known else {})
         for trial in trials:
             latest.update(trial.distributions)
         # Sorted, since the gRPC proxy does not keep the order of a trial's parameters.
@@ -124,6 +146,12 @@ class StudySpace:
         known_by_all = set(self.distributions).intersection(*(t.distributions for t in trials))
         self.base = [n for n in self.distributions if n in known_by_all]
         self._dimensions = {n: dimension(d) for n, d in self.distributions.items()}
+        self._declared = bool(known and known.when)
+        for name, when in (known.when if known else {}).items():
+            # A trial may have had the parameter that it depends on with other choices.
+            with contextlib.suppress(SpaceError, KeyError):
+                own = exact(name, when, self._dimensions)
+                self._dimensions[name] = self._dimensions[name].under(own)
         if self:
             self.space = BranchedSpace(self._dimensions, dict.fromkeys(self._dimensions))
 
@@ -150,7 +178,8 @@ class StudySpace:
     def _unseen(self) -> Mapping[str, set[Value]]:
         """The choices that no trial has had, where there are trials."""
         found = {}
-        for name, own in self._dimensions.items() if self._trials else ():
+        # Where conditions are declared, no choice brings what is not listed.
+        for name, own in self._dimensions.items() if self._trials and not self._declared else ():
             if isinstance(own, Categorical):
                 seen = {point[name] for point in self._points if name in point}
                 if left := set(own.choices) - seen:
@@ -187,7 +216,7 @@ class StudySpace:
         self,
         given: Mapping[str, Any],
         needed: str = "",
-        constraints: Sequence[Constraint] = (),
+        constraints: Sequence[Limit] = (),
         left_out: Iterable[str] = (),
     ) -> BranchedSpace:
         """Return the space of the points that go on from what a trial already has; see `Begun`."""
@@ -196,7 +225,10 @@ class StudySpace:
         fixed = dict.fromkeys((*left_out, *(given.keys() & self._dimensions.keys())), ABSENT)
         fixed |= self._values(given)
         # Beside a choice that no trial has had, nothing is asked for, and so not what is needed.
-        space = BranchedSpace(self._dimensions, optional, fixed, {} if needed else self._unseen)
+        own = self._dimensions
+        if needed:
+            own = {**own, needed: own[needed].under(None)}
+        space = BranchedSpace(own, optional, fixed, {} if needed else self._unseen)
         return cast(BranchedSpace, constrained(space, constraints, given))
 
     def params(self, values: Sequence[Value]) -> dict[str, Any]:
@@ -212,7 +244,7 @@ class StudySpace:
         return params
 
 
-def constrained(space: Space, constraints: Sequence[Constraint], given: Mapping[str, Any]) -> Space:
+def constrained(space: Space, constraints: Sequence[Limit], given: Mapping[str, Any]) -> Space:
     """Return a space with the constraints on it, as what is already set leaves them.
 
     Raises:

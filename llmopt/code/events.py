@@ -19,12 +19,14 @@ from llmopt.errors import StorageError
 from llmopt.search.events import Line
 from llmopt.search.meter import Meter
 from llmopt.search.storage import Ledger, as_written, text_of
-from llmopt.space import Space
+from llmopt.space import Space, Value
+from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+_LACKING = {"absent": True}  # stands for the value of a parameter that a point lacks
 _MAY_CHANGE = ("objective", "model")
 _TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
@@ -181,8 +183,12 @@ def replay(
 
 def _of_trial(trial: CodeTrial, space: Space | None) -> Line:
     params = trial.params
-    plain = None if space is None or params is None else list(space.flatten(params))
+    plain = None if space is None or params is None else list(map(_stored, space.flatten(params)))
     return {**asdict(trial), "params": plain}
+
+
+def _stored(value: Value) -> Any:
+    return _LACKING if value is ABSENT else value
 
 
 def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
@@ -192,7 +198,7 @@ def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
     if params is not None:
         if space is None:
             raise ValueError("it has values, and the search has no space")
-        params = space.unflatten(params)
+        params = space.unflatten([ABSENT if value == _LACKING else value for value in params])
     lists = {name: _numbers(entry.get(name, ())) for name in ("ties", "samples")}
     trial = CodeTrial(**{**entry, **lists, "params": params})
     for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):

@@ -207,7 +207,7 @@ def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str,
     params = None
     if space is not None and trial.params is not None:
         # By the names that the code uses, for every form of space.
-        params = dict(zip(space.names, space.flatten(trial.params), strict=True))
+        params = space.named(space.flatten(trial.params))
     return {
         "number": trial.number if trial.number >= 0 else None,
         "score": _score(trial),

@@ -27,6 +27,7 @@ from llmopt.sandbox.failure import (
 )
 from llmopt.sandbox.sandbox import Sandbox
 from llmopt.search.meter import Meter
+from llmopt.space.values import ABSENT
 from llmopt.util.arguments import MOST_AT_ONCE, whole_number
 from llmopt.util.text import cut
 
@@ -180,6 +181,9 @@ class Writer:
         values = []
         try:
             for index, name in enumerate(space.names):
+                if name not in answer.values and space.condition(index):
+                    values.append(ABSENT)  # `unflatten` says where it is needed
+                    continue
                 if name not in answer.values:
                     raise ParseError(f'the value of {name!r} is missing; expected it in "values"')
                 value = answer.values[name]
@@ -193,7 +197,7 @@ class Writer:
         space = self.prompt.space
         if space is None or params is None:
             return {}
-        return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
+        return {"params": space.named(space.flatten(params))}
 
 
 @dataclass

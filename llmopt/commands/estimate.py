@@ -16,6 +16,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.situation import Situation
 from llmopt.space import Space
+from llmopt.space.values import ABSENT
 from llmopt.util.text import estimate_tokens
 
 _CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
@@ -198,8 +199,12 @@ def simulated_trials(
     drawn = [space.sample(rng) for _ in range(n)]
     # With as few digits as a prompt shows.
     texts = [[space.format(i, value) for i, value in enumerate(point)] for point in drawn]
-    read = [[space.parse_value(i, text) for i, text in enumerate(point)] for point in texts]
-    values = [space.clip(point) for point in read]
+    values = [
+        space.clip(
+            [v if v is ABSENT else space.parse_value(i, texts[k][i]) for i, v in enumerate(p)]
+        )
+        for k, p in enumerate(drawn)
+    ]
     rewards = rng.normal(50.0, 30.0, n).round(2)
     trials = []
     for number, (point, reward) in enumerate(zip(values, rewards, strict=True)):

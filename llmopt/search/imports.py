@@ -22,6 +22,7 @@ from llmopt.search.events import Told
 from llmopt.search.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
 from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
+from llmopt.space.values import ABSENT
 from llmopt.util.files import open_file, read_text
 from llmopt.util.text import short
 
@@ -162,7 +163,7 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words["samples"] = trial.samples
     broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
-    return Row(dict(zip(space.names, trial.values, strict=True)), trial.reward, words)
+    return Row(space.named(trial.values), trial.reward, words)
 
 
 def _of_study(study: Any) -> Source:
@@ -309,15 +310,28 @@ class Importer:
                 f"{others[0]!r} is no parameter of the space: map it with names=, to None if the "
                 "reward does not depend on it"
             )
-        values, changed = [], []
+        values: list[Value] = []
+        changed: list[str] = []
+        troubles: dict[int, ParameterError] = {}
         for index, name in enumerate(self._space.names):
             if name not in given:
+                if name not in self._fill and self._space.condition(index):
+                    values.append(ABSENT)  # `check` says where it is needed
+                    continue
                 if name not in self._fill:
                     raise ParameterError(f"no value for {name!r}: give one for all with fill=")
                 changed.append(f"{name} = {short(self._fill[name])} was filled in")
             value = given.get(name, self._fill.get(name))
-            values.append(self._value(index, value, changed))
-        return self._space.check(values), changed
+            try:
+                values.append(self._value(index, value, changed))
+            except ParameterError as error:
+                values.append(value)
+                troubles[index] = error
+        there = self._space.conform(values)
+        for index, trouble in troubles.items():
+            if there[index] is not ABSENT:  # what the point does not have is not looked at
+                raise trouble
+        return self._space.check(there), changed
 
     def _value(self, index: int, value: Any, changed: list[str]) -> Value:
         dimension, name = self._space.dimensions[index], self._space.names[index]

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmopt.errors import LLMOptError, needs
 from llmopt.history import History, Trial
+from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def dataframe(
             **_rewards(trial, objectives),
             "stderr": trial.stderr,
             "constraint_violation": trial.constraint_violation,
-            **{f"params_{name}": v for name, v in zip(names, trial.values, strict=True)},
+            **{
+                f"params_{name}": None if v is ABSENT else v
+                for name, v in zip(names, trial.values, strict=True)
+            },
             "source": trial.source,
             "feedback": trial.feedback,
             "explanation": trial.explanation,

@@ -63,7 +63,7 @@ def _name(name: Any) -> str:
 
 
 def _conditional(name: str, part: Any) -> Dimension:
-    """Return a dimension with its condition, ``{"optimizer": "sgd"}`` or ``{"layers": {">": 2}}``."""
+    """Return a dimension with its condition: ``{"optimizer": "sgd"}``, ``{"layers": {">": 2}}``."""
     if not isinstance(part, Mapping) or "when" not in part:
         return _dimension(name, part)
     dimension = _dimension(name, {key: value for key, value in part.items() if key != "when"})

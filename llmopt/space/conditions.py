@@ -106,7 +106,7 @@ def _tried(dimension: Dimension, tests: Iterable[Test]) -> Sequence[Value]:
 class Activity:
     """Which parameters a point has, by its other values.
 
-    False where all points have all parameters, and none is fixed.
+    False where all points have all parameters, and none is fixed or open.
 
     Args:
         places: The position of each parameter, by name.
@@ -114,6 +114,7 @@ class Activity:
         rules: The conditions by position; those of parameters that others depend on come first.
         fixed: Values that every point has, by position; `ABSENT` for what none has.
         loose: Positions of what a point may lack whatever its other values.
+        open_: Whether a point may lack a value that it needs, since not all is known of it.
 
     Attributes:
         optional: Positions of all that a point may lack.
@@ -126,14 +127,15 @@ class Activity:
         rules: Mapping[int, Rule],
         fixed: Mapping[int, Value] = MappingProxyType({}),
         loose: Iterable[int] = (),
+        open_: bool = False,
     ) -> None:
         self._places, self._dimensions = places, dimensions
         self.rules, self.fixed = dict(rules), dict(fixed)
-        self.optional = frozenset((*rules, *loose))
+        self.optional, self._open = frozenset((*rules, *loose)), open_
         self._order = (*(i for i in range(len(dimensions)) if i not in rules), *rules)
 
     def __bool__(self) -> bool:
-        return bool(self.optional or self.fixed)
+        return bool(self.optional or self.fixed or self._open)
 
     def _says(self, index: int, point: Sequence[Value]) -> bool | None:
         """Say whether a point has a parameter; ``None`` where nothing tells."""

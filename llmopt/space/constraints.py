@@ -8,10 +8,11 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 from llmopt.errors import SpaceError, did_you_mean
 from llmopt.space.values import ABSENT
+from llmopt.space.when import Test
 
 _MOST_TEXT = 2000  # characters of one constraint
 _ROUNDING = 1e-9  # as a share of the terms, and as an amount where they are small
@@ -71,9 +72,41 @@ class Constraint:
         )
 
 
+@dataclass(frozen=True)
+class Forbidden:
+    """A combination of values that no point may have.
+
+    Attributes:
+        text: What is forbidden, in words.
+        tests: What the point must not meet all together; without any, nothing is forbidden.
+    """
+
+    text: str
+    tests: tuple[Test, ...]
+    factors: ClassVar[tuple[tuple[str, float], ...]] = ()
+
+    def amount(self, point: Mapping[str, Any]) -> float:
+        """Return 1 for a point that has the combination; else 0."""
+        return float(bool(self.tests) and all(t.holds(point[t.name]) for t in self.tests))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters that it names."""
+        return frozenset(test.name for test in self.tests)
+
+    def given(self, known: Mapping[str, Any]) -> Forbidden:
+        """Return what it says of the other parameters where some are known."""
+        if not all(t.holds(known[t.name]) for t in self.tests if t.name in known):
+            return replace(self, tests=())
+        return replace(self, tests=tuple(t for t in self.tests if t.name not in known))
+
+
+Limit: TypeAlias = Constraint | Forbidden
+
+
 def read_constraints(
-    texts: str | Iterable[str | Constraint], names: Iterable[str] | None = None
-) -> tuple[Constraint, ...]:
+    texts: str | Iterable[str | Limit], names: Iterable[str] | None = None
+) -> tuple[Limit, ...]:
     """Read constraints as a user writes them: ``"a <= 2 * b"``, ``"0 <= a - b < 3"``.
 
     A name of a parameter need not be a Python identifier. Where the `names` are not known yet, they
@@ -83,9 +116,9 @@ def read_constraints(
     if names is None:
         names = {m[0] for text in texts if isinstance(text, str) for m in _NAME.finditer(text)}
     names = list(names)
-    found: list[Constraint] = []
+    found: list[Limit] = []
     for text in texts:
-        if isinstance(text, Constraint):
+        if isinstance(text, Constraint | Forbidden):
             found.append(text)
             continue
         if not isinstance(text, str):

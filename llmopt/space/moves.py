@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmopt.errors import SpaceError
-from llmopt.space.constraints import Constraint
-from llmopt.space.dimensions import Categorical
+from llmopt.errors import SpaceError, did_you_mean
+from llmopt.space.conditions import exact
+from llmopt.space.constraints import Forbidden, Limit
+from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.values import ABSENT, Value
+from llmopt.space.when import Test, When
 
 if TYPE_CHECKING:
     from llmopt.space.space import Space
 
 DRAWS = 1000
 """Draws of a point that keeps the constraints, before one is moved."""
+_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
+_SHOWN_ENDS = 4
+_MOST_STEPS = 50_000  # constraints that are looked at while points are projected
+_CONTRADICTS = 1e-7  # overlap of the constraints below 0, as a share of the ranges
 _PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
 
 
@@ -28,66 +36,163 @@ def find_anchor(space: Space) -> tuple[Value, ...]:
         units = np.array([space.encode(values) for values in kept])
         middle = np.linalg.norm(units - units.mean(axis=0), axis=1)
         return kept[int(middle.argmin())]
-    for values in drawn:
-        moved = _projected(space, values)
+    centre = _centre(space)
+    if centre is not None:
+        drawn.insert(0, centre)
+    left = _MOST_STEPS  # of all points together
+    for values in drawn if centre is None or centre else ():
+        moved, steps = _projected(space, values, left)
         if space.admits(moved):
             return moved
+        left -= steps
+        if left <= 0:
+            break
     raise SpaceError(
         f"no point of the space was found that keeps the constraints "
         f"({'; '.join(space.constraints)}): widen the ranges, or leave a constraint out"
     )
 
 
+def _centre(space: Space) -> tuple[Value, ...] | None:
+    """Return the point that is farthest from all linear constraints, in shares of the ranges.
+
+    It is empty if no point keeps them. ``None`` where SciPy is not installed, or a parameter may be
+    absent, which a constraint does not bind then.
+    """
+    own = [c for c in space._constraints if c.factors]
+    if space.conditional or not own or find_spec("scipy") is None:
+        return None
+    from scipy.optimize import linprog
+
+    numbers = [d for d in space.dimensions if not isinstance(d, Categorical)]
+    places = {name: k for k, name in enumerate(_numbers(space))}
+    low = np.array([d.low for d in numbers], dtype=float)
+    span = np.array([d.high - d.low for d in numbers], dtype=float)
+    rows = np.zeros((len(own), len(numbers) + 1))
+    bounds = np.zeros(len(own))
+    for row, constraint in enumerate(own):
+        for name, factor in constraint.factors:
+            rows[row, places[name]] = factor
+        bounds[row] = -constraint.constant - rows[row, :-1] @ low
+        rows[row, :-1] *= span
+        size = np.linalg.norm(rows[row, :-1])
+        if size:
+            rows[row, :-1] /= size
+            bounds[row] /= size
+        rows[row, -1] = 1.0 if size else 0.0
+    aim = np.zeros(len(numbers) + 1)
+    aim[-1] = -1.0
+    # A radius below 0 measures by how much the constraints contradict each other.
+    box = [(0.0, 1.0)] * len(numbers) + [(None, 1.0)]
+    found = linprog(aim, A_ub=rows, b_ub=bounds, bounds=box)
+    if found.status != 0:
+        return None
+    if found.x[-1] < -_CONTRADICTS:
+        return ()
+    values = iter((low + found.x[:-1] * span).tolist())
+    return space.clip(
+        [d.choices[0] if isinstance(d, Categorical) else next(values) for d in space.dimensions]
+    )
+
+
+def _numbers(space: Space) -> list[str]:
+    pairs = zip(space.names, space.dimensions, strict=True)
+    return [name for name, d in pairs if not isinstance(d, Categorical)]
+
+
 def mended(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
     """Move a point of a space to one that keeps its constraints: see `Space.mend`."""
+    values = _completed(space, values)
     if space.admits(values):
         return values
-    moved = _projected(space, values)
+    moved = _completed(space, _projected(space, values, _MOST_STEPS)[0])
     if space.admits(moved):
         return moved
+    aside = _aside(space, moved)
+    if aside is not None:
+        return aside
     here, there = space.encode(moved), space.encode(space._anchor)
-    named = {name for c in space._constraints for name, _ in c.factors}
+    named = {name for c in space._constraints for name in c.names}
     fixed = [name not in named for name in space.names]
     for step in range(1, _PULLS):
         pulled = space.decode(here + (there - here) * step / _PULLS)
         pulled = tuple(
             [a if stays else b for a, b, stays in zip(values, pulled, fixed, strict=True)]
         )
+        pulled = _completed(space, space.conform(pulled))
         if space.admits(pulled):
             return pulled
+    if space.conditional:  # which of its parameters a point has, depends on the others
+        return space._anchor
     pairs = zip(values, space._anchor, fixed, strict=True)
     return tuple([a if stays else b for a, b, stays in pairs])
 
 
-def _projected(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Project a point onto one broken constraint after the other, in shares of the ranges."""
-    point = list(values)
+def _completed(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return a point with the middle of the range for what it lacks and needs."""
+    while space.conditional and (lacking := space.missing(dict(enumerate(values)))):
+        point = list(values)
+        for i in lacking:
+            point[i] = space.dimensions[i].decode(0.5)
+        values = space.conform(point)
+    return values
+
+
+def _aside(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    """Return a point without a forbidden combination that differs in one value, if there is one."""
+    point = dict(zip(space.names, values, strict=True))
+    broken = [c for c in space._constraints if isinstance(c, Forbidden) and c.amount(point)]
+    for name in dict.fromkeys(t.name for c in broken for t in reversed(c.tests)):
+        i = space._place[name]
+        for value in _others(space.dimensions[i], values[i], [t for c in broken for t in c.tests]):
+            other = _completed(space, space.conform((*values[:i], value, *values[i + 1 :])))
+            if space.admits(other):
+                return other
+    return None
+
+
+def _others(dimension: Dimension, value: Value, tests: Sequence[Test]) -> list[Value]:
+    """Return other values of a dimension, the nearest first."""
+    if isinstance(dimension, Categorical):
+        return [choice for choice in dimension.choices if choice != value]
+    ends = [t.operand for t in tests if t.ordered] + [value]
+    step = dimension.step or 1e-6 * (dimension.high - dimension.low)
+    near = {dimension.clip(end + sign * step) for end in ends for sign in (-1, 0, 1)}
+    return sorted(near - {value}, key=lambda other: abs(other - value))
+
+
+def _projected(space: Space, values: tuple[Value, ...], most: int) -> tuple[tuple[Value, ...], int]:
+    """Project a point onto one broken constraint after the other, in shares of the ranges.
+
+    Returns:
+        The point, and how many constraints were looked at, at most `most` and those of a round.
+    """
+    point = dict(zip(space.names, values, strict=True))
+    looked = 0
     for _ in range(DRAWS):
-        worst = None
+        before = dict(point)
         for constraint in space._constraints:
-            amount = constraint.amount(dict(zip(space.names, point, strict=True)))
-            if amount:
-                worst = constraint
+            if amount := constraint.amount(point):
                 _step_inside(space, point, constraint, amount)
-        if worst is None:
+        looked += len(space._constraints)
+        if point == before or looked >= most:
             break
-    return space.clip(point)
+    return space.clip(tuple(point.values())), looked
 
 
-def _step_inside(space: Space, point: list[Any], constraint: Constraint, amount: float) -> None:
+def _step_inside(space: Space, point: dict[str, Any], constraint: Limit, amount: float) -> None:
     scales = []
     for name, factor in constraint.factors:
         dimension: Any = space.dimensions[space._place[name]]
-        value = point[space._place[name]]
         # On a logarithmic scale a share of the range is in proportion to the value.
-        extent = value if dimension.log else 1.0
-        scales.append((space._place[name], dimension, factor * (dimension.span * extent) ** 2))
+        extent = point[name] if dimension.log else 1.0
+        scales.append((name, dimension, factor * (dimension.span * extent) ** 2))
     length = sum(f * s[2] for (_, f), s in zip(constraint.factors, scales, strict=True))
     if not length:
         return
-    for place, dimension, slope in scales:
-        moved = float(point[place]) - 1.000001 * amount * slope / length
-        point[place] = min(max(moved, dimension.low), dimension.high)
+    for name, dimension, slope in scales:
+        moved = float(point[name]) - 1.000001 * amount * slope / length
+        point[name] = min(max(moved, dimension.low), dimension.high)
 
 
 def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
@@ -105,3 +210,33 @@ def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
         there = space.encode(space.clip(moved))
         gaps = np.maximum(gaps, np.abs(there - here))
     return gaps
+
+
+def ends_of(space: Space, values: Sequence[Value]) -> tuple[str, ...]:
+    """Return which numbers of a point lie on an end of their range: see `Space.on_bounds`."""
+    found = []
+    for i, (unit, dimension) in enumerate(zip(space.encode(values), space.dimensions, strict=True)):
+        end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
+        if end and not isinstance(dimension, Categorical) and dimension.count >= 5:
+            found.append(
+                f"{space.names[i]} = {space.format(i, values[i])}, the {end} value allowed"
+            )
+    more = len(found) - _SHOWN_ENDS
+    return (*found[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))
+
+
+def read_forbidden(combinations: Iterable[tuple[Test, ...]], space: Space) -> list[Forbidden]:
+    """Return combinations of values that no point of a space may have, in exact form."""
+    found, own = [], dict(zip(space.names, space.dimensions, strict=True))
+    for tests in combinations:
+        unknown = [test.name for test in tests if test.name not in own]
+        if unknown:
+            raise SpaceError(
+                f"forbidden: unknown parameter {unknown[0]!r}; "
+                f"{did_you_mean(unknown[0], space.names)}"
+            )
+        (tests,) = exact("forbidden:", When((tests,)), own).alternatives
+        texts = [t.words(lambda n, v: space.format(space._place[n], v)) for t in tests]
+        text = f"never {' and '.join(texts)}" + " together" * (len(texts) > 1)
+        found.append(Forbidden(text, tests))
+    return found

@@ -27,13 +27,19 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.conditions import Activity, settled
-from llmopt.space.constraints import Constraint, read_constraints
+from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints
 from llmopt.space.dimensions import (
     MAX_DECIMALS,
     Categorical,
     Dimension,
     dimension_from_dict,
     dimension_to_dict,
+)
+from llmopt.space.foreign import (
+    is_configspace,
+    is_distribution,
+    read_configspace,
+    read_distribution,
 )
 from llmopt.space.layout import (
     Layout,
@@ -43,11 +49,10 @@ from llmopt.space.layout import (
     plain_layout,
     read_gymnasium,
 )
-from llmopt.space.moves import DRAWS, find_anchor, mended
+from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidden
 from llmopt.space.values import ABSENT, Value, stable_repr
+from llmopt.space.when import When, read_tests
 
-_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
-_SHOWN_ENDS = 4
 _MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
 
 
@@ -73,6 +78,8 @@ class Space:
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
             ``"0 <= a - b < 3"``. Points that break one are never drawn, and the model is told of
             them. A point of the user's may break one: `flatten` takes it.
+        forbidden: Combinations of values that no point may have, in the form of a condition:
+            ``{"kernel": "poly", "degree": (">", 3)}``.
 
     Attributes:
         names: Name of each dimension, all different.
@@ -94,7 +101,7 @@ class Space:
     decimals: tuple[int | None, ...]
     cardinality: float
     constraints: tuple[str, ...] = ()
-    _constraints: tuple[Constraint, ...] = ()
+    _constraints: tuple[Limit, ...] = ()
 
     def __init__(
         self,
@@ -102,15 +109,24 @@ class Space:
         *,
         decimals: int | None = None,
         constraints: str | Iterable[str] = (),
+        forbidden: Iterable[Mapping[str, Any]] = (),
     ) -> None:
+        if is_configspace(dimensions):
+            raise SpaceError("Space: for a ConfigSpace call Space.of(space).")
         if not isinstance(dimensions, Mapping):
             raise SpaceError(
                 f"Space: got a {type(dimensions).__name__}; expected a dict such as "
                 '{"lr": Float(1e-5, 0.1, log=True)}. '
                 "For a Gymnasium space call Space.from_gymnasium(space)."
             )
+        dimensions = {
+            name: read_distribution(one) if is_distribution(one) else one
+            for name, one in dimensions.items()
+        }
         self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
-        self._constrain(constraints)
+        if isinstance(constraints, str):
+            constraints = [constraints]
+        self._constrain((*constraints, *read_forbidden(map(read_tests, forbidden), self)))
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
@@ -145,7 +161,8 @@ class Space:
         """Return `obj` as a space.
 
         Args:
-            obj: A `Space` (returned as it is), a dict of dimensions, or a Gymnasium space.
+            obj: A `Space` (returned as it is), a dict of dimensions or of Optuna's distributions, a
+                Gymnasium space, or a ``ConfigSpace.ConfigurationSpace``.
 
         Raises:
             SpaceError: It is none of these, or cannot be searched.
@@ -154,11 +171,16 @@ class Space:
             return obj
         if is_gymnasium(obj):
             return cls.from_gymnasium(obj)
+        if is_configspace(obj):
+            dimensions, constraints, forbidden = read_configspace(obj)
+            made = cls(dimensions)
+            made._constrain((*constraints, *read_forbidden(forbidden, made)))
+            return made
         if isinstance(obj, Mapping):
             return cls(obj)
         raise SpaceError(
             f"got {stable_repr(obj)}, a {type(obj).__name__}; expected a Space, a dict such as "
-            '{"lr": Float(1e-5, 0.1, log=True)}, or a gymnasium.spaces space.'
+            '{"lr": Float(1e-5, 0.1, log=True)}, a gymnasium.spaces space or a ConfigSpace.'
         )
 
     def _set_up(
@@ -203,7 +225,7 @@ class Space:
         self._narrow = narrow.pop() if self._uniform else None
         self.cardinality = self._count()
 
-    def constrained(self, constraints: str | Iterable[str | Constraint]) -> Space:
+    def constrained(self, constraints: str | Iterable[str | Limit]) -> Space:
         """Return this space with further constraints; itself where there are none.
 
         Raises:
@@ -218,7 +240,7 @@ class Space:
         made._constrain((*self._constraints, *read))
         return made
 
-    def _constrain(self, constraints: str | Iterable[str | Constraint]) -> None:
+    def _constrain(self, constraints: str | Iterable[str | Limit]) -> None:
         self._constraints = read_constraints(constraints, self.names)
         if not self._constraints:
             return
@@ -427,7 +449,10 @@ class Space:
 
     def admits(self, values: Sequence[Value]) -> bool:
         """Whether a flat point keeps all constraints."""
-        return not self._constraints or not self.broken(values)
+        if not self._constraints:
+            return True
+        point = dict(zip(self.names, values, strict=True))
+        return not any(constraint.amount(point) for constraint in self._constraints)
 
     def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Move a flat point, out of range or not, to one near it that keeps the constraints.
@@ -468,17 +493,7 @@ class Space:
         Beyond that end there may be a better point. Ranges of fewer than five values are left
         out: there a value lies on an end by chance.
         """
-        found = []
-        for i, (unit, dimension) in enumerate(
-            zip(self.encode(values), self.dimensions, strict=True)
-        ):
-            end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
-            if end and not isinstance(dimension, Categorical) and dimension.count >= 5:
-                found.append(
-                    f"{self.names[i]} = {self.format(i, values[i])}, the {end} value allowed"
-                )
-        more = len(found) - _SHOWN_ENDS
-        return (*found[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))
+        return ends_of(self, values)
 
     def encode(self, values: Sequence[Value]) -> np.ndarray:
         """Return a flat point as numbers in [0, 1].
@@ -550,6 +565,8 @@ class Space:
         tuples of these) are written by their `repr`, without memory addresses. That is
         enough to compare two spaces, but `from_dict` cannot rebuild such a choice.
         """
+        texts = dict.fromkeys(c.text for c in self._constraints if isinstance(c, Constraint))
+        own = [When((c.tests,)) for c in self._constraints if isinstance(c, Forbidden)]
         return {
             "dimensions": [
                 dimension_to_dict(name, dimension)
@@ -558,7 +575,8 @@ class Space:
             "layout": self._layout.to_dict(),
             "decimals": self._asked_decimals,
             # Left out where there are none, as in files of versions that knew of none.
-            **({"constraints": list(self.constraints)} if self.constraints else {}),
+            **({"constraints": list(texts)} if texts else {}),
+            **({"forbidden": [when.to_json()[0] for when in own]} if own else {}),
         }
 
     @classmethod
@@ -576,7 +594,8 @@ class Space:
                 raise SpaceError("the stored space is damaged: layout and dimensions differ.")
             made = cls.__new__(cls)
             made._set_up(named, layout, decimals)
-            made._constrain(data.get("constraints", ()))
+            tests = [When.from_json([one]).alternatives[0] for one in data.get("forbidden", ())]
+            made._constrain((*data.get("constraints", ()), *read_forbidden(tests, made)))
             return made
         except (KeyError, TypeError, AttributeError) as error:
             raise SpaceError(

@@ -119,6 +119,18 @@ class When:
         alternatives = [" and ".join(t.words(shown) for t in tests) for tests in self.alternatives]
         return f"only with {'; or with '.join(alternatives)}"
 
+    def beside(self, values: Mapping[str, Value]) -> When | None:
+        """Return what is left of the condition where some values are known; ``None`` for nothing.
+
+        No alternative is left where it cannot hold.
+        """
+        left = [
+            tuple(test for test in tests if test.name not in values)
+            for tests in self.alternatives
+            if all(test.holds(values[test.name]) for test in tests if test.name in values)
+        ]
+        return When(tuple(left)) if all(left) else None
+
     def __repr__(self) -> str:
         dicts = []
         for tests in self.alternatives:

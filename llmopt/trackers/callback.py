@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from llmopt.errors import SearchStopped
 from llmopt.history import Direction, Proposal, Trial, Usage
 from llmopt.search.meter import Spent
+from llmopt.space.values import ABSENT
 from llmopt.util.text import clean, first_line, short
 
 logger = logging.getLogger("llmopt.search")
@@ -238,4 +239,5 @@ class RunTracker(Callback):
 
 def _by_name(search: Search, trial: Trial) -> Row:
     pairs = zip(search.parameters, trial.values, strict=True)
-    return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
+    there = {name: value for name, value in pairs if value is not ABSENT}
+    return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in there.items()}

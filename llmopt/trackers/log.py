@@ -6,6 +6,7 @@ import logging
 
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.search.meter import Spent
+from llmopt.space.values import ABSENT
 from llmopt.trackers.callback import Callback, Search
 from llmopt.util.text import clean, cut
 
@@ -62,4 +63,5 @@ class Log(Callback):
 
 
 def _point(search: Search, values: tuple[object, ...]) -> str:
-    return ", ".join(f"{n}={v!r}" for n, v in zip(search.parameters, values, strict=True))
+    pairs = zip(search.parameters, values, strict=True)
+    return ", ".join(f"{n}={v!r}" for n, v in pairs if v is not ABSENT)
