@@ -25,6 +25,7 @@ given: dict[str, Any] = {}
 sources: dict[str, str] = {}
 """The text of each class that a block defined, by its name."""
 
+_MOST_PARTS = 100  # of a list, in which functions and objects of blocks are looked for
 _target: dict[str, Any] = {}  # the namespace in which functions are made anew
 
 
@@ -134,10 +135,10 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
         if value.__name__ in sources and value.__module__ == BLOCK:
             yield compile(sources[value.__name__], "<class>", "exec", dont_inherit=True)
     elif isinstance(value, (list, tuple)):
-        for part in value[:100]:
+        for part in value[:_MOST_PARTS]:
             yield from _codes(part)
     elif isinstance(value, dict):
-        for part in list(value.values())[:100]:
+        for part in list(value.values())[:_MOST_PARTS]:
             yield from _codes(part)
     elif type(value).__module__ == BLOCK:
         yield from _codes(type(value))
@@ -152,12 +153,15 @@ def packed(value: Any, space: Mapping[str, Any]) -> bytes:
     needed: dict[str, Any] = {}
     waiting = [value]
     while waiting:
-        for code in _codes(waiting.pop()):
+        current = waiting.pop()
+        if isinstance(current, (list, tuple)):
+            waiting += current[:_MOST_PARTS]
+        for code in _codes(current):
             for name in _named(code):
                 if name in space and name not in needed and not name.startswith("__"):
                     needed[name] = space[name]
                     waiting.append(space[name])
-        own = type(value)
+        own = type(current)
         if own.__module__ == BLOCK and own.__name__ not in needed and own.__name__ in space:
             needed[own.__name__] = own
             waiting.append(own)
@@ -197,7 +201,9 @@ def restore(
         before = len(left)
         for name, (source, data) in list(left.items()):
             try:
-                if source:
+                if source and sources.get(name) == source and name in namespace:
+                    pass  # it is the same class as before
+                elif source:
                     exec(compile(source, "<class>", "exec", dont_inherit=True), namespace)
                     sources[name] = source
                 else:

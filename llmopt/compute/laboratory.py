@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.compute import functions, pool, toolbox
-from llmopt.compute.packing import unpack
+from llmopt.compute.packing import pack, unpack
 
 WAITING = ("poll", "ppoll", "clock_nanosleep")
 _MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
@@ -92,6 +92,7 @@ def prepare(confine: Any, workers: int, memory: int, cpu: int, wall: int) -> tup
         functions.given.update(pmap=_serial, submit=_no_job)
         return {"take": _data.take, "equip": _equip}
 
+    unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
     functions.given["data"] = _data
     _pool = pool.fork(workers, _space, begin)
     toolbox.pmap = _pool.pmap

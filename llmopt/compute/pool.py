@@ -9,6 +9,7 @@ Only the standard library is imported, and nothing of llmopt that is not beside 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import mmap
 import os
@@ -79,6 +80,7 @@ def _read(fd: int, size: int) -> bytes:
 def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
     """Run what comes, one after another, until the main worker is gone."""
     task: Any = None
+    space: dict[str, Any] = {}
     while True:
         kind, *parts = receive(fd)
         if kind == "prepare":
@@ -86,11 +88,11 @@ def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
             continue
         try:
             if kind == "function":
-                task = None
-                task = functions.unpacked(parts[0], new_space())
+                task, space = None, new_space()
+                task = functions.unpacked(parts[0], space)
                 continue
             if kind == "items":
-                items = functions.loads(parts[0], task_space(task))
+                items = functions.unpacked(parts[0], space)
                 done: Any = [functions.dumps(task(item)) for item in items]
             else:
                 if slot is not None:
@@ -121,12 +123,7 @@ class _Failing:
 
 def new_space() -> dict[str, Any]:
     """Return the namespace of a function that runs here."""
-    return {"__name__": functions.BLOCK, **functions.given}
-
-
-def task_space(task: Any) -> dict[str, Any]:
-    """Return the namespace in which a function was made."""
-    return getattr(task, "__globals__", None) or new_space()
+    return {"__name__": functions.BLOCK, "__builtins__": builtins, **functions.given}
 
 
 def _describe(error: BaseException) -> str:
@@ -322,7 +319,11 @@ class Pool:
             for member in members:
                 if left and not trouble and member.alive and member.fd not in working:
                     start = left.pop()
-                    part = functions.dumps(listed[start : start + size])
+                    try:
+                        part = functions.packed(listed[start : start + size], self.space)
+                    except Exception as error:  # the others are still to be waited for
+                        trouble = f"item {start} cannot be sent to another process: {error}"
+                        break
                     if self._send(member, "items", part):
                         working[member.fd] = member, start
                     else:
@@ -334,13 +335,14 @@ class Pool:
                 member, start = working.pop(fd)
                 try:
                     right, found = receive(fd)
+                    values = [functions.loads(each, self.space) for each in found if right]
+                    results[start : start + len(values)] = values
                 except (EOFError, OSError):
                     self._lose(member)
                     right, found = False, _ENDED
-                if right:
-                    values = [functions.loads(each, self.space) for each in found]
-                    results[start : start + len(values)] = values
-                else:
+                except Exception as error:
+                    right, found = False, f"{type(error).__name__}: {error}"
+                if not right:
                     trouble = trouble or f"item {start} or one of the {size - 1} after it: {found}"
         if trouble:
             raise WorkerError(trouble)

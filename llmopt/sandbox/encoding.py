@@ -96,8 +96,7 @@ def decode(data: bytes) -> Any:
             f"some {items} items, and {MOST_ITEMS} are the most: send numbers as an array"
         )
     try:
-        text = data.decode()
-        del data
+        text = data.decode("ascii")  # as `encode` writes it: others could unfold fourfold
         return _read(json.loads(text), 0)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise EncodingError(f"broken value: {error}") from None

@@ -1,0 +1,420 @@
+"""What blocks of Python find beside their variables: workers, jobs, files, data, snapshots."""
+
+import os
+import time
+import tracemalloc
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+from stubs import needs_confinement
+
+from llmopt import (
+    Evaluation,
+    Float,
+    LLMOptimizer,
+    RecordClient,
+    ReplayClient,
+    ScriptedClient,
+    minimize,
+)
+from llmopt.compute import blocks
+from llmopt.compute.blocks import Calculator
+from llmopt.compute.data import TrialData
+from llmopt.sandbox import encoding
+from llmopt.sandbox.encoding import EncodingError, decode
+
+SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
+pytestmark = needs_confinement
+
+
+class Bench:
+    """A calculator, and the blocks that it has run."""
+
+    def __init__(self, calculator):
+        self.calculator, self.before, self.data = calculator, [], {}
+
+    def run(self, code, seconds=None):
+        seen = {"X": np.ones((2, 2)), "f": np.array([1.0, 2.0]), "data": self.data}
+        self.before.append(self.calculator.run(code, self.before, lambda _: seen, seconds))
+        return self.before[-1]
+
+    def says(self, code):
+        return self.run(code).output.strip()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(blocks, "_SCIPY", ())
+    monkeypatch.setattr(blocks, "_SKLEARN", ())
+
+
+@pytest.fixture
+def bench():
+    with closing(Calculator(seconds=60, workers=2)) as calculator:
+        yield Bench(calculator)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_SCIPY", ())
+        patch.setattr(blocks, "_SKLEARN", ())
+        with closing(Calculator(seconds=60, workers=2)) as calculator:
+            bench = Bench(calculator)
+            bench.run("pass")
+            yield bench
+
+
+# -- pmap, jobs and functions -----------------------------------------------------------------
+
+
+def test_pmap_computes_in_other_processes_with_the_functions_and_variables_of_blocks(shared):
+    code = (
+        "import os, dataclasses, functools\nscale = 3\n"
+        "@dataclasses.dataclass\nclass P:\n    x: float\n"
+        "    def y(self):\n        return scale * self.x\n"
+        "def inner(n):\n    return n if n < 2 else inner(n - 1) + inner(n - 2)\n"
+        "cached = functools.lru_cache(maxsize=None)(inner)\n"
+        "def work(n):\n    return P(cached(n)).y(), os.getpid()\n"
+        "found = pmap(work, range(12))\nprint([int(v) for v, _ in found])\n"
+        "print(os.getpid() in {p for _, p in found}, len({p for _, p in found}) <= 2)\n"
+        "print(pmap(lambda x: x.sum() + f[1], [np.ones(2), np.ones(3)]))\n"
+        "print(pmap(work, []), pmap(lambda p: p.y(), [P(1), P(2)]))"
+    )
+    assert shared.says(code).splitlines() == [
+        "[0, 3, 3, 6, 9, 15, 24, 39, 63, 102, 165, 267]",
+        "False True",
+        "[np.float64(4.0), np.float64(5.0)]" if np.__version__ >= "2" else "[4.0, 5.0]",
+        "[] [3, 6]",
+    ]
+
+
+def test_what_fails_in_a_worker_is_shown_with_its_line(shared):
+    shared.run("def bad(n):\n    return 1 / (n - 3)")
+    said = shared.run("pmap(bad, range(6))")
+    assert said.failed
+    assert "WorkerError: item" in said.output
+    assert "ZeroDivisionError" in said.output
+    assert "line 2, in bad" in said.output
+    assert shared.says("print(pmap(abs, [-1, -2]))") == "[1, 2]"
+    assert "cannot be sent" in shared.says("pmap(lambda x: x, [0, (i for i in [])])")
+    assert shared.says("print(pmap(abs, [-3, -4]))") == "[3, 4]"
+
+
+def test_a_job_runs_on_between_blocks_and_shows_its_best(bench):
+    bench.run(
+        "import time\ndef long(n):\n    for k in range(n):\n        report((k, float(-k)))\n"
+        "        time.sleep(0.01)\n    return 'ended'\n"
+        "job = submit(long, 10**6)\nshort = submit(long, 3)"
+    )
+    time.sleep(0.3)  # the objective is being evaluated
+    first = bench.says(
+        "time.sleep(0.2)\nprint(job.done, job.best[0] > 3, short.result, short.done)"
+    )
+    assert first == "False True ended True"
+    assert "job (job, running, best -" in " ".join(bench.before[-1].variables)
+    assert bench.says("print(pmap(abs, [-1, -2]), job.wait(0.1))") == "[1, 2] False"
+
+
+def test_cma_and_fit(shared):
+    found = shared.says(
+        "x, v = cma(lambda x: ((x - [1, -2, 3]) ** 2).sum(), np.zeros(3), 1.0, 5.0, target=1e-12)\n"
+        "print(np.round(x, 4).tolist(), v < 1e-9)\n"
+        "t = np.linspace(0, 1, 30)\n"
+        "p, e, rms = fit(lambda t, p: p[0] * np.exp(-p[1] * t), (t, 2 * np.exp(-3 * t)), [1, 1])\n"
+        "print(np.round(p, 5).tolist(), rms < 1e-6, e.shape)\n"
+        "x, v = cma(lambda x: x.sum(), [0.5, 0.5], 0.3, 0.3, low=0.1, high=1)\nprint(x.tolist())"
+    )
+    assert found.splitlines() == [
+        "[1.0, -2.0, 3.0] True", "[2.0, 3.0] True (2,)", "[0.1, 0.1]"
+    ]  # fmt: skip
+
+
+def test_functions_of_the_caller_are_found_by_blocks_and_workers(bench):
+    bench.calculator.equip(
+        "def policy(w, o):\n    return np.tanh(GAIN @ o + w)", {"GAIN": np.eye(2) * 2.0}
+    )
+    code = (
+        "print(policy(1.0, [0.0, 0.0]).round(3).tolist())\n"
+        "print(pmap(lambda w: float(policy(w, [0, 0])[0]), [0.0, 0.0]))"
+    )
+    assert bench.says(code) == "[0.762, 0.762]\n[0.0, 0.0]"
+
+
+def test_data_are_sent_once_and_found_in_workers_too(bench, monkeypatch):
+    sent = []
+    give = blocks.Calculator._give
+    monkeypatch.setattr(
+        blocks.Calculator,
+        "_give",
+        lambda self, given: [sent.append(dict(self._sent)), give(self, given)][1],
+    )
+    bench.data = {1: TrialData.of({"a": np.arange(5.0), "runs": [np.ones(2), np.ones(3)]})}
+    said = bench.says(
+        "print(data, data[1]['a'].sum(), [r.shape for r in data[1]['runs']])\n"
+        "print(pmap(lambda k: float(data[1]['a'][k]), [1, 2]))"
+    )
+    assert said == "data of #1 10.0 [(2,), (3,)]\n[1.0, 2.0]"
+    bench.data = {**bench.data, 2: TrialData.of({"a": np.zeros(1)})}
+    assert "no data of #7; there are data of: 1, 2" in bench.says("data[7]")
+    assert bench.says("print(pmap(lambda k: len(data), [1, 2]))") == "[2, 2]"
+    assert [len(known) for known in sent] == [0, 1, 2]
+
+
+# -- snapshots ----------------------------------------------------------------------------------
+
+
+@pytest.mark.defect(71)
+def test_a_new_worker_has_variables_functions_classes_files_and_jobs(bench, tmp_path):
+    bench.calculator.folder = tmp_path / "d"
+    bench.run(
+        "import time\nclass P:\n    def __init__(self, x):\n        self.x = x\n"
+        "def make(n):\n    def add(m):\n        return n + m + base\n    return add\n"
+        "base, p, add3 = 10, P(5), make(3)\nshared = [1]\nopen('n.txt', 'w').write('kept')\n"
+        "gone = (i for i in [])\nrandom.seed(5); drawn = random.random()\n"
+        "def wait(s):\n    time.sleep(s)\n    return s\n"
+        "done, runs = submit(wait, 0.01), submit(wait, 0.2)\ndone.wait(5)"
+    )
+    assert [f.name for f in (tmp_path / "d").iterdir()] == ["laboratory-000001.bin"]
+    with closing(Calculator(workers=2)) as again:
+        again.folder = tmp_path / "d"
+        bench.calculator.close()
+        bench.calculator = again
+        said = bench.says(
+            "print(p.x, type(p) is P, add3(1), open('n.txt').read(), done.result, runs.result)\n"
+            "print(pmap(add3, [1, 2]))"
+        )
+    assert said.splitlines() == [
+        "(These variables are gone: gone.)",
+        "5 True 14 kept 0.01 0.2",
+        "[14, 15]",
+    ]
+
+
+def test_a_snapshot_runs_in_the_worker_alone_and_one_that_kills_it_is_dropped(bench):
+    bench.run(
+        "import os\nclass Bomb:\n    def __reduce__(self):\n        return os._exit, (3,)\n"
+        "b = Bomb()"
+    )
+    bench.calculator.close()  # where this process loaded the snapshot, it would end
+    assert bench.says("print(1)") == "(The variables of earlier blocks are gone.)\n1"
+
+
+def test_what_is_too_large_for_a_snapshot_is_named_and_stays_in_its_worker(bench):
+    said = bench.run("a = np.random.default_rng(0).random(10**7)")
+    assert "do not survive an interruption" in said.output
+    assert bench.says("print(a.size)").endswith("10000000")
+
+
+def test_a_snapshot_that_unfolds_to_more_than_it_may_hold_is_dropped(bench):
+    import zlib
+
+    bench.run("pass")
+    bench.calculator.close()
+    bench.calculator._snapshots[1] = zlib.compress(bytes(600 << 20), 9)
+    assert bench.says("print(1)") == "(The variables of earlier blocks are gone.)\n1"
+
+
+# -- attacks ------------------------------------------------------------------------------------
+
+ESCAPES = {
+    "read": "os.open('/etc/passwd', 0)",
+    "read by io": "io.FileIO('/etc/passwd')",
+    "read by open": "open('/etc/passwd')",
+    "leave the folder": "open('../x', 'w')",
+    "fork": "os.fork()",
+    "signal": "os.kill(os.getppid(), 9)",
+    "own group": "os.setsid()",
+    "link": "os.symlink('/etc/passwd', 'x')",
+    "hard link": "os.link('/etc/passwd', 'x')",
+    "execute": "os.execv('/bin/sh', ['sh'])",
+    "socket": "__import__('socket').socket()",
+    "limit": "__import__('resource').setrlimit(0, (-1, -1))",
+    "folder": "os.mkdir('/tmp/x')",
+}
+
+
+@pytest.mark.parametrize("where", ["main", "pmap", "job"])
+def test_nothing_is_let_out_of_any_worker(shared, where):
+    call = {
+        "main": "attempt(a)",
+        "pmap": "pmap(attempt, [a, a])[0]",
+        "job": "submit(attempt, a).result",
+    }
+    code = (
+        "def attempt(code):\n    try:\n        exec('import os, io; ' + code)\n"
+        "    except BaseException as e:\n        return type(e).__name__\n    return 'OUT'\n"
+        f"for a in {list(ESCAPES.values())}:\n    print({call[where]})"
+    )
+    found = dict(zip(ESCAPES, shared.says(code).splitlines(), strict=True))
+    refused = {"PermissionError", "ImportError", "ModuleNotFoundError", "OSError", "ValueError"}
+    assert {name: said for name, said in found.items() if said not in refused} == {}
+
+
+def test_a_worker_of_the_pool_has_no_socket_but_its_own(shared):
+    code = (
+        "import os\ndef sockets(_):\n    found = []\n    for fd in range(3, 200):\n        try:\n"
+        "            os.write(fd, b'')\n            found.append(fd)\n        except OSError:\n"
+        "            pass\n    return found\nprint(pmap(sockets, [0, 1]))"
+    )
+    assert shared.says(code) == "[[], []]"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "pmap(lambda n: os._exit(1), [1, 2, 3, 4])",
+        "pmap(lambda n: os.write(1, b'x' * 100), [1, 2])",
+        "pmap(lambda n: len(bytearray(n)), [10**10, 10**10])",
+        "submit(lambda: os.write(1, (5).to_bytes(8, 'little') + b'xxxxx')).result",
+        "submit(lambda: bytearray(10**11)).result",
+    ],
+)
+def test_a_worker_that_dies_or_lies_is_an_error_of_the_block(bench, attack):
+    assert bench.run(f"import os\nkept = 1\n{attack}", seconds=20).failed
+    assert bench.says("print(2)").endswith("2")
+
+
+@pytest.mark.defect(55)
+@pytest.mark.parametrize("size", [1 << 16, 64 << 20])
+def test_a_block_that_forges_its_answer_costs_little(bench, size):
+    bench.run("pass")
+    code = (
+        "import os, struct\nbody = b'[' + b'[],' * (SIZE // 3) + b'[]]'\nfor n in range(1, 50):\n"
+        "    head = struct.pack('<IIB', len(body), n, 0)\n"
+        "    try:\n        os.write(1, head + body)\n"
+        "    except OSError:\n        break\nos._exit(0)"
+    ).replace("SIZE", str(size))
+    tracemalloc.start()
+    began = time.monotonic()
+    said = bench.run(code, seconds=20)
+    took, peak = time.monotonic() - began, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said.failed
+    assert peak < 100e6
+    assert took < 60  # nothing was waited for beyond the deadlines
+
+
+@pytest.mark.defect(55, 72)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + b"[]," * 2_700_000 + b"[]]",
+        b"[" + b"{}," * 2_700_000 + b"{}]",
+        b"[" + b"1," * 4_000_000 + b"1]",
+        b'"\xf0\x9f\x98\x80' + b"a" * (8 << 20) + b'"',
+        b'"\\ud83d\\ude00' + b"a" * (8 << 20) + b'"',
+        b'{"\\u0000array":["<f8",[1000000000000,0],""]}',
+        b'{"\\u0000array":["<f8",[-1,0],""]}',
+        b'{"\\u0000array":["<f8",5,""]}',
+    ],
+)
+def test_a_message_inside_the_limit_takes_less_than_100_mb(data):
+    tracemalloc.start()
+    with suppress(EncodingError):
+        decode(data)
+        assert data[:1] == b'"'
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+    assert decode(encoding.encode(np.zeros((0, 5)))).shape == (0, 5)
+
+
+def test_no_worker_is_left_when_the_calculator_is_closed(bench):
+    bench.run("import time\njob = submit(time.sleep, 1000)")
+    group = bench.calculator._sandbox.pid
+    os.killpg(group, 0)
+    bench.calculator.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("a worker is left")
+
+
+# -- searches -------------------------------------------------------------------------------------
+
+
+def python(code):
+    return f"Analysis: let me see.\n\n```python\n{code}\n```"
+
+
+def point(x):
+    return f"Hypothesis: h.\nStart from: new\nProposal:\nx: {x}, y: 0.5"
+
+
+def objective(p):
+    return Evaluation((p["x"] - 0.7) ** 2, "seen", {"path": np.full(4, p["x"]), "n": 3})
+
+
+SCRIPT = [
+    point(0.2),
+    python("k = data[1]['path'].mean()\njob = submit(abs, -2)\nprint(round(k, 3))"),
+    point(0.4),
+    python("print(round(k + data[2]['path'].sum(), 3), job.result)"),
+    point(0.7),
+]
+OPTIONS = {"prompt": "words", "seed": 1, "description": "A spring", "progress": False}
+
+
+def test_a_search_on_data_is_recorded_and_replayed_without_a_worker(tmp_path, monkeypatch):
+    client = ScriptedClient(SCRIPT)
+    result = minimize(objective, SPACE, 3, RecordClient(client, tmp_path / "r.jsonl"), **OPTIONS)
+    assert "It printed:\n> 0.2" in client.requests[2].text
+    assert "It printed:\n> 1.8 2" in client.requests[4].text
+    assert "data[1]: path: 4; n: a number" in client.requests[1].text
+    assert result.trials[1].data["path"].tolist() == [0.4] * 4
+    assert result.usage.blocks == 2
+    monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a worker was started"))
+    again = minimize(objective, SPACE, 3, ReplayClient(tmp_path / "r.jsonl"), **OPTIONS)
+    assert [t.values for t in again.trials] == [t.values for t in result.trials]
+    assert again.usage.blocks == 2
+
+
+def test_a_recording_made_without_python_is_replayed_without_it(tmp_path):
+    client = RecordClient(ScriptedClient([point(0.5)]), tmp_path / "r.jsonl")
+    minimize(objective, SPACE, 1, client, compute=False, **OPTIONS)
+    found = minimize(objective, SPACE, 1, ReplayClient(tmp_path / "r.jsonl"), **OPTIONS)
+    assert found.best.params["x"] == 0.5
+
+
+def test_a_kill_after_any_line_loses_no_answer_no_data_and_no_variable(tmp_path):
+    import shutil
+
+    file = tmp_path / "s.jsonl"
+    wanted = minimize(objective, SPACE, 3, ScriptedClient(SCRIPT), storage=file, **OPTIONS)
+    lines = file.read_bytes().splitlines(keepends=True)
+    computed = [i for i, line in enumerate(lines) if b'"event":"compute"' in line]
+    for count in (computed[0], computed[0] + 1, computed[1], len(lines) - 2):
+        part = tmp_path / f"{count}.jsonl"
+        part.write_bytes(b"".join(lines[:count]))
+        shutil.copytree(f"{file}.data", f"{part}.data")
+        if count <= computed[0] + 1:  # a kill leaves the snapshots of then
+            for late in part.parent.glob(f"{part.name}.data/laboratory-000002.bin"):
+                late.unlink()
+        replies = sum(b'"event":"reply"' in line for line in lines[:count])
+        client = ScriptedClient(SCRIPT[replies:])
+        again = minimize(objective, SPACE, 3, client, storage=part, **OPTIONS)
+        assert [t.values for t in again.trials] == [t.values for t in wanted.trials]
+        assert [t.data["n"] for t in again.trials] == [3, 3, 3]
+        assert again.optimizer._meter.computed[-1].output.strip() == "1.8 2"
+
+
+def test_auto_is_on_for_chat_models_under_words_alone(caplog):
+    def made(client, prompt, **options):
+        return LLMOptimizer(SPACE, client, prompt, description="d", **options)._model.calculator
+
+    assert made(ScriptedClient([]), "words") is not None
+    assert made(ScriptedClient([]), "words", compute=False) is None
+    caplog.set_level("INFO")
+    blocks._said.clear()
+    assert made(ScriptedClient([]), "props") is None
+    assert made(ScriptedClient([]), "props") is None
+    assert [r.message for r in caplog.records if "compute='auto'" in r.message] == [
+        "compute='auto': the model does not compute in Python, since the prompt 'props' takes "
+        "no Python"
+    ]
