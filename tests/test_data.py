@@ -181,3 +181,43 @@ def test_files_of_data(tmp_path):
         with pytest.raises(DataError, match=path.name):
             read_data_file(path)
     assert stored.folder_of("run.jsonl").name == "run.jsonl.data"
+
+
+def test_a_study_s_arrays_and_reports_are_data():
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    client = ScriptedClient(["Hypothesis: h.\nStart from: new\nProposal:\nx: 0.5"] * 3)
+    sampler = LLMSampler(client, prompt="words", description="d", n_startup_trials=1, seed=1)
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial):
+        value = trial.suggest_float("x", 0, 1)
+        trial.set_user_attr("data", {"path": [1.0, 2.0], "a/b": 1} if value == 0.5 else {"a": [1]})
+        trial.report(0.3, 2)
+        return value
+
+    study.optimize(objective, n_trials=2)
+    assert "data[1]: a: 1; reported: {step: 1, value: 1}" in client.requests[0].text
+
+
+def test_shell_and_mcp_take_a_file(tmp_path):
+    from llmopt.errors import LLMOptError
+    from llmopt.service.mcp_tools import SearchFolder
+    from llmopt.service.search_file import tell
+
+    np.savez(tmp_path / "run-1.npz", path=np.arange(3))
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]))
+    given = {"params": {"x": 0.5}, "reward": 1.0}
+    (trial,) = tell(optimizer, [{**given, "data": str(tmp_path / "run-1.npz")}])
+    assert trial.data["path"].tolist() == [0, 1, 2]
+    with pytest.raises(LLMOptError, match=r"none\.npz"):
+        list(tell(optimizer, [{**given, "data": str(tmp_path / "none.npz")}]))
+    searches = SearchFolder(tmp_path)
+    searches.create_search("s", {"x": {"type": "number", "minimum": 0, "maximum": 1}})
+    searches.tell("s", {"x": 0.5}, 1.0, data="run-1.npz")
+    assert (tmp_path / "s.jsonl.data" / "000000.npz").exists()
+    (tmp_path / "link.npz").symlink_to(tmp_path / "run-1.npz")
+    for name in ("../run-1.npz", "link.npz", "/etc/passwd", "x.txt"):
+        with pytest.raises(LLMOptError):
+            searches.tell("s", {"x": 0.6}, 1.0, data=name)

@@ -94,7 +94,7 @@ def test_what_fails_in_a_worker_is_shown_with_its_line(shared):
     shared.run("def bad(n):\n    return 1 / (n - 3)")
     said = shared.run("pmap(bad, range(6))")
     assert said.failed
-    assert "WorkerError: item" in said.output
+    assert "WorkerError: item 3: ZeroDivisionError" in said.output
     assert "ZeroDivisionError" in said.output
     assert "line 2, in bad" in said.output
     assert shared.says("print(pmap(abs, [-1, -2]))") == "[1, 2]"
@@ -129,6 +129,24 @@ def test_cma_and_fit(shared):
     assert found.splitlines() == [
         "[1.0, -2.0, 3.0] True", "[2.0, 3.0] True (2,)", "[0.1, 0.1]"
     ]  # fmt: skip
+
+
+def test_whatever_a_function_needs_reaches_the_workers(shared):
+    shared.run("import statistics as st\nimport os.path as op\noffset = np.ones(2)\nstart = 3")
+    shared.run("def base(x):\n    return float(np.abs(x - start).sum()) + st.mean([0, 0])")
+    code = (
+        "import time\ntarget = np.zeros(2)\n"
+        "def sim(p):\n    time.sleep(0.002)\n    return np.cumsum(p) * offset\n"
+        "def nested(k):\n    def inner(x):\n        return base(x) + k + len(op.join('a', 'b'))\n"
+        "    return inner\n"
+        "x, v = cma(lambda p: float(np.abs(sim(p) - target).mean()), np.full(2, 5.0), 2.0, 1.0,\n"
+        "    low=-9, high=9)\nprint(v < 1.0)\n"
+        "print(pmap(nested(1), [np.ones(2), np.zeros(2)]))\n"
+        "print(pmap(lambda f: f(np.ones(2)), [base, nested(0)]))\n"
+        "job = submit(cma, lambda p: base(sim(p)), [1.0, 1.0], 0.5, 1.0)\n"
+        "print(job.wait(30), job.result[1] < 4)"
+    )
+    assert shared.says(code).splitlines() == ["True", "[8.0, 10.0]", "[4.0, 7.0]", "True True"]
 
 
 def test_functions_of_the_caller_are_found_by_blocks_and_workers(bench):

@@ -25,6 +25,7 @@ from llmopt.prompt.answer import start_of, with_start
 from llmopt.search.optuna_trials import (
     amount_of,
     curve_of,
+    data_of,
     duration_of,
     number_of,
     stderr_of,
@@ -224,6 +225,7 @@ class StudyHistory:
             constraint_violation=violation_of(broken)
             + sum(c.amount(frozen.params) for c in linear),
             stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
+            data=data_of(frozen, self._curves),
         )
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)

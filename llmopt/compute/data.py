@@ -177,8 +177,12 @@ def data_file(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.npz"
 
 
-def read_data_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_data_file(path: str | os.PathLike[str], *, links: bool = True) -> dict[str, Any]:
     """Return the arrays of an ``.npz`` file, or the columns of a ``.csv`` file with a header.
+
+    Args:
+        path: The file.
+        links: Whether its name may be a link; not in a folder that others may write to.
 
     Raises:
         DataError: It cannot be read, or holds something else than plain arrays.
@@ -187,7 +191,7 @@ def read_data_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if path.suffix.lower() not in (".npz", ".csv"):
         raise DataError(f"{path}: expected a file that ends in .npz or .csv")
     try:
-        content = read_bytes(path, most=MOST_PACKED)
+        content = read_bytes(path, most=MOST_PACKED, links=links)
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror or error})") from error
     try:

@@ -9,6 +9,7 @@ Only the standard library is imported, and nothing of llmopt that is not beside 
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import marshal
 import pickle
@@ -61,7 +62,7 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         kind, name = pid
-        return given[name] if kind == "given" else __import__(name, fromlist=["*"])
+        return given[name] if kind == "given" else importlib.import_module(name)
 
 
 def make(code: bytes, name: str, cells: int) -> types.FunctionType:

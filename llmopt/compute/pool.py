@@ -343,7 +343,9 @@ class Pool:
                 except Exception as error:
                     right, found = False, f"{type(error).__name__}: {error}"
                 if not right:
-                    trouble = trouble or f"item {start} or one of the {size - 1} after it: {found}"
+                    last = min(start + size, len(listed)) - 1
+                    which = f"item {start}" if start == last else f"one of items {start} to {last}"
+                    trouble = trouble or f"{which}: {found}"
         if trouble:
             raise WorkerError(trouble)
         return results

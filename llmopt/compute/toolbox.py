@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def cma(
 
     def evaluate(points: list[Any]) -> np.ndarray:
         nonlocal best_x, best_f
-        found = [_value(f, x) for x in points] if fast else pmap(_Value(f), points)
+        found = [_value(f, x) for x in points] if fast else pmap(partial(_value, f), points)
         k = int(np.argmin(found))
         if found[k] < best_f:
             best_x, best_f = points[k], found[k]
@@ -75,16 +76,6 @@ def cma(
         _run(evaluate, centre, scale, size, (low, high), rng, ends, lambda: best_f <= target)
         size *= 2
     return best_x, best_f
-
-
-class _Value:
-    """`f` as a population calls it, wherever that is."""
-
-    def __init__(self, f: Callable[[Any], float]) -> None:
-        self.f = f
-
-    def __call__(self, x: Any) -> float:
-        return _value(self.f, x)
 
 
 def _value(f: Callable[[Any], float], x: Any) -> float:

@@ -75,9 +75,9 @@ class Computed:
         """An earlier block as a prompt shows it: what it defined, and its last lines."""
         defined = "\n".join(_DEFINED.findall(self.code))[:_SHOWN_CODE]
         last = "\n".join(self.output.strip().splitlines()[-_BRIEF_LINES:])[-_BRIEF_OUTPUT:]
-        what = f", which defined\n{quoted(defined)}" if defined else ""
+        what = f"its def lines:\n{quoted(defined)}\nL" if defined else "no def, l"
         said = quoted(last) or "> (nothing)"
-        return f"Before that you computed a block{what}\nIts last lines:\n{said}"
+        return f"Earlier block, {what}ast lines of its output:\n{said}"
 
     def line(self) -> dict[str, Any]:
         """Return the form in which a file keeps it."""

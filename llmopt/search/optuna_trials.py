@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llmopt.compute.data import NO_DATA, TrialData
+from llmopt.compute.packing import DataError
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean, cut, describe_curve
 
@@ -79,6 +81,21 @@ def curve_of(trial: Any, direction: str) -> str:
     values = ((step, number_of(value)) for step, value in sorted(trial.intermediate_values.items()))
     curve = ((step, math.nan if value is None else value) for step, value in values)
     return describe_curve(curve, direction)
+
+
+def data_of(trial: Any, curves: bool) -> TrialData:
+    """Return the arrays that the objective left under ``data``, and what it reported."""
+    found = [value for value in told_of(trial.user_attrs, "data") if isinstance(value, Mapping)]
+    data = dict(found[0]) if found else {}
+    if curves and trial.intermediate_values and "reported" not in data:
+        steps = sorted(trial.intermediate_values.items())
+        values = [number_of(value) for _, value in steps]
+        known = [math.nan if value is None else value for value in values]
+        data["reported"] = {"step": [step for step, _ in steps], "value": known}
+    try:
+        return TrialData.of(data)
+    except DataError:  # a storage may hold anything
+        return NO_DATA
 
 
 def duration_of(trial: Any) -> str:

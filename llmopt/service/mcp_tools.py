@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
+from llmopt.compute.data import read_data_file
+from llmopt.compute.packing import DataError
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.views import plot
@@ -30,6 +32,7 @@ from llmopt.service.search_file import (
 )
 from llmopt.util.arguments import whole_number
 from llmopt.util.files import make_folder, read_mapping, write_bytes_atomically
+from llmopt.util.text import short
 
 AGENT = "agent"
 """The model of a search whose requests the agent answers itself."""
@@ -245,6 +248,7 @@ class SearchFolder:
         feedback: str | None = None,
         stderr: float | None = None,
         constraint_violation: float | None = None,
+        data: str | None = None,
     ) -> dict[str, Any]:
         """Record what a point scored, or why it failed. Points that were never asked may be told.
 
@@ -256,9 +260,18 @@ class SearchFolder:
             feedback: What was seen, in words, for the model.
             stderr: Standard error of the reward.
             constraint_violation: By how much measured limits were broken.
+            data: Name of an .npz or .csv file in the folder of the searches: arrays of this
+                evaluation, for the Python of a model that computes.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
         told |= {"stderr": stderr, "constraint_violation": constraint_violation}
+        if data is not None:
+            if not re.fullmatch(r"[\w-]+\.(npz|csv)", data, re.ASCII):
+                raise LLMOptError(
+                    f"data={short(data)}: expected the name of an .npz or .csv file in the folder, "
+                    "of letters, digits, '-' and '_'"
+                )
+            told["data"] = _read_data(self._folder / data)
         for key in ("feedback", "failed"):
             if len(str(told[key])) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
@@ -305,3 +318,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _read_data(path: Path) -> dict[str, Any]:
+    try:
+        return read_data_file(path, links=False)
+    except DataError as error:
+        raise LLMOptError(str(error)) from error

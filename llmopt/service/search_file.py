@@ -19,6 +19,8 @@ from llmopt.client.model_string import (
     with_options,
 )
 from llmopt.client.scripted import ScriptedClient
+from llmopt.compute.data import read_data_file
+from llmopt.compute.packing import DataError
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
@@ -192,7 +194,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
     for number, told in enumerate(results, start=1):
         try:
             read.append(_read(optimizer, told))
-        except (LLMOptError, TypeError) as error:
+        except (LLMOptError, TypeError, DataError) as error:
             if len(results) == 1:
                 raise LLMOptError(str(error)) from error
             raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
@@ -201,7 +203,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
-    known = ("feedback", "stderr", "samples", "constraint_violation")
+    known = ("feedback", "stderr", "samples", "constraint_violation", "data")
     if not isinstance(told, Mapping) or "params" not in told:
         raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
     for key in told:
@@ -212,4 +214,6 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
+    if isinstance(others.get("data"), str):  # a file
+        others["data"] = read_data_file(others["data"])
     return optimizer._read_told(told["params"], told["reward"], **others)
