@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "report": Command(
         "llmopt.benchmarks.report.command",
-        "make a web page and tables of a benchmark's raw results",
+        "make a web page of a search, or a page and tables of a benchmark's results",
     ),
     "models": Command(
         "llmopt.commands.models",

@@ -47,7 +47,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.progress import Progress, text_of_search
-from llmopt.search.views import search_html
+from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import check_names, finite, number, one_of, whole_number
 from llmopt.util.text import short
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SearchResult(Generic[Params]):
+class SearchResult(Views, Generic[Params]):
     """What `minimize`, `maximize` and `optimize` found.
 
     Attributes:
@@ -139,8 +139,8 @@ class SearchResult(Generic[Params]):
         return self.optimizer.trials_dataframe()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the trials; see `LLMOptimizer.plot_history`."""
-        return self.optimizer.plot_history(ax)
+        """Draw the trials: another name of `plot_history`."""
+        return self.plot_history(ax)
 
     def __repr__(self) -> str:
         optimizer, best = self.optimizer, self.optimizer.history.best

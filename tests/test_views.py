@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
-from llmopt.history import History, Source, Trial
-from llmopt.search.views import plot
+from llmopt.history import Source, Trial
+from llmopt.report import plots
+from llmopt.report.data import SearchData
 
 SPACE = {"x": Float(-5, 5), "kind": Categorical(["a", "b"])}
 POINTS = [{"x": 1.0, "kind": "a"}, {"x": -2.5, "kind": "b"}, {"x": 0.0, "kind": "a"}]
@@ -52,7 +53,7 @@ def test_a_picture_has_the_points_of_every_source():
         Trial(i, {"x": 0.0}, (0.0,), (float(i),), source=source)
         for i, source in enumerate(get_args(Source))
     ]
-    axes = plot(History(tuple(trials)))
+    axes = plots.history(SearchData("s", "s", (), ("maximize",), tuple(trials)))
     assert {c.get_label() for c in axes.collections} == set(get_args(Source))
 
 

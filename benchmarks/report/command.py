@@ -1,4 +1,4 @@
-"""``llmopt report``: a web page and Markdown tables, made of a benchmark's raw lines alone."""
+"""``llmopt report``: the page of a search, or a page and tables of a benchmark's raw lines."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.picture import choose_renderer
+from llmopt.report import write_report
+from llmopt.report.sources import is_search
 from llmopt.util.files import read_text, write_text_atomically
 from llmopt.util.text import clean
 
@@ -44,20 +46,49 @@ def render_best(line: Mapping[str, Any]) -> bytes | None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt report``."""
     add = parser.add_argument
-    add("results", nargs="+", type=Path, metavar="FILE", help="what llmopt bench wrote")
+    add(
+        "results",
+        nargs="+",
+        metavar="FILE",
+        help="a search: a storage file, a run folder, or an Optuna storage (sqlite:///study.db, a "
+        "journal file); or the files of results that llmopt bench wrote",
+    )
     add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
-    add("--markdown", type=Path, metavar="FILE", help="write the Markdown tables here, too")
+    add("--study", metavar="NAME", help="which study of an Optuna storage")
+    add("--title", default="", help="title of a search's page")
+    add("--markdown", type=Path, metavar="FILE", help="benchmark: write the Markdown tables here")
     add(
         "--readme",
         type=Path,
         metavar="FILE",
-        help=f"put the Markdown tables between {BEGIN} and {END} of this file",
+        help=f"benchmark: put the Markdown tables between {BEGIN} and {END} of this file",
     )
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policies")
+    add(
+        "--no-gif",
+        dest="gif",
+        action="store_false",
+        help="benchmark: do not render the best policies",
+    )
+
+
+def _report_search(args: argparse.Namespace) -> int:
+    if len(args.results) > 1:
+        raise LLMOptError(
+            f"got {len(args.results)} files: the report of a search is made of one; run the "
+            "command for each, with another --out"
+        )
+    if args.markdown or args.readme:
+        raise LLMOptError("--markdown and --readme are of a benchmark's results: omit them")
+    path = write_report(args.results[0], args.out, title=args.title, study_name=args.study)
+    print(path)
+    return 0
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
+    if any(map(is_search, args.results)):
+        return _report_search(args)
+    args.results = list(map(Path, args.results))
     require_packages("a report", ["matplotlib", "scipy"])
     choose_renderer()
     lines = read_results(*args.results)

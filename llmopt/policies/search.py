@@ -65,6 +65,7 @@ from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
 from llmopt.search.progress import Progress, text_of_search
+from llmopt.search.views import Views
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
@@ -74,7 +75,7 @@ _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked; see 
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-class PolicySearch(Closing):
+class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The model is told what the environment says of itself (its docstring, names, bounds,

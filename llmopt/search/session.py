@@ -31,7 +31,7 @@ from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, replay, start_of
 from llmopt.search.state import SearchState
 from llmopt.search.storage import StoredSearch, as_written
-from llmopt.search.views import TrialList, dataframe, plot, search_html
+from llmopt.search.views import TrialList, Views, dataframe, search_html
 from llmopt.space import Space
 from llmopt.trackers.callback import Bell, Search
 from llmopt.util.arguments import MOST_SEED, whole_number
@@ -40,14 +40,13 @@ from llmopt.util.threads import Lock
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
 
 logger = logging.getLogger(__name__)
 
 Point = tuple[Any, ...]
 
 
-class OptimizerBase(StoredSearch, Generic[Params]):
+class OptimizerBase(StoredSearch, Views, Generic[Params]):
     """What `LLMOptimizer` knows and keeps; its asks and tells make the events."""
 
     space: Space
@@ -155,6 +154,12 @@ class OptimizerBase(StoredSearch, Generic[Params]):
             return TrialList(self._state.trials)
 
     @property
+    def stopped(self) -> str:
+        """Why the model ended the search; empty if it did not."""
+        with self._changing:
+            return "" if self._state.stop is None else self._state.stop[0]
+
+    @property
     def total(self) -> int | None:
         """Proposals planned in all, as the prompt says it; it may be changed during a search.
 
@@ -235,21 +240,6 @@ class OptimizerBase(StoredSearch, Generic[Params]):
             ImportError: pandas is not installed.
         """
         return dataframe(self.trials, self.space.names, len(self.directions))
-
-    def plot_history(self, ax: Axes | None = None) -> Axes:
-        """Draw the reward of each trial, in the colour of its source, and the best so far.
-
-        Args:
-            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
-
-        Returns:
-            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            LLMOptError: The search has several objectives.
-        """
-        return plot(self.history, ax)
 
     @property
     def finish(self) -> Finish | None:

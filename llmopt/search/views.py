@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmopt.errors import LLMOptError, needs
-from llmopt.history import History, Trial
+from llmopt.errors import needs
+from llmopt.history import Trial
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN_TRIALS = 20
 """Trials that the page of a notebook shows: the latest of them."""
 
-_COLOURS = {
-    "llm": "#0072b2",
-    "drawn": "#56b4e9",
-    "fallback": "#d55e00",
-    "warmup": "#999999",
-    "cma": "#009e73",
-    "refine": "#56b4e9",
-    "finish": "#56b4e9",
-    "network": "#e69f00",
-    "sampler": "#009e73",
-    "user": "#cc79a7",
-}
 _WORDS = 120  # characters of an explanation or a feedback in a cell
 
 
@@ -79,35 +70,88 @@ def dataframe(
     return pandas.DataFrame(rows)
 
 
-def plot(history: History, ax: Axes | None = None) -> Axes:
-    """Draw the reward of each trial and the best so far; see `LLMOptimizer.plot_history`."""
-    if len(history.directions) > 1:
-        raise LLMOptError(
-            f"plot_history() draws one objective, and this search has {len(history.directions)}: "
-            "draw the columns of trials_dataframe() against each other"
-        )
-    if ax is None:
-        with needs("plot_history()", "matplotlib"):
-            import matplotlib.pyplot as plt
-        _, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    done = [t for t in history.complete if t.rewards]
-    for source, colour in _COLOURS.items():
-        points = [(t.number + 1, t.rewards[0]) for t in done if t.rewards and t.source == source]
-        if points:
-            numbers, rewards = zip(*points, strict=True)
-            ax.scatter(numbers, rewards, s=16, color=colour, label=source)
-    for number, trial in enumerate(history.failed):
-        ax.axvline(trial.number + 1, color="#dddddd", zorder=0, label=None if number else "failed")
-    if best := history.best_so_far:
-        line = [t.rewards[0] for t in best if t.rewards]
-        at = [t.number + 1 for t in done if t.constraint_violation <= 0]
-        end = len(history.trials)
-        ax.step([*at, end], [*line, line[-1]], where="post", color="black", label="best")
-    ax.set_xlabel("trial")
-    ax.set_ylabel("reward")
-    if done or history.failed:
-        ax.legend(frameon=False, fontsize="small")
-    return ax
+class Views:
+    """What every search shows of itself: pictures, and a report."""
+
+    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str = "") -> Path:
+        """Write the search as one HTML page that needs nothing else, and return its path.
+
+        It shows the best so far, the parameters with their importance, the Pareto front of several
+        objectives, each trial with what the model thought and what came of it, and the cost.
+
+        Args:
+            path: The file. One that exists is replaced.
+            title: The page's title.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        from llmopt.report import write_report
+
+        return write_report(self, path, title=title)
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the reward of each trial, in the colour of its source, and the best so far.
+
+        Results far worse than the others are at the axis's edge, so that they do not flatten it.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+
+        Returns:
+            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has several objectives.
+        """
+        from llmopt.report import plots, read_search
+
+        return plots.history(read_search(self), ax)
+
+    def plot_slices(self, figure: Figure | None = None, objective: int = 0) -> Figure:
+        """Draw the results against each parameter, at most 12 of them, later trials darker.
+
+        Args:
+            figure: Matplotlib figure to draw on; ``None`` for a new one.
+            objective: Which objective, from 0.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        from llmopt.report import plots, read_search
+
+        return plots.slices(read_search(self), figure, objective)
+
+    def plot_importance(self, ax: Axes | None = None, objective: int = 0) -> Axes:
+        """Draw how important each parameter is, by Optuna's evaluators.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+            objective: Which objective, from 0.
+
+        Raises:
+            ImportError: Optuna or Matplotlib is not installed.
+            ValueError: There are fewer than 20 complete trials.
+        """
+        from llmopt.report import plots, read_search
+
+        return plots.importances(read_search(self), ax, objective)
+
+    def plot_pareto(self, ax: Axes | None = None, objectives: tuple[int, int] = (0, 1)) -> Axes:
+        """Draw two objectives against each other, and the trials that no other one dominates.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+            objectives: Which two, from 0.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has one objective.
+        """
+        from llmopt.report import plots, read_search
+
+        return plots.pareto(read_search(self), ax, objectives)
 
 
 def _cell(value: Any) -> str:

@@ -20,7 +20,6 @@ from llmopt.compute.data import read_data_file
 from llmopt.compute.packing import DataError
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
 from llmopt.optimizer import LLMOptimizer
-from llmopt.search.views import plot
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,
@@ -302,10 +301,9 @@ class SearchFolder:
         otherwise = "; trials() has the numbers"
         with needs("a plot", "matplotlib", extra="bench", otherwise=otherwise):
             from matplotlib.figure import Figure
-        with self._search(name) as optimizer:
-            history = optimizer.history
         figure = Figure(figsize=(6, 4), layout="constrained")
-        plot(history, figure.subplots()).set_title(str(name))
+        with self._search(name) as optimizer:
+            optimizer.plot_history(figure.subplots()).set_title(str(name))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=100)
         return buffer.getvalue()

@@ -1,0 +1,338 @@
+"""The pictures of a report: drawings that stretch with the page, and texts that do not.
+
+A chart is an SVG drawing of `SIZE` by `SIZE` units that a page stretches to its width. Lines and
+dots keep their width (``non-scaling-stroke``), and texts are HTML that stands at a share of the
+width and height, so that a chart is readable on a telephone, too. Dots are zero-length lines with
+round caps: a few bytes each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from llmopt.report.data import Parameter, SearchData
+from llmopt.report.scales import SIZE, Scale, number_text, robust_scale
+from llmopt.util.text import cut
+
+MOST_DOTS = 2000  # of one chart: the best are among them, the others evenly spread
+MOST_PARAMETERS = 12  # that have a chart of their own
+BINS = 5  # shades of a colour
+
+Dot = tuple[float, float, int]
+"""Shares of the width and the height, from the lower left, and a trial's number."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text within a chart."""
+
+    x: float
+    y: float
+    text: str
+    kind: str = ""
+
+
+def thinned(numbers: Sequence[int], kept: Iterable[int], most: int = MOST_DOTS) -> set[int]:
+    """Return at most about so many trials: those to keep, the others evenly spread."""
+    if len(numbers) <= most:
+        return set(numbers)
+    step = -(-len(numbers) // most)
+    return {*numbers[::step], *list(kept)[-most:]}
+
+
+def _at(x: float, y: float) -> str:
+    return f"{round(x * SIZE)} {round((1 - y) * SIZE)}"
+
+
+def dots(points: Sequence[Dot], kind: str, mark: str = "h0") -> Markup:
+    """Return dots, or other marks, that know their trials."""
+    if not points:
+        return Markup()
+    path = "".join(f"M{_at(x, y)}{mark}" for x, y, _ in points)
+    numbers = " ".join(str(number) for _, _, number in points)
+    return Markup('<path class="dot {}" data-t="{}" d="{}"/>').format(kind, numbers, path)
+
+
+def lines(curves: Iterable[Sequence[tuple[float, float]]], kind: str) -> Markup:
+    """Return lines through points."""
+    path = "".join("M" + "L".join(_at(x, y) for x, y in curve) for curve in curves if curve)
+    return Markup('<path class="line {}" d="{}"/>').format(kind, path) if path else Markup()
+
+
+def steps(points: Sequence[tuple[float, float]], end: float = 1.0) -> list[tuple[float, float]]:
+    """Return the corners of a line that keeps each height until the next point."""
+    found: list[tuple[float, float]] = []
+    for x, y in points:
+        if found and found[-1][1] != y:
+            found.append((x, found[-1][1]))
+        if not found or found[-1][1] != y:
+            found.append((x, y))
+    return [*found, (end, found[-1][1])] if found else []
+
+
+def breakable(text: str) -> Markup:
+    """Return a text that may be broken within a long name."""
+    parts = re.split(r"(?<=[_\-./:])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", text)
+    return Markup("<wbr>").join(parts)
+
+
+def chart(
+    x: Scale,
+    y: Scale,
+    layers: Sequence[Markup],
+    *,
+    label: str,
+    across: str,
+    up: str = "",
+    texts: Sequence[Text] = (),
+    kind: str = "",
+) -> Markup:
+    """Return a figure: axes, drawing, texts.
+
+    Args:
+        x: The horizontal axis.
+        y: The vertical axis.
+        layers: What is drawn, the lowest first.
+        label: What the chart shows, for who hears the page.
+        across: What the horizontal axis shows.
+        up: What the vertical axis shows.
+        texts: Texts within the chart.
+        kind: Class of the figure.
+    """
+    vertical = y.ticks(5)
+    horizontal = x.ticks(4 if "small" in kind else 7)
+    grid = "".join(f"M0 {round((1 - share) * SIZE)}H{SIZE}" for share, _ in vertical)
+    turned = "turned" if sum(len(text) for _, text in horizontal) > 26 and x.choices else ""
+    parts = [
+        Markup('<span class="y" style="top:{:.1f}%">{}</span>').format(100 - 100 * share, text)
+        for share, text in vertical
+    ]
+    parts += [
+        Markup('<span class="x" style="left:{:.1f}%">{}</span>').format(
+            100 * share, cut(text, 12) if turned else text
+        )
+        for share, text in horizontal
+    ]
+    parts += [
+        Markup('<span class="t {}" style="left:{:.1f}%;top:{:.1f}%">{}</span>').format(
+            text.kind, 100 * text.x, 100 - 100 * text.y, breakable(text.text)
+        )
+        for text in texts
+    ]
+    return Markup(
+        '<figure class="chart {} {}"><div class="up">{}</div><div class="plot">'
+        '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path class="grid" d="{}"/>{}</svg>{}</div><div class="across">{}</div></figure>'
+    ).format(kind, turned, up, SIZE, SIZE, label, grid, Markup().join(layers),
+             Markup().join(parts), breakable(across))  # fmt: skip
+
+
+def trial_axis(data: SearchData, longest: int = 0) -> Scale:
+    """Return the axis of the trials' numbers."""
+    last = max([t.number for t in data.trials] + [longest - 1, 1])
+    margin = max(0.4, last * 0.012)
+    return Scale(data.first - margin, last + data.first + margin)
+
+
+def beyond(values: Sequence[float], scale: Scale) -> str:
+    """Say how many results an axis leaves out, and how far they lie."""
+    out = [v for v in values if not scale.low <= v <= scale.high]
+    if not out:
+        return ""
+    far = max(out, key=lambda v: abs(v - scale.low))
+    count = "1 result lies" if len(out) == 1 else f"{len(out)} results lie"
+    return f"{count} beyond this axis, at its edge (as far as {number_text(far)})."
+
+
+def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
+    """Return the chart of all results and the best so far, and a note on it."""
+    values, y = data.values(objective), data.scale(objective)
+    x = trial_axis(data)
+    single = len(data.directions) == 1
+    shown = thinned([t.number for t in data.done], sorted(data.leading))
+    by_source: dict[str, list[Dot]] = {}
+    for t in data.done:
+        if t.number in shown and t.rewards:
+            value = t.rewards[objective]
+            kind = f"s-{t.source}" + " out" * (not y.low <= value <= y.high)
+            dot = x.share(t.number + data.first), y.share(value), t.number
+            by_source.setdefault(kind, []).append(dot)
+    layers = [dots(points, kind) for kind, points in by_source.items()]
+    failed = [(x.share(t.number + data.first), 0.0, t.number) for t in data.history.failed]
+    layers.insert(0, dots(failed[-MOST_DOTS:], "failed", "v-30"))
+    texts = []
+    if single and (best := data.best_so_far):
+        points = [(x.share(number + data.first), y.share(value)) for number, value in best]
+        layers.append(lines([steps(points)], "best"))
+        texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
+    note = beyond(values, y)
+    if data.history.failed:
+        note += f" {len(data.history.failed)} failed trials are marked at the lower edge."
+    name = data.objectives[objective]
+    figure = chart(
+        x, y, layers, label=f"{name} of each trial and the best so far", across="trial", up=name,
+        texts=texts, kind="tall named" if texts else "tall",
+    )  # fmt: skip
+    return figure, note.strip()
+
+
+def rivals_chart(data: SearchData) -> Markup:
+    """Return the best so far of the search and of further methods on the same task."""
+    best: list[tuple[str, np.ndarray]] = []
+    own: list[float | None] = [t.rewards[0] if t.rewards else None for t in data.trials]
+    for name, values in [("the model", own), *data.rivals.items()]:
+        row = np.array([np.nan if v is None else v for v in values], dtype=float)
+        fold = np.fmax if data.directions[0] == "maximize" else np.fmin
+        best.append((name, fold.accumulate(row) if row.size else row))
+    y = robust_scale([float(v) for _, row in best for v in row], data.directions[0])
+    x = trial_axis(data, max(len(row) for _, row in best))
+    layers, texts = [], []
+    for i, (name, row) in enumerate(best):
+        points = [
+            (x.share(k + data.first), y.share(v)) for k, v in enumerate(row) if np.isfinite(v)
+        ]
+        layers.append(lines([steps(points)], f"c{i % 6}"))
+        if points:
+            text = f"{cut(name, 14)} {number_text(float(row[-1]), 4)}"
+            texts.append(Text(1.0, points[-1][1], text, f"end c{i % 6}"))
+    texts = _apart(texts)
+    up = f"best {data.objectives[0]} so far"
+    return chart(x, y, layers[::-1], label="best so far of each method", across="evaluation",
+                 up=up, texts=texts, kind="tall named")  # fmt: skip
+
+
+def _apart(texts: Sequence[Text], gap: float = 0.075) -> list[Text]:
+    """Return texts at different heights, in their order of height, so that none hides another."""
+    placed: list[Text] = []
+    for text in sorted(texts, key=lambda text: text.y):
+        y = max([text.y] + ([placed[-1].y + gap] if placed else []))
+        placed.append(Text(text.x, y, text.text, text.kind))
+    over = max([0.0] + [t.y - 1 for t in placed])
+    return [Text(t.x, t.y - over, t.text, t.kind) for t in placed]
+
+
+def shade_of(data: SearchData, objective: int = 0) -> dict[int, int]:
+    """Return the shade of each complete trial by its rank, 0 for the worst fifth."""
+    sign = 1 if data.directions[objective] == "maximize" else -1
+    order = sorted(data.done, key=lambda t: sign * (t.rewards or (0.0,))[objective])
+    return {t.number: i * BINS // len(order) for i, t in enumerate(order)}
+
+
+def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
+    """Return parallel coordinates of the objectives and some parameters, by their places."""
+    names = [*data.objectives, *(data.parameters[i].name for i in chosen)]
+    goals = [data.scale(k) for k in range(len(data.directions))]
+    scales = [*goals, *(data.parameters[i].scale for i in chosen)]
+    shades = shade_of(data)
+    by_shade: dict[int, list[list[tuple[float, float]]]] = {}
+    last = len(scales) - 1
+    shown = thinned([t.number for t in data.done], sorted(data.leading))
+    for t in data.done:
+        if t.number not in shown or not t.rewards:
+            continue
+        row = [goal.share(value) for goal, value in zip(goals, t.rewards, strict=True)]
+        shares: list[float | None] = [*row, *(data.shares[t.number][i] for i in chosen)]
+        for run in _runs([(i / last, share) for i, share in enumerate(shares)]):
+            by_shade.setdefault(shades[t.number], []).append(run)
+    layers = [lines(by_shade.get(k, ()), f"q{k}") for k in range(BINS)]
+    axes = "".join(f"M{round(i / last * SIZE)} 0V{SIZE}" for i in range(len(scales)))
+    layers.append(Markup('<path class="axis" d="{}"/>').format(axes))
+    texts = []
+    for i, (name, scale) in enumerate(zip(names, scales, strict=True)):
+        texts.append(Text(i / last, 1.0, cut(name, 34), "head"))
+        texts += [Text(i / last, share, cut(text, 16), "tick") for share, text in scale.ticks(4)]
+    figure = chart(
+        Scale(0, 1, choices=("",)), Scale(0, 1, choices=("",)), layers,
+        label="parameters of each trial, a line each", across="", texts=texts, kind="parallel",
+    )  # fmt: skip
+    return Markup('<div class="scroll"><div style="min-width:{}px">{}</div></div>').format(
+        min(96 * len(scales), 2000), figure
+    )
+
+
+def _runs(row: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
+    """Return the parts of a line between the parameters that a trial lacks."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for x, y in row:
+        if y is None:
+            found.append([])
+        else:
+            found[-1].append((x, y))
+    return [run if len(run) > 1 else [*run, *run] for run in found if run]
+
+
+def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
+    """Return the results against one parameter; later trials are darker."""
+    parameter: Parameter = data.parameters[index]
+    y = data.scale(objective)
+    shown = thinned([t.number for t in data.done], sorted(data.leading), MOST_DOTS // 2)
+    groups: list[list[Dot]] = [[] for _ in range(BINS)]
+    count = max(len(data.done), 1)
+    best: list[Dot] = []
+    for place, t in enumerate(data.done):
+        share = data.shares[t.number][index]
+        if t.number not in shown or share is None or not t.rewards:
+            continue
+        # Choices are spread a little, so that equal ones do not hide each other.
+        width = 0.5 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
+        share += width * ((t.number * 0.618034) % 1 - 0.5)
+        dot = share, y.share(t.rewards[objective]), t.number
+        groups[place * BINS // count].append(dot)
+        if data.best is not None and t.number == data.best.number:
+            best = [dot]
+    layers = [dots(points, f"a{k}") for k, points in enumerate(groups)]
+    layers.append(dots(best, "top"))
+    name = cut(parameter.name, 60)
+    return chart(parameter.scale, y, layers, label=f"{data.objectives[objective]} against {name}",
+                 across=name, up=data.objectives[objective], kind="small")  # fmt: skip
+
+
+def pareto_chart(data: SearchData, first: int, second: int) -> Markup:
+    """Return two objectives against each other, with the trials that nothing dominates."""
+    x, y = data.scale(first), data.scale(second)
+    front = {t.number for t in data.front}
+    shown = thinned([t.number for t in data.done], sorted(front))
+    groups: dict[str, list[Dot]] = {"a1": [], "top": []}
+    for t in data.done:
+        if t.number in shown and t.rewards:
+            dot = x.share(t.rewards[first]), y.share(t.rewards[second]), t.number
+            groups["top" if t.number in front else "a1"].append(dot)
+    layers = [dots(points, kind) for kind, points in groups.items()]
+    if len(data.directions) == 2:
+        edge = sorted((p[:2] for p in groups["top"]), key=lambda p: p[0])
+        layers.insert(0, lines([edge], "front"))
+    names = [
+        f"{data.objectives[k]} ({'larger' if data.directions[k] == 'maximize' else 'smaller'} "
+        "is better)"
+        for k in (first, second)
+    ]
+    return chart(x, y, layers, label=f"{names[1]} against {names[0]}", across=names[0],
+                 up=names[1], kind="tall")  # fmt: skip
+
+
+def curves_chart(data: SearchData) -> Markup:
+    """Return what trials reported on their way; the best are darker."""
+    pairs = [pair for curve in data.curves.values() for pair in curve]
+    y = robust_scale([value for _, value in pairs], data.directions[0])
+    x = Scale(min(step for step, _ in pairs), max(step for step, _ in pairs))
+    shades = shade_of(data)
+    groups: dict[str, list[list[tuple[float, float]]]] = {}
+    shown = thinned(sorted(data.curves), sorted(data.leading), 300)
+    for number, curve in data.curves.items():
+        if number in shown:
+            kind = f"q{shades[number]}" if number in shades else "lost"
+            groups.setdefault(kind, []).append([(x.share(s), y.share(v)) for s, v in curve[:500]])
+    texts, best = [], []
+    if data.best is not None and (own := data.curves.get(data.best.number)):
+        best = [[(x.share(s), y.share(v)) for s, v in own]]
+        label = f"{data.label(data.best.number)} (best)"
+        texts.append(Text(1.0, best[0][-1][1], label, "end"))
+    layers = [lines(groups[kind], kind) for kind in sorted(groups)]
+    layers.append(lines(best, "best"))
+    return chart(x, y, layers, label="what trials reported on their way", across="step",
+                 up=data.objectives[0], texts=texts, kind="tall named")  # fmt: skip

@@ -1,0 +1,428 @@
+"""The page of a search: one HTML file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from llmopt._version import __version__
+from llmopt.history import Trial, Usage
+from llmopt.prompt.answer import Answer
+from llmopt.report import charts
+from llmopt.report.data import SearchData, value_text
+from llmopt.report.importance import importance
+from llmopt.report.scales import number_text
+from llmopt.report.sources import read_search
+from llmopt.util.files import write_text_atomically
+from llmopt.util.text import clean, cut
+
+_MOST_TRIALS = 1000  # that are listed one by one
+_MOST_WORDS = 1_500_000  # characters of what was said, in all trials together
+_LONGEST, _SHORTEST = 6000, 300  # characters of one text, as far as `_MOST_WORDS` allows
+_MOST_CELLS = 60_000  # values of parameters, in all trials together
+_SUMMARY = 3  # parameters in the line of a trial
+
+SOURCES = {
+    "llm": "the model",
+    "warmup": "warm-up",
+    "fallback": "fallback (random, the model did not deliver)",
+    "drawn": "drawn by the prompt",
+    "cma": "CMA-ES",
+    "refine": "small changes of the best",
+    "finish": "small changes after the end",
+    "network": "the small network",
+    "sampler": "a sampler of Optuna",
+    "user": "the user",
+}
+"""Who proposes points, for readers."""
+
+
+def write_report(
+    source: Any,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    title: str = "",
+    study_name: str | None = None,
+) -> Path:
+    """Write the report of a search as one HTML file, and return its path.
+
+    Args:
+        source: The search; see `llmopt.report.read_search`.
+        path: The file. One that exists is replaced.
+        title: The page's title; by default the name of the file, the study or the environment.
+        study_name: Which study of an Optuna storage.
+
+    Raises:
+        StorageError: The search cannot be read, or the file not be written.
+        TypeError: `source` is no search.
+    """
+    page = report_page(source, title=title, study_name=study_name)
+    write_text_atomically(Path(path), page)
+    return Path(path)
+
+
+def report_page(source: Any, *, title: str = "", study_name: str | None = None) -> str:
+    """Return the report of a search as HTML; see `write_report`."""
+    data = read_search(source, study_name)
+    if title:
+        data = replace(data, title=clean(title))
+    important, unknown = _importances(data)
+    order = _order(data, important)
+    listed = _listed(data)
+    page = environment("llmopt.report").get_template("page.html.j2")
+    return clean(
+        page.render(
+            data=data,
+            title=cut(data.title, 120),
+            version=__version__,
+            summary=_summary(data),
+            tiles=_tiles(data),
+            best=_best(data),
+            proposers=_proposers(data),
+            history=[charts.history_chart(data, k) for k in _objectives(data)],
+            rivals=charts.rivals_chart(data) if data.rivals and data.done else None,
+            important=important,
+            unknown=unknown,
+            parallel=_parallel(data, order),
+            slices=_slices(data, order),
+            most_parameters=charts.MOST_PARAMETERS,
+            fronts=_fronts(data),
+            curves=charts.curves_chart(data) if data.curves else None,
+            trials=_entries(data, listed),
+            listed=listed,
+            ended=ending(data),
+            spent=_spent(data.usage),
+            value_text=value_text,
+        )
+    )
+
+
+def environment(package: str) -> Environment:
+    """Return the environment of a page's template, which escapes whatever it is given."""
+    found = Environment(
+        loader=PackageLoader(package, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["sha256"] = _sha256
+    found.filters["breakable"] = charts.breakable
+    return found
+
+
+def _sha256(text: str) -> str:
+    """Return what a content security policy names a script by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# -- the head of the page -------------------------------------------------------------------
+
+
+def _objectives(data: SearchData) -> range:
+    return range(len(data.directions) if data.done or data.history.failed else 0)
+
+
+def _counted(count: int, one: str) -> str:
+    return f"{count:,} {one}" + "s" * (count != 1)
+
+
+def _summary(data: SearchData) -> str:
+    """Return what came out, and why the search ended, in a few sentences."""
+    count = len(data.trials)
+    goal = " and ".join(
+        f"{'the largest' if d == 'maximize' else 'the smallest'} {cut(name, 60)}"
+        for name, d in zip(data.objectives, data.directions, strict=True)
+    )
+    said = f"{_counted(count, 'trial')} of {_counted(len(data.parameters), 'parameter')}, "
+    said += f"in search of {goal}."
+    if data.front:
+        said += f" {_counted(len(data.front), 'trial')} on the Pareto front."
+    elif data.best is not None and data.best.rewards:
+        best = data.best
+        said += f" The best is {number_text(data.best.rewards[0])} of {data.label(best.number)}"
+        said += f", proposed by {SOURCES[best.source].partition(' (')[0]}."
+    elif count:
+        said += " No trial gave a result."
+    return said
+
+
+def ending(data: SearchData) -> str:
+    """Return why the search ended, as far as it is known."""
+    if data.ended:
+        return data.ended
+    if data.pending:
+        return f"It has not: {_counted(data.pending, 'point')} are being evaluated."
+    if data.planned is not None and len(data.trials) >= data.planned:
+        return f"All {data.planned:,} trials that were planned were evaluated."
+    if data.planned is not None:
+        return f"No end is recorded: {len(data.trials):,} of {data.planned:,} planned trials."
+    return f"No end is recorded after {_counted(len(data.trials), 'trial')}."
+
+
+def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
+    """Return the few numbers at the head of the page: a name, a number, a remark."""
+    usage, tiles = data.usage or Usage(), []
+    if len(data.directions) == 1:
+        best = data.best
+        value = number_text(best.rewards[0]) if best is not None and best.rewards else "–"
+        remark = f"{data.label(best.number)} of {len(data.trials):,}" if best else "no result"
+        tiles.append((f"best {cut(data.objectives[0], 40)}", value, remark))
+    else:
+        tiles.append(("Pareto front", f"{len(data.front):,}", f"of {len(data.trials):,} trials"))
+    states = Counter(t.state for t in data.trials)
+    remark = ", ".join(f"{states[s]:,} {s}" for s in ("failed", "pruned") if states[s])
+    tiles.append(("trials", f"{len(data.trials):,}", remark or "none failed"))
+    if usage.requests:
+        failed = f"{usage.failed_requests:,} failed" if usage.failed_requests else "to the model"
+        tiles.append(("requests", f"{usage.requests:,}", failed))
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    if tokens:
+        remark = f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+        tiles.append(("tokens", f"{tokens:,}", remark))
+        cost = "not known" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "free"
+        remark = "a price is missing" if usage.cost is None else "by the price list"
+        tiles.append(("cost", cost, remark if usage.cost != 0 else "or without a price"))
+    if usage.proposals.get("llm") or usage.fallbacks:
+        share = f"{100 * usage.fallback_share:.0f} %"
+        tiles.append(("fallbacks", f"{usage.fallbacks:,}", f"{share} of the model's points"))
+    return tiles
+
+
+def _spent(usage: Usage | None) -> list[tuple[str, str]]:
+    """Return what the search spent, a line for each fact."""
+    if usage is None:
+        return []
+    rejected = ", ".join(f"{count:,} {reason}" for reason, count in usage.rejected.items())
+    amounts = {
+        "requests": usage.requests,
+        "failed requests": usage.failed_requests,
+        "requests with estimated tokens or cost": usage.estimated,
+        "requests that may be charged and are not in the cost": usage.unpriced,
+        "prompt tokens": usage.prompt_tokens,
+        "of them from a cache": usage.cached_tokens,
+        "answer tokens": usage.completion_tokens,
+    }
+    found = [(name, f"{amount:,}") for name, amount in amounts.items() if amount]
+    if usage.seconds:
+        found.append(("seconds waited for the model", f"{usage.seconds:,.0f}"))
+    if usage.cost or usage.cost is None:
+        cost = "not known" if usage.cost is None else f"${usage.cost:.6f}"
+        found.append(("cost", cost))
+    return [*found, ("answers not used", clean(rejected))] if rejected else found
+
+
+def _best(data: SearchData) -> list[tuple[str, str, str]]:
+    """Return the parameters of the best trial: name, value, where it lies in its range."""
+    if data.best is None:
+        return []
+    rows = []
+    for parameter in data.parameters[:200]:
+        if parameter.name not in data.best.params:
+            continue
+        share = parameter.share(data.best.params[parameter.name])
+        edge = ""
+        if share is not None and not parameter.scale.choices and not 0.001 < share < 0.999:
+            edge = "the lowest value allowed" if share < 0.5 else "the highest value allowed"
+        value = value_text(data.best.params[parameter.name])
+        rows.append((cut(parameter.name, 80), value, edge or cut(parameter.range, 120)))
+    return rows
+
+
+def _proposers(data: SearchData) -> list[dict[str, Any]]:
+    """Return a row for each source of points."""
+    rows = []
+    for source in dict.fromkeys([*SOURCES, *(t.source for t in data.trials)]):
+        own = [t for t in data.trials if t.source == source]
+        if not own:
+            continue
+        done = [t for t in own if t.state == "complete" and t.rewards]
+        single = len(data.directions) == 1
+        best = min(done, key=data.history.rank, default=None) if single else None
+        improved = len({t.number for t in own} & data.leading)
+        rows.append(
+            {
+                "source": source,
+                "name": SOURCES[source],
+                "points": len(own),
+                "failed": sum(t.state == "failed" for t in own),
+                "improved": improved,
+                "best": number_text(best.rewards[0]) if best and best.rewards else "–",
+            }
+        )
+    return rows
+
+
+# -- parameters -----------------------------------------------------------------------------
+
+
+def _importances(data: SearchData) -> tuple[list[dict[str, Any]], str]:
+    """Return the importances of each objective, and why there are none."""
+    if not data.parameters or not data.done:
+        return [], ""
+    found = []
+    try:
+        for k, name in enumerate(data.objectives):
+            by_kind = importance(data, k)
+            names = next(iter(by_kind.values()))
+            rows = [(n, [(kind, v.get(n, 0.0)) for kind, v in by_kind.items()]) for n in names]
+            found.append({"objective": name, "kinds": list(by_kind), "rows": rows[:20]})
+    except (ImportError, ValueError, RuntimeError) as error:
+        return [], clean(error)
+    return found, ""
+
+
+def _order(data: SearchData, important: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the places of the parameters that are drawn, the most important first."""
+    first = [name for name, _ in important[0]["rows"]] if important else []
+    places = {p.name: i for i, p in enumerate(data.parameters)}
+    order = [places[name] for name in first if name in places]
+    order += [i for i in range(len(data.parameters)) if i not in set(order)]
+    return order[: charts.MOST_PARAMETERS]
+
+
+def _parallel(data: SearchData, order: Sequence[int]) -> Markup | None:
+    if len(data.done) < 2 or not order:
+        return None
+    return charts.parallel_chart(data, order)
+
+
+def _slices(data: SearchData, order: Sequence[int]) -> list[tuple[str, list[Markup]]]:
+    if not data.done:
+        return []
+    return [
+        (name, [charts.slice_chart(data, i, k) for i in order])
+        for k, name in enumerate(data.objectives)
+    ]
+
+
+def _fronts(data: SearchData) -> list[Markup]:
+    if not data.front:
+        return []
+    pairs = list(combinations(range(len(data.directions)), 2))[:6]
+    return [charts.pareto_chart(data, first, second) for first, second in pairs]
+
+
+# -- trials ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The trials that are listed, and what their texts and values may take."""
+
+    trials: tuple[Trial[Any], ...]
+    words: int  # characters of one text
+    cells: int  # parameters of one trial
+    cut: bool  # whether a text is longer than that
+
+
+def _listed(data: SearchData) -> Listed:
+    numbers = [t.number for t in data.trials]
+    shown = charts.thinned(numbers, sorted(data.leading), _MOST_TRIALS - _MOST_TRIALS // 10)
+    trials = tuple(t for t in data.trials if t.number in shown)
+    count = max(len(trials), 1)
+    words = max(_SHORTEST, min(_LONGEST, _MOST_WORDS // count))
+    long = any(len(t.feedback) > words or len(t.explanation) > words for t in trials)
+    return Listed(trials, words, max(10, min(200, _MOST_CELLS // count)), long)
+
+
+def _entries(data: SearchData, listed: Listed) -> list[dict[str, Any]]:
+    """Return what the page shows of each trial that is listed."""
+    places = {t.number: place for place, t in enumerate(data.history.ranked)}
+    return [
+        {**_entry(data, t, listed), "rank": places.get(t.number, len(data.trials))}
+        for t in listed.trials
+    ]
+
+
+def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any]:
+    """Return what the page shows of one trial."""
+    notes = data.notes(trial)
+    start = data.start_of(notes)
+    changed = _changes(trial, start)
+    pairs = [(name, value_text(v)) for name, v in trial.params.items()]
+    firsts = [(n, v) for n, v in pairs if n in changed] or pairs
+    more = len(firsts) - _SUMMARY
+    line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
+    return {
+        "number": trial.number,
+        "label": data.label(trial.number),
+        "source": trial.source,
+        "state": trial.state,
+        "kind": trial.kind,
+        "leading": trial.number in data.leading,
+        "best": data.best is not None and data.best.number == trial.number,
+        "result": " / ".join(map(number_text, trial.rewards)) if trial.rewards else trial.state,
+        "line": f"{line}, {more} more" if more > 0 else line,
+        "params": pairs[: listed.cells],
+        "more": max(0, len(pairs) - listed.cells),
+        "said": _said(notes, start, listed),
+        "outcome": _outcome(data, trial, start),
+        "feedback": cut(trial.feedback, listed.words),
+        "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
+        "start": "" if start is None else data.label(start.number),
+    }
+
+
+def _said(notes: Answer, start: Trial[Any] | None, listed: Listed) -> list[tuple[str, str]]:
+    said = [
+        ("Lesson from the results before", notes.lesson),
+        ("Analysis", notes.analysis),
+        ("Hypothesis", notes.hypothesis),
+        ("Left out", notes.dropped),
+    ]
+    if start is None and notes.start is not None:
+        said.append(("Start from", str(notes.start)))
+    return [(name, cut(text, listed.words)) for name, text in said if text]
+
+
+def _changes(trial: Trial[Any], start: Trial[Any] | None) -> dict[str, tuple[Any, Any]]:
+    """Return what a trial changes of the one that the model started from."""
+    if start is None:
+        return {}
+    names = dict.fromkeys([*trial.params, *start.params])
+    pairs = {n: (start.params.get(n, "–"), trial.params.get(n, "–")) for n in names}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
+
+
+def _outcome(data: SearchData, trial: Trial[Any], start: Trial[Any] | None) -> list[str]:
+    """Return what came of a trial, in sentences."""
+    if trial.rewards is None:
+        return ["The evaluation failed."]
+    errors = f" ± {number_text(trial.stderr, 3)}" if trial.stderr else ""
+    found = [
+        f"{cut(name, 60)} {number_text(value, 8)}{errors * (k == 0)}"
+        for k, (name, value) in enumerate(zip(data.objectives, trial.rewards, strict=False))
+    ]
+    if trial.state == "pruned":
+        found[0] += " when it was pruned"
+    if start is not None and start.rewards and len(data.directions) == 1:
+        change = trial.rewards[0] - start.rewards[0]
+        better = change > 0 if data.directions[0] == "maximize" else change < 0
+        word = "the same as" if not change else "better than" if better else "worse than"
+        size = f"{number_text(abs(change), 4)} " if change else ""
+        found.append(f"{size}{word} {data.label(start.number)}, from which it was made")
+    if trial.samples:
+        low, high = min(trial.samples), max(trial.samples)
+        found.append(
+            f"{_counted(len(trial.samples), 'sample')} from {number_text(low)} to "
+            f"{number_text(high)}"
+        )
+    if trial.constraint_violation > 0:
+        found.append(f"constraints violated by {number_text(trial.constraint_violation)}")
+    if trial.clipped:
+        found.append("a value was proposed outside its range and moved into it")
+    tokens = trial.prompt_tokens + trial.completion_tokens
+    if tokens:
+        found.append(f"{tokens:,.0f} tokens, {trial.seconds:.1f} s of the model")
+    return found

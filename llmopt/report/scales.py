@@ -1,0 +1,149 @@
+"""Axes: the range that shows a search, and the numbers along it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from llmopt.history import Direction
+
+SIZE = 1000
+"""Width and height of a drawing, in its own units; the page stretches it."""
+
+_LARGEST = 1e300
+_FENCE = 5.0  # times the quartiles' distance, beyond which a bad value is an outlier
+_LEAST_CORE = 5
+_WORTH = 2.0  # how much longer outliers must make an axis to be moved to its edge
+_DECADES = 3.0  # spread of positive values that is drawn on a logarithmic axis
+_MOST_TICKS = 40
+
+
+def number_text(value: float, digits: int = 5) -> str:
+    """Return a number as short as it can be read."""
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A range of numbers, drawn on `SIZE` units."""
+
+    low: float
+    high: float
+    log: bool = False
+    choices: tuple[str, ...] = ()  # texts at 0, 1, ... in place of numbers
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        if self.choices:
+            return -0.5, len(self.choices) - 0.5
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+
+    def share(self, value: float) -> float:
+        """Return where a value is, from 0 to 1; a value beyond an end is moved to it."""
+        low, high = self._ends
+        if self.log:
+            value = math.log(value) if value > 0 else low
+        inside = min(max(value, low), high)
+        return (inside / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+
+    def place(self, value: float) -> int:
+        """Return where a value is, in units of the drawing."""
+        return round(self.share(value) * SIZE)
+
+    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
+        """Return the shares of the axis that have a text, and the texts."""
+        if self.choices:
+            step = -(-len(self.choices) // 12)
+            shown = range(0, len(self.choices), step)
+            return [(self.share(i), self.choices[i]) for i in shown]
+        if self.low == self.high:
+            return [(0.5, number_text(self.low))]
+        values = self._log_ticks(count) if self.log else []
+        values = values if len(values) > 1 else _linear_ticks(self.low, self.high, count)
+        return [(self.share(v), number_text(v)) for v in values]
+
+    def _log_ticks(self, count: int) -> list[float]:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        step = max(1, -(-(last - first) // count))
+        found = [10.0**e for e in range(first, last + 1, step) if abs(e) < 300]
+        if last - first <= 2:
+            found = [m * v for v in found for m in (1, 2, 5)]
+        return [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
+
+
+def _linear_ticks(low: float, high: float, count: int) -> list[float]:
+    raw = (high / 2 - low / 2) / count * 2
+    if not (math.isfinite(raw) and raw > 0):
+        return [low, high]
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next((m * size for m in (1, 2, 5, 10) if raw <= m * size * (1 + 1e-9)), raw)
+    first = math.ceil(low / step - 1e-9)
+    found = [(first + i) * step for i in range(_MOST_TICKS)]
+    found = [0.0 if abs(v) < step * 1e-9 else v for v in found if v <= high + step * 1e-9]
+    return found or [low, high]
+
+
+def finite(values: Iterable[float | None]) -> np.ndarray:
+    """Return the numbers among some values, moved into the range that an axis can show."""
+    found = np.array([v for v in values if v is not None], dtype=float)
+    inside: np.ndarray = np.clip(found[~np.isnan(found)], -_LARGEST, _LARGEST)
+    return inside
+
+
+def robust_scale(
+    values: Sequence[float | None],
+    direction: Direction,
+    core: Sequence[float | None] = (),
+    padding: float = 0.06,
+) -> Scale:
+    """Return an axis for the results of a search, which a few bad ones do not flatten.
+
+    Good results are all inside. A bad one is left out if it lies more than five times the
+    distance of the quartiles beyond them and makes the axis more than twice as long. Positive
+    results that are to be small and spread over three decades are on a logarithmic axis.
+
+    Args:
+        values: All results.
+        direction: Which of them are good.
+        core: The results whose quartiles count, such as those behind the warm-up; fewer than five
+            count for nothing, and all results do.
+        padding: Room at both ends, as a share of the axis.
+    """
+    found = finite(values)
+    if not found.size:
+        return Scale(0.0, 1.0)
+    inner = finite(core)
+    inner = inner if inner.size >= _LEAST_CORE else found
+    if direction == "minimize" and found.min() > 0:
+        low, middle = float(found.min()), float(np.quantile(found, 0.75))
+        if math.log10(middle / low) >= _DECADES:
+            room = (float(found.max()) / low) ** padding
+            return Scale(low / room, min(float(found.max()) * room, 1e305), log=True)
+    low, high = _without_outliers(found, inner, direction)
+    room = (high / 2 - low / 2) * 2 * padding or max(abs(high) * 0.1, 0.5)
+    return Scale(low - room, high + room)
+
+
+def _without_outliers(
+    values: np.ndarray, core: np.ndarray, direction: Direction
+) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    first, third = (float(q) for q in np.quantile(core, [0.25, 0.75]))
+    if first == third:
+        first, third = (float(q) for q in np.quantile(np.unique(core), [0.25, 0.75]))
+    reach = _FENCE * (third - first)
+    if direction == "maximize":
+        inside = values[values >= first - reach]
+    else:
+        inside = values[values <= third + reach]
+    near, far = float(inside.min()), float(inside.max())
+    worth = far > near and (high / 2 - low / 2) > _WORTH * (far / 2 - near / 2)
+    return (near, far) if worth else (low, high)

@@ -1,0 +1,126 @@
+"""Optuna studies as `SearchData`; what they hold of a model is read without Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from llmopt.history import Source, Trial, Usage
+from llmopt.report.data import Parameter, SearchData, choice_parameter, number_parameter
+from llmopt.search.optuna_trials import (
+    amount_of,
+    note_of,
+    number_of,
+    stderr_of,
+    text_of,
+    told_of,
+    violated,
+    violation_of,
+)
+from llmopt.util.text import clean
+
+_STATES: Mapping[str, Any] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+_HINTS = 10  # user attributes of a study that are shown
+
+
+def of_study(study: Any) -> SearchData:
+    """Return what a report shows of an Optuna study."""
+    trials, curves, ended, pending, cost = [], {}, "", 0, 0.0
+    usage = Usage()
+    for frozen in study.get_trials(deepcopy=False):
+        notes = frozen.user_attrs
+        if note_of(notes, "source") == "stopped":
+            ended = text_of(note_of(notes, "explanation"))
+            continue
+        if frozen.state.name not in _STATES:
+            pending += frozen.state.name == "RUNNING"
+            continue
+        trial = _trial(frozen, len(study.directions))
+        usage.proposals[trial.source] = usage.proposals.get(trial.source, 0) + 1
+        usage.prompt_tokens += round(trial.prompt_tokens)
+        usage.completion_tokens += round(trial.completion_tokens)
+        usage.seconds += trial.seconds
+        cost += amount_of(note_of(notes, "cost"))
+        if len(frozen.intermediate_values) > 1:
+            pairs = ((s, number_of(v)) for s, v in sorted(frozen.intermediate_values.items()))
+            curves[trial.number] = [(float(s), v) for s, v in pairs if v is not None]
+        trials.append(trial)
+    usage.cost = cost
+    directions = tuple(d.name.lower() for d in study.directions)
+    data = SearchData(
+        title=clean(study.study_name),
+        origin="an Optuna study",
+        parameters=tuple(_parameters(study.get_trials(deepcopy=False))),
+        directions=directions,
+        trials=tuple(trials),
+        usage=usage,
+        ended=ended,
+        facts=tuple(_facts(study)),
+        metrics=tuple(study.metric_names or ()),
+        curves=curves,
+        pending=pending,
+        first=0,
+        numbered=False,
+    )
+    return data.with_best()
+
+
+def _trial(frozen: Any, objectives: int) -> Trial[Any]:
+    notes, state = frozen.user_attrs, _STATES[frozen.state.name]
+    values = frozen.values
+    if state == "pruned":
+        last = number_of(frozen.intermediate_values.get(frozen.last_step))
+        values = None if last is None or objectives > 1 else [last]
+    said = [*map(text_of, told_of(notes, "feedback")), text_of(note_of(notes, "error"))]
+    if state == "failed":
+        said.append(text_of(frozen.system_attrs.get("fail_reason")))
+    source = note_of(notes, "source")
+    if source not in get_args(Source):
+        source = "user" if "fixed_params" in frozen.system_attrs else "sampler"
+    violation = violation_of(violated(frozen))
+    return Trial(
+        number=frozen.number,
+        params={clean(name): value for name, value in frozen.params.items()},
+        values=(),
+        rewards=tuple(map(float, values)) if values and state != "failed" else None,
+        state=state,
+        feedback="\n".join(filter(None, said)),
+        source=source,
+        explanation=text_of(note_of(notes, "explanation")),
+        prompt_tokens=amount_of(note_of(notes, "prompt_tokens")),
+        completion_tokens=amount_of(note_of(notes, "completion_tokens")),
+        seconds=amount_of(note_of(notes, "seconds")),
+        constraint_violation=violation,
+        stderr=stderr_of(notes),
+    )
+
+
+def _parameters(trials: Sequence[Any]) -> Iterator[Parameter]:
+    """Yield each parameter with the widest of its distributions."""
+    found: dict[str, list[Any]] = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            known = found.setdefault(name, [])
+            if distribution not in known:
+                known.append(distribution)
+    for name, known in found.items():
+        if all(hasattr(d, "choices") for d in known):
+            choices = list(dict.fromkeys(c for d in known for c in d.choices))
+            yield choice_parameter(name, choices, [str(c) for c in choices])
+            continue
+        numbers = [d for d in known if hasattr(d, "low")]
+        low, high = min(d.low for d in numbers), max(d.high for d in numbers)
+        whole = all(type(d).__name__.startswith("Int") for d in numbers)
+        yield number_parameter(name, low, high, any(d.log for d in numbers), whole)
+
+
+def _facts(study: Any) -> Iterator[tuple[str, str]]:
+    models: dict[str, int] = {}
+    for trial in study.get_trials(deepcopy=False):
+        if model := text_of(note_of(trial.user_attrs, "model"), 80):
+            models[model] = models.get(model, 0) + 1
+    if models:
+        yield "model", ", ".join(models)
+    own = {k: v for k, v in study.user_attrs.items() if not k.startswith("llmopt:")}
+    for name, value in list(own.items())[:_HINTS]:
+        yield clean(name)[:80], text_of(value, 400)
