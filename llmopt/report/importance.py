@@ -18,7 +18,8 @@ from llmopt.space.values import stable_repr
 LEAST_TRIALS = 20
 """Complete trials below which an importance would be chance."""
 
-_MOST_TRIALS = 1000  # that fANOVA is given: it grows trees
+_MOST_TRIALS = 1000  # that the evaluators are given, evenly spread
+_MOST_FOR_TREES = 300  # that fANOVA is given: its trees take seconds
 _SEED = 0
 
 
@@ -50,6 +51,7 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             study, evaluator=of.PedAnovaImportanceEvaluator()
         )}  # fmt: skip
         with contextlib.suppress(ImportError, RuntimeError, ValueError):
+            study = _study(optuna, data, objective, _MOST_FOR_TREES)
             fanova = of.FanovaImportanceEvaluator(seed=_SEED)
             found["fANOVA"] = of.get_param_importances(study, evaluator=fanova)
     order = sorted(names, key=lambda name: -found["PED-ANOVA"].get(name, 0.0))
@@ -74,13 +76,13 @@ def _quiet(optuna: Any) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _study(optuna: Any, data: SearchData, objective: int) -> Any:
+def _study(optuna: Any, data: SearchData, objective: int, most: int = _MOST_TRIALS) -> Any:
     """Return the complete trials as a study of one objective, with the shared parameters.
 
     Numbers are places on their axes, so that a logarithmic parameter counts by its logarithm.
     """
     done = data.done
-    step = max(1, -(-len(done) // _MOST_TRIALS))
+    step = max(1, -(-len(done) // most))
     done = done[::step]
     rows = [data.shares[t.number] for t in done]
     study = optuna.create_study(direction=data.directions[objective])

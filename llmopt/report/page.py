@@ -328,7 +328,8 @@ class Listed:
 
 def _listed(data: SearchData) -> Listed:
     numbers = [t.number for t in data.trials]
-    shown = charts.thinned(numbers, sorted(data.leading), _MOST_TRIALS - _MOST_TRIALS // 10)
+    most = _MOST_TRIALS if len(numbers) <= _MOST_TRIALS else _MOST_TRIALS * 9 // 10
+    shown = charts.thinned(numbers, sorted(data.leading), most)
     trials = tuple(t for t in data.trials if t.number in shown)
     count = max(len(trials), 1)
     words = max(_SHORTEST, min(_LONGEST, _MOST_WORDS // count))

@@ -84,7 +84,7 @@ def _linear_ticks(low: float, high: float, count: int) -> list[float]:
     if not (math.isfinite(raw) and raw > 0):
         return [low, high]
     size = 10.0 ** math.floor(math.log10(raw))
-    step = next((m * size for m in (1, 2, 5, 10) if raw <= m * size * (1 + 1e-9)), raw)
+    step = next((m * size for m in (1, 2, 5, 10) if 0.75 * raw <= m * size), raw)
     first = math.ceil(low / step - 1e-9)
     found = [(first + i) * step for i in range(_MOST_TICKS)]
     found = [0.0 if abs(v) < step * 1e-9 else v for v in found if v <= high + step * 1e-9]

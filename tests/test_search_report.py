@@ -1,0 +1,409 @@
+"""The report of a search: what it holds, what it escapes, and every odd search that it survives."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import llmopt
+from llmopt import Categorical, Float, Int, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt.cli import main
+from llmopt.report import read_search, report_page, write_report
+from llmopt.report.charts import thinned
+from llmopt.report.data import SearchData, number_parameter
+from llmopt.report.importance import importance
+from llmopt.report.scales import Scale, robust_scale
+from llmopt.util.text import curve_in, describe_curve
+
+SPACE = {
+    "x": Float(-5, 5),
+    "lr": Float(1e-6, 1, log=True),
+    "layers": Int(1, 4),
+    "kind": Categorical(["round", "square", None]),
+}
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' {{ 7*7 }} \x1b[31m&amp;"
+)
+ANSWER = """Lesson: small x is good
+Analysis: the bowl is round
+Hypothesis: a smaller x lowers the reward
+Start from: #1
+Proposal:
+x: 0.5"""
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.handlers, self.fetched, self.words = [], set(), [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                assert value not in self.ids
+                self.ids.add(value)
+            self.handlers += [name] if name.startswith("on") else []
+            self.fetched += [value] if name in ("src", "href", "data", "xlink:href") else []
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def checked(source, **options):
+    """Return the page of a search that fetches nothing, runs one script, and is valid."""
+    html = report_page(source, **options)
+    page = Page(html)
+    assert page.tags.count("script") == 1
+    assert not page.handlers
+    assert all(target.startswith("#") and target[1:] in page.ids for target in page.fetched)
+    assert "default-src 'none'" in html
+    assert "NaN" not in html.split("<script>")[0]
+    return page
+
+
+def point(i):
+    kinds = ["round", "square", None]
+    return {"x": (i % 11) - 5.0, "lr": 10.0 ** -(i % 6), "layers": 1 + i % 4, "kind": kinds[i % 3]}
+
+
+def searched(n, reward=lambda i: float(i % 7), direction="maximize", space=SPACE, **options):
+    optimizer = LLMOptimizer(space, ScriptedClient([]), direction=direction, **options)
+    for i in range(n):
+        value = reward(i)
+        if value is None:
+            optimizer.tell_failure(point(i), f"it broke at {i}")
+        else:
+            optimizer.tell(point(i), value, feedback=f"seen at {i}")
+    return optimizer
+
+
+def test_the_model_s_thoughts_stand_beside_their_outcome():
+    client = ScriptedClient([ANSWER])
+    optimizer = LLMOptimizer({"x": Float(-5, 5)}, client, "words", "minimize", warmup=1, seed=0)
+    optimizer.tell(optimizer.ask(), 9.0, feedback="it hummed")
+    optimizer.tell(optimizer.ask(), 1.0, feedback="it was quiet")
+    page = checked(optimizer, title="My search")
+    for words in (
+        "My search", "small x is good", "the bowl is round", "a smaller x lowers the reward",
+        "it hummed", "it was quiet", "8 better than #1", "the model", "warm-up", "best 1",
+        "Why the search ended", "requests",
+    ):  # fmt: skip
+        assert words in page.text, words
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 25])
+@pytest.mark.parametrize("direction", ["minimize", ["maximize", "minimize"], ["minimize"] * 3])
+def test_any_number_of_trials_and_objectives(n, direction):
+    several = not isinstance(direction, str)
+
+    def reward(i):
+        if i % 5 == 4:
+            return None
+        return tuple(float((i * k) % 7) for k in range(1, len(direction) + 1)) if several else i
+
+    page = checked(searched(n, reward, direction))
+    assert f"{n} trial" in page.text
+    if several and n:
+        assert "Pareto front" in page.text
+        assert "front" in page.ids
+    if n == 25:
+        assert page.text.count("it broke at") == 5
+        assert {"progress", "parameters", "trials", "setup"} <= page.ids
+
+
+def test_all_failed():
+    page = checked(searched(8, lambda i: None))
+    assert "No trial gave a result" in page.text
+    assert page.text.count("it broke at") == 8
+
+
+@pytest.mark.parametrize("value", [0.0, 1e300, -1e-300, 5e-324])
+def test_equal_and_extreme_rewards(value):
+    checked(searched(30, lambda i: value, "minimize"))
+    checked(searched(30, lambda i: value if i % 2 else -value))
+    checked(searched(30, lambda i: 1.7e308 if i % 2 else -1.7e308))
+
+
+def test_a_thousand_trials_of_many_parameters_stay_a_page():
+    space = {f"parameter_number_{i}": Float(0, 1) for i in range(40)}
+    optimizer = LLMOptimizer(space, ScriptedClient([]))
+    for i in range(1000):
+        params = {name: (i * (k + 3) % 97) / 97 for k, name in enumerate(space)}
+        optimizer.tell(params, float(i % 100), feedback="word " * 2000)
+    html = report_page(optimizer)
+    assert len(html) < 7_000_000
+    assert "Texts are cut at 1,500 characters" in Page(html).text
+
+
+def test_more_trials_than_a_page_lists_keep_the_best():
+    space = {"x": Float(0, 1)}
+    optimizer = LLMOptimizer(space, ScriptedClient([]))
+    for i in range(2300):
+        optimizer.tell({"x": i / 2300}, 1e6 if i == 1234 else float(i % 10))
+    page = checked(optimizer)
+    assert "of 2,300 trials are listed" in page.text
+    assert "t1234" in page.ids
+    assert len([name for name in page.ids if re.fullmatch(r"t\d+", name)]) <= 1001
+    assert {1234, 7} <= thinned(range(2300), [1234, 7], 100)
+
+
+def test_hostile_texts_are_texts(tmp_path):
+    pytest.importorskip("optuna")
+    space = {f"p {HOSTILE[:40]}": Float(0, 1), "kind": Categorical([HOSTILE, "b"])}
+    optimizer = LLMOptimizer(
+        space, ScriptedClient([]), description=HOSTILE * 3, task={"of": HOSTILE}
+    )
+    first, second = space
+    for i in range(30):
+        optimizer.tell({first: i / 30, second: [HOSTILE, "b"][i % 2]}, i, feedback=HOSTILE)
+    optimizer.tell_failure({first: 0.999, second: "b"}, HOSTILE)
+    optimizer.enqueue({first: 0.5, second: "b"}, HOSTILE)
+    optimizer.tell(optimizer.ask(), 3.0, feedback=HOSTILE)
+    page = checked(optimizer, title=HOSTILE)
+    assert "img" not in page.tags
+    assert "<script>alert(1)</script>" in page.text
+    assert "\x1b" not in page.text
+    assert "{{ 7*7 }}" in page.text
+
+
+def test_conditional_parameters_may_be_missing():
+    parameters = tuple(number_parameter(n, 0, 1, False, False, "if a") for n in "ab")
+    trials = [
+        llmopt.Trial(i, {"a": i / 40} | ({"b": 0.5} if i % 3 == 0 else {}), (), (float(i),))
+        for i in range(40)
+    ]
+    data = SearchData("s", "a test", parameters, ("maximize",), tuple(trials)).with_best()
+    page = checked(data)
+    assert "if a" in page.text
+    pytest.importorskip("optuna")
+    assert list(importance(data)["PED-ANOVA"]) == ["a"]
+
+
+# -- what is read ---------------------------------------------------------------------------
+
+
+def result_of(tmp_path):
+    def f(params):
+        return params["x"] ** 2, "heard"
+
+    path = tmp_path / "search.jsonl"
+    options = {"warmup": 4, "storage": path, "seed": 0, "progress": False}
+    return llmopt.minimize(f, {"x": Float(-5, 5)}, 4, ScriptedClient([]), **options), path
+
+
+def test_a_storage_file_says_the_same_as_the_search(tmp_path):
+    result, path = result_of(tmp_path)
+    before = path.read_bytes()
+    live, stored = read_search(result), read_search(path)
+    assert [t.rewards for t in live.trials] == [t.rewards for t in stored.trials]
+    assert live.best.values == stored.best.values
+    assert (stored.title, stored.description) == ("search", live.description)
+    assert dict(stored.facts)["model"] == dict(live.facts)["model"] == "scripted"
+    assert path.read_bytes() == before
+    checked(path)
+    assert result.report(tmp_path / "r.html") == tmp_path / "r.html"
+    assert "heard" in (tmp_path / "r.html").read_text()
+
+
+def test_a_template_or_partner_of_its_own_is_no_obstacle(tmp_path):
+    path = tmp_path / "own.jsonl"
+    template = "Give {{ names | join(', ') }} for {{ entries | length }}"
+    made = {"prompt": template, "partner": "network", "storage": path, "warmup": 2}
+    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **made) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+    assert len(read_search(path).trials) == 1
+
+
+def test_repeated_measurements_count_as_their_mean():
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), noisy=True)
+    for x, reward in ((0.5, 9.0), (0.1, 10.0), (0.5, 11.0), (0.5, 10.5)):
+        optimizer.tell({"x": x}, reward)
+    optimizer.tell_failure({"x": 0.9}, "no")
+    optimizer.tell({"x": 0.1}, 2.0)
+    data = read_search(optimizer)
+    assert (data.best.params["x"], data.best.number) == (0.5, 0)
+    assert data.best_so_far[-1][1] == pytest.approx(optimizer.best.reward)
+    checked(data)
+
+
+def test_a_policy_search_and_its_title(tmp_path):
+    from llmopt.policies import PolicySearch
+
+    with PolicySearch(
+        "CartPole-v1", ScriptedClient([]), starts=1, warmup=3, max_steps=30
+    ) as search:
+        search.run(3)
+        search.report(tmp_path / "r.html")
+        data = read_search(search)
+    assert data.title == "CartPole-v1"
+    assert "CartPole-v1" in (tmp_path / "r.html").read_text()
+
+
+def test_a_run_folder_shows_the_other_methods(tmp_path, capsys):
+    folder = tmp_path / "run"
+    command = "run mountaincar --methods llm cma random --iterations 2 --warmup 2 --episodes 1"
+    assert main([*command.split(), "--model", "network", "--no-gif", "--out", str(folder)]) == 0
+    page = checked(folder)
+    assert "Beside other methods" in page.text
+    assert "cma" in page.text
+    assert read_search(folder).trials[0].source == "warmup"
+    assert set(read_search(folder).rivals) == {"cma", "random"}
+
+
+def study_of(storage=None, name="tuning"):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name=name, storage=storage, sampler=optuna.samplers.RandomSampler(seed=0)
+    )
+
+    def objective(trial):
+        kind = trial.suggest_categorical("kind", ["a", None, 3])
+        x = trial.suggest_float("x", 1e-3, 1, log=True)
+        deep = trial.suggest_int("deep", 1, 9) if kind == "a" else 0
+        for step in range(3):
+            trial.report(x + step, step)
+        trial.set_user_attr("feedback", f"heard <b>{kind}</b>")
+        if trial.number % 7 == 3:
+            raise optuna.TrialPruned
+        if trial.number % 7 == 5:
+            raise ValueError("no")
+        return x + deep
+
+    study.optimize(objective, 40, catch=ValueError)
+    return study
+
+
+def test_an_optuna_study_has_curves_and_conditional_parameters():
+    study = study_of()
+    data = read_search(study)
+    assert [p.name for p in data.parameters] == ["kind", "x", "deep"]
+    assert {t.state for t in data.trials} == {"complete", "pruned", "failed"}
+    assert data.best.number == study.best_trial.number
+    assert len(data.curves) == 40
+    page = checked(data)
+    assert "Learning curves" in page.text
+    assert f"#{study.best_trial.number}" in page.text
+    assert "heard <b>a</b>" in page.text
+
+
+def test_an_optuna_storage_names_its_studies(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study_of(url)
+    for source in (url, str(tmp_path / "study.db")):
+        out = tmp_path / "r.html"
+        assert main(["report", source, "--out", str(out), "--title", "Mine"]) == 0
+        assert "<h1>Mine</h1>" in out.read_text()
+    study_of(url, "another")
+    assert main(["report", url]) == 2
+    assert "holds 2 studies" in capsys.readouterr().err
+    assert main(["report", url, "--study", "tuning", "--out", str(tmp_path / "b.html")]) == 0
+    assert main(["report", url, "--study", "absent"]) == 2
+    assert "no study 'absent'" in capsys.readouterr().err
+    assert main(["report", "sqlite:////nowhere/at/all.db"]) == 2
+
+
+def test_what_is_no_search_is_named(tmp_path, capsys):
+    with pytest.raises(TypeError, match="got a list"):
+        read_search([])
+    with pytest.raises(LLMOptError, match="no such file"):
+        read_search(tmp_path / "absent.jsonl")
+    with pytest.raises(LLMOptError, match=r"config\.json"):
+        read_search(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"event": "odd"}\n')
+    assert main(["report", str(tmp_path / "a.jsonl")]) == 2
+    assert "does not hold an llmopt run" in capsys.readouterr().err
+    _, path = result_of(tmp_path)
+    assert main(["report", str(path), str(path)]) == 2
+    assert main(["report", str(path), "--markdown", "x.md"]) == 2
+
+
+# -- axes and pictures ----------------------------------------------------------------------
+
+
+def test_bad_warm_up_results_do_not_flatten_the_axis():
+    core = [-27.2, -27.1, -26.9, -27.0, -27.05]
+    scale = robust_scale([-2239.0, -954.0, -4077.0, *core], "maximize", core)
+    assert -28 < scale.low < -27.2
+    assert scale.high > -26.9
+    everything = robust_scale([1.0, 2.0, 3.0, 4.0], "maximize")
+    assert everything.low < 1
+    assert everything.high > 4
+    best = robust_scale([1.0, 1.1, 1.2, 1.3, 1.1, 1.2, 900.0], "maximize")
+    assert best.high > 900
+    losses = robust_scale([10.0**-k for k in range(8)], "minimize")
+    assert losses.log
+
+
+def test_ticks_are_round_numbers_inside():
+    assert [t for _, t in Scale(-5.3, 5.3).ticks()] == ["−4", "−2", "0", "2", "4"]
+    assert [t for _, t in Scale(1e-6, 1, log=True).ticks(4)] == ["1e−6", "0.0001", "0.01", "1"]
+    assert [t for _, t in Scale(0, 1, choices=("a", "b")).ticks()] == ["a", "b"]
+    for low, high in ((0, 0), (-1e300, 1e300), (1e-320, 2e-320), (1e15, 1e15 + 1)):
+        assert all(0 <= share <= 1 for share, _ in Scale(low, high).ticks())
+
+
+def test_a_told_curve_is_read_from_its_words():
+    curve = [(float(i), 1 / (i + 1)) for i in range(30)]
+    words = f"{describe_curve(curve, 'minimize')}; it went well"
+    assert curve_in(words)[0] == (0.0, 1.0)
+    assert curve_in(words)[-1][0] == 29
+    assert curve_in("curve of the road: 3") == []
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), direction="minimize")
+    optimizer.tell({"x": 0.1}, 0.5, curve=[3.0, 2.0, 0.5])
+    assert "Learning curves" in checked(optimizer).text
+
+
+def test_importance_finds_what_matters(monkeypatch):
+    pytest.importorskip("optuna")
+    optimizer = LLMOptimizer({"x": Float(-5, 5), "y": Float(-5, 5)}, ScriptedClient([]), warmup=60)
+    for _ in range(60):
+        params = optimizer.ask()
+        optimizer.tell(params, -(params["x"] ** 2))
+    found = importance(read_search(optimizer))
+    for values in found.values():
+        assert list(values) == ["x", "y"]
+        assert values["x"] > 3 * values["y"]
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "pip install" in checked(optimizer).text
+
+
+def test_the_pictures_of_matplotlib(monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("optuna")
+    matplotlib.use("Agg")
+    optimizer = searched(40, lambda i: -1000.0 if i == 2 else float(i % 7))
+    low, high = optimizer.plot_history().get_ylim()
+    assert -2 < low < high < 8
+    assert len(optimizer.plot_slices().axes) == 4
+    names = [t.get_text() for t in optimizer.plot_importance().get_yticklabels()]
+    assert sorted(names) == sorted(SPACE)
+    with pytest.raises(LLMOptError, match="plot_history"):
+        optimizer.plot_pareto()
+    both = searched(20, lambda i: (float(i), float(-i)), ["maximize", "maximize"])
+    axes = both.plot_pareto()
+    assert "objective 2" in axes.get_ylabel()
+    with pytest.raises(LLMOptError, match="plot_pareto"):
+        both.plot_history()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    for draw in (optimizer.plot_slices, optimizer.plot_importance, both.plot_pareto):
+        with pytest.raises(ImportError, match="pip install matplotlib"):
+            draw()
+
+
+def test_a_report_replaces_the_file(tmp_path):
+    path = tmp_path / "r.html"
+    path.write_text("old")
+    assert write_report(searched(3), path) == path
+    assert path.read_text().startswith("<!doctype html>")
