@@ -4,6 +4,11 @@ A client written here takes the place of a model: it fits a bowl to what was mea
 model's name to ask that one.
 
     python report.py [MODEL]
+
+The picture in docs/report.md is the top of its page:
+
+    chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,1370 \\
+        --screenshot=docs/images/report.png file://$PWD/reactor.html
 """
 
 import re

@@ -151,7 +151,7 @@ def _summary(data: SearchData) -> str:
     elif data.best is not None and data.best.rewards:
         best = data.best
         said += f" The best is {number_text(data.best.rewards[0])} of {data.label(best.number)}"
-        said += f", proposed by {SOURCES[best.source].partition(' (')[0]}."
+        said += f", proposed by {SOURCES.get(best.source, best.source).partition(' (')[0]}."
     elif count:
         said += " No trial gave a result."
     return said
@@ -253,7 +253,7 @@ def _proposers(data: SearchData) -> list[dict[str, Any]]:
         rows.append(
             {
                 "source": source,
-                "name": SOURCES[source],
+                "name": SOURCES.get(source, source),
                 "points": len(own),
                 "failed": sum(t.state == "failed" for t in own),
                 "improved": improved,
