@@ -7,8 +7,7 @@ model's name to ask that one.
 
 The picture in docs/report.md is the top of its page:
 
-    chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,1370 \\
-        --screenshot=docs/images/report.png file://$PWD/reactor.html
+    chromium --headless --hide-scrollbars --window-size=1280,1370 --screenshot reactor.html
 """
 
 import re

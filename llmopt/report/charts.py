@@ -172,7 +172,7 @@ def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
         texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
     note = beyond(values, y)
     if data.history.failed:
-        note += f" {len(data.history.failed)} failed trials are marked at the lower edge."
+        note += " Failed trials are marked at the lower edge."
     name = data.objectives[objective]
     figure = chart(
         x, y, layers, label=f"{name} of each trial and the best so far", across="trial", up=name,
