@@ -261,7 +261,7 @@ def test_a_run_folder_shows_the_other_methods(tmp_path, capsys):
     assert set(read_search(folder).rivals) == {"cma", "random"}
 
 
-def study_of(storage=None, name="tuning"):
+def study_of(storage=None, name="tuning", n=40):
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
@@ -281,7 +281,7 @@ def study_of(storage=None, name="tuning"):
             raise ValueError("no")
         return x + deep
 
-    study.optimize(objective, 40, catch=ValueError)
+    study.optimize(objective, n, catch=ValueError)
     return study
 
 
@@ -300,12 +300,12 @@ def test_an_optuna_study_has_curves_and_conditional_parameters():
 
 def test_an_optuna_storage_names_its_studies(tmp_path, capsys):
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    study_of(url)
+    study_of(url, n=3)
     for source in (url, str(tmp_path / "study.db")):
         out = tmp_path / "r.html"
         assert main(["report", source, "--out", str(out), "--title", "Mine"]) == 0
         assert "<h1>Mine</h1>" in out.read_text()
-    study_of(url, "another")
+    study_of(url, "another", 1)
     assert main(["report", url]) == 2
     assert "holds 2 studies" in capsys.readouterr().err
     assert main(["report", url, "--study", "tuning", "--out", str(tmp_path / "b.html")]) == 0
