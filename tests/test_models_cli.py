@@ -21,6 +21,7 @@ from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.prices import Price, price_source
 from llmopt.client.providers.openai import OpenAIClient, at_url
+from llmopt.client.record_replay import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, prefix_use, price_of
@@ -481,6 +482,18 @@ def test_a_prefix_is_found_at_marks_alone():
     assert prefix_use(before, changed, marked, estimate_tokens)[0] == 0
     short = ask("hello\n" * 10)
     assert prefix_use(short, short, plain, estimate_tokens) == (0, 0)
+
+
+@pytest.mark.defect(76)
+def test_estimate_of_models_without_tokens(tmp_path):
+    path = tmp_path / "run.jsonl"
+    recorder = RecordClient(ScriptedClient(["x: 1"]), path)
+    recorder.complete(Request((Message("user", "hi"),)))
+    for client in (get_client("network"), get_client(f"replay:{path}")):
+        told = estimate(Space({"x": Float(0, 1)}), client, iterations=9)
+        assert (told.prompt_tokens, told.completion_tokens, told.cost) == (0, 0, 0.0)
+        assert "free" in told.summary()
+        assert "prompt tokens" not in told.summary()
 
 
 def test_estimate_of_nothing():

@@ -150,6 +150,7 @@ class ReplayClient:
 
     name = "replay"
     columns = True
+    without_tokens = "answered from the recording; free"
 
     def __init__(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
         self.path = Path(path).expanduser()

@@ -48,7 +48,7 @@ class Estimate:
     cost: float | None  # US dollars if a cache serves nothing; ``None`` if the price is unknown
     cached_cost: float | None  # US dollars if all `cacheable_tokens` come from the cache
     written_tokens: int = 0  # those written to a cache, where that is charged apart
-    prices: str = ""  # where the prices are from, and of when
+    prices: str = ""  # where the prices are from, and of when; or why there are no tokens to pay
     cache_minutes: int = 5  # how long a prefix cache keeps what is in it, at least
 
     def summary(self) -> str:
@@ -56,9 +56,14 @@ class Estimate:
         share = self.cacheable_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         text = (
             f"{self.warmup + self.evaluations} evaluations per method, {self.warmup} of them "
-            f"warm-up; about {self.requests} requests to {self.model} with the prompt "
-            f"{self.prompt!r}: {self.prompt_tokens:,} prompt tokens ({share:.0%} repeated from the "
-            f"request before) and {self.completion_tokens:,} completion tokens"
+            f"warm-up; about {self.requests} requests to {self.model}"
+        )
+        if not self.prompt_tokens and self.requests:
+            return f"{text}, {self.prices}"
+        text += (
+            f" with the prompt {self.prompt!r}: {self.prompt_tokens:,} prompt tokens "
+            f"({share:.0%} repeated from the request before) and {self.completion_tokens:,} "
+            "completion tokens"
         )
         if self.cost is None or self.cached_cost is None:
             return (
@@ -129,7 +134,10 @@ def estimate(
     if iterations:
         known = [np.interp(np.arange(simulated), places, column) for column in np.array(rows).T]
         sums = [round(float(c.sum() + (iterations - simulated) * c[-1])) for c in known]
-    price = price_of(client)
+    without = getattr(client, "without_tokens", "")
+    if without:
+        sums = [0, 0, 0, 0]
+    price = FREE if without else price_of(client)
     # A price may hold up to a prompt's length only, so it is asked for one request.
     mean = [round(s / max(iterations, 1)) for s in sums]
     hour = getattr(client, "cache", "") == "long"
@@ -148,7 +156,7 @@ def estimate(
         cost=None if one is None else one * iterations,
         cached_cost=None if cheap is None else cheap * iterations,
         written_tokens=sums[2],
-        prices=prices_of(client),
+        prices=without or prices_of(client),
         cache_minutes=60 if hour else 5,
     )
 

@@ -73,6 +73,7 @@ class NetworkClient:
     """Draws each parameter's level from the small network, or at random before the first lines."""
 
     name = "network"
+    without_tokens = "which has no tokens; free, on this machine"
     columns = True
     local = True
 
