@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import pickle
 
 import pytest
@@ -113,8 +114,12 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_paid_answer_survives_a_full_disk(tmp_path, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
     def full(path):
-        raise OSError(28, "No space left on device")
+        return Full(path, "a+")
 
     monkeypatch.setattr(record_replay, "open_to_append", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
