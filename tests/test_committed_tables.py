@@ -16,6 +16,7 @@ from llmopt.benchmarks.experiments import (
     command,
     design,
     hpo,
+    policy_defaults,
     studies,
     words,
 )
@@ -59,6 +60,7 @@ MADE = {
     "design": design.make_page,
     "hpo": hpo.make_table,
     "words": words.table,
+    "policy_defaults": policy_defaults.make_page,
     "studies": studies.make_table,
 }
 RUN = {
