@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import gymnasium as gym
@@ -25,6 +26,7 @@ from llmopt import (
 )
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.search.partners.cma import CMAEmitter
+from llmopt.space.constraints import Constraint
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
 LIMIT = "x + 2 * y <= 10"
@@ -382,3 +384,39 @@ class TestNevergrad:
         for value, loss in (((0.5, 0.0), 0.0), ((0.0, 0.5), 1.0)):
             optimizer.tell(optimizer.parametrization.spawn_child(np.array(value)), loss)
         assert optimizer.history.best.rewards == (1.0,)
+
+
+@pytest.mark.defect(54)
+@pytest.mark.parametrize("scipy", [True, False])
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        ["a + b <= 0.2", "a + b >= 1.9"],
+        [f"{x} + {y} {sign}" for x, y in ("ab", "bc", "ca") for sign in ("<= 0.1", ">= 0.9")],
+    ],
+)
+def test_constraints_that_contradict_each_other_take_few_looks(monkeypatch, scipy, constraints):
+    looks = 0
+    amount = Constraint.amount
+
+    def counted(self, point):
+        nonlocal looks
+        looks += 1
+        return amount(self, point)
+
+    monkeypatch.setattr(Constraint, "amount", counted)
+    if not scipy:
+        monkeypatch.setattr("llmopt.space.moves.find_spec", lambda name: None)
+    with pytest.raises(SpaceError, match="no point of the space was found"):
+        Space({name: Float(0, 1) for name in "abc"}, constraints=constraints)
+    assert looks < (10_000 if scipy else 100_000)
+
+
+@pytest.mark.defect(54)
+def test_a_narrow_feasible_space_is_found():
+    pytest.importorskip("scipy")
+    names = [f"x{i}" for i in range(60)]
+    ordered = [f"{a} <= {b}" for a, b in itertools.pairwise(names)]
+    space = Space({name: Float(0, 1) for name in names}, constraints=ordered)
+    values = space.sample(np.random.default_rng(0))
+    assert list(values) == sorted(values)

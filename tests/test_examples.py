@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
 # Each script: its arguments, the packages without which it cannot run, and what it must print.
 SCRIPTS = {
     "agent.py": ([], ["mcp"], r"best: \{.*'reward': (0\.\d|\d(\.\d+)?e-)"),
+    "conditional.py": ([], [], r"best: \{'kernel': '\w+'.*error"),
     "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 15 trials"),
     "parallel.py": (["--quick"], [], r"first: .*timeout=.*second: 40 evaluations.*best 0\.\d"),
     "pareto.py": ([], [], r"12 trials, \d+ on the Pareto front\n  .* kg, bends"),

@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import any_spaces, gymnasium_spaces, plain_spaces, seeds
 
-from llmopt.errors import ParameterError, SpaceError
+from llmopt.errors import LLMOptError, ParameterError, SpaceError
 from llmopt.space import Categorical, Float, Int, Space
 
 # Gymnasium's own: narrowed bounds, `contains` of its 0-d samples, draws of wide integers.
@@ -789,3 +789,19 @@ def test_numbers_on_an_end_of_their_range_are_named():
     )
     wide = Space({f"x{i}": Float(0, 1) for i in range(9)})
     assert wide.on_bounds((0.0,) * 9)[-1] == "and 5 more"
+
+
+@pytest.mark.defect(75)
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda: Space({"x": Float(-5, 5)}).flatten({"x": 9}), r"outside .* nearest .* 5\.0"),
+        (lambda: Space({"n": Int(1, 4)}).flatten({"n": 2.5}), "not an integer; the nearest"),
+        (lambda: Space({"x": (0, 1)}), r"write Float\(0, 1\), or Int\(0, 1\)"),
+        (lambda: Space({"x": ["a", "b"]}), r"write Categorical\(\['a', 'b'\]\)"),
+        (lambda: Categorical("a", "b"), r"Categorical\(\['a', 'b'\]\)"),
+    ],
+)
+def test_refusals_say_what_to_write(make, remedy):
+    with pytest.raises(LLMOptError, match=remedy):
+        make()
