@@ -23,7 +23,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,6 @@ from llmopt.search.eventlog import read_events
 from llmopt.search.events import (
     Asked,
     Queued,
-    Returned,
     TellArguments,
     Told,
     read_directions,
@@ -221,16 +220,11 @@ class LLMOptimizer(OptimizerBase[Params]):
         proposals, warned = self._serve(count)
         for text in warned:
             warnings.warn(text, FallbackWarning, stacklevel=2)
-        return self._in_form(proposals, n)
-
-    def _in_form(self, proposals: list[Proposal], n: int | None) -> Params | list[Params]:
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
-    def _serve(
-        self, n: int, given: Callable[[], int] | None = None
-    ) -> tuple[list[Proposal], list[str]]:
-        """Ask for `n` points; `given` says in the end how many of them are handed out."""
+    def _serve(self, n: int) -> tuple[list[Proposal], list[str]]:
+        """Return `n` points, and texts to warn of."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self._check_ready()  # before the first warm-up point is evaluated
@@ -238,7 +232,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             raise self._bell.stopped
         try:
             proposals, warned = self._meter.asking(
-                lambda draft: (self._ask(n, draft, given), draft.warnings)
+                lambda draft: (self._ask(n, draft), draft.warnings)
             )
         except SearchStopped as stopped:
             if self._bell is not None:
@@ -249,7 +243,7 @@ class LLMOptimizer(OptimizerBase[Params]):
                 self._bell.ring("asked", proposal)
         return proposals, warned
 
-    def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
+    def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
         # A copy of the generator: only an ask that succeeds moves the one of the search. After an
         # ask that was cut off, the next one draws the same numbers, and so meets the replies that
@@ -277,9 +271,8 @@ class LLMOptimizer(OptimizerBase[Params]):
                 raise
         with uninterrupted(), self._changing:
             new = self._completed(new, n, known, draft, rng)
-            handed = n if given is None else given()
-            self._record_asked(new, handed, draft, rng, draft.stop)
-            return state.pending[-handed:] if handed else []
+            self._record_asked(new, n, draft, rng, draft.stop)
+            return state.pending[-n:]
 
     def _record_asked(
         self,
@@ -535,23 +528,13 @@ class LLMOptimizer(OptimizerBase[Params]):
     @overload
     async def aask(self, n: int) -> list[Params]: ...
     async def aask(self, n: int | None = None) -> Params | list[Params]:
-        """`ask` for loops that are asynchronous.
+        """`ask` for loops that are asynchronous: ``asyncio.to_thread(optimizer.ask, n)``.
 
-        Asks that begin together, or while another one is under way, are joined into one request
-        for all their points, as ``ask(n)`` makes it. The points of an ask that was cancelled are
-        handed out by the next one. Ctrl-C waits for no model.
+        Asks follow one another, so ask for several points at once where they are evaluated at the
+        same time. An ask that is cancelled ends in its thread: its requests count, and its points
+        are in `pending`.
         """
-        count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
-        proposals, warned = await self._joiner.ask(
-            count, self._serve, self._give_back, self._meter.lock
-        )
-        for text in warned:
-            warnings.warn(text, FallbackWarning, stacklevel=2)
-        return self._in_form(proposals, n)
-
-    def _give_back(self, proposals: list[Proposal]) -> None:
-        with uninterrupted(), self._changing:
-            self._record(Returned([p.values for p in proposals]))
+        return await asyncio.to_thread(self.ask, n)
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

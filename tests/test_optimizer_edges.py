@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import json
@@ -168,16 +167,6 @@ class TestWarnings:
         with pytest.warns(FallbackWarning) as caught:
             optimizer.ask(3)
         assert self.line(caught) == ("test_optimizer_edges.py", "optimizer.ask(3)")
-
-    def test_points_to_the_line_that_awaits(self):
-        optimizer = make(lambda request: "no")
-
-        async def main():
-            return await optimizer.aask()
-
-        with pytest.warns(FallbackWarning) as caught:
-            asyncio.run(main())
-        assert self.line(caught) == ("test_optimizer_edges.py", "return await optimizer.aask()")
 
     def test_points_to_the_line_that_uses_a_proposer(self):
         space = Space(SPACE)

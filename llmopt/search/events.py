@@ -127,7 +127,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class Returned:
-    """Points that were handed out are to be handed out anew."""
+    """Points that were returned wait for the next ask: of earlier versions, read only."""
 
     points: Sequence[Point]
 

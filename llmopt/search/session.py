@@ -19,7 +19,6 @@ from llmopt.errors import LLMOptError, NoTrialsError, StorageError
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
-from llmopt.search.async_asks import Joiner
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
@@ -82,7 +81,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._merged = Merged(space.key)
-        self._joiner = Joiner()
         self._bell: Bell | None = None
         if options.storage is not None:
             self._attach(options.storage, options.durable, partial(self._resume, seed_given))
@@ -393,7 +391,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
                 "_bell": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
-                "_joiner": Joiner(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
                 "_finisher": copy.copy(self._finisher),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import threading
-import time
 
 import pytest
 
@@ -26,73 +23,6 @@ def numbered():
     """A model that proposes 0, 1, 2, ..."""
     replies = iter(range(1000))
     return ScriptedClient(lambda request: f"x: {next(replies) / 1000}")
-
-
-@pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("n", [None, 3])
-def test_a_cancelled_ask_leaves_nothing_pending_and_is_not_paid_again(tmp_path, stored, n):
-    entered, release = threading.Event(), threading.Event()
-    texts = iter(range(1000))
-
-    def slow(request):
-        entered.set()
-        release.wait(30)
-        return [f"x: {next(texts) / 1000}" for _ in range(request.n)]
-
-    path = tmp_path / "a.jsonl" if stored else None
-    optimizer = made(ScriptedClient(slow), path)
-
-    async def main():
-        task = asyncio.create_task(optimizer.aask(n))
-        await asyncio.to_thread(entered.wait, 30)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        release.set()
-        return await optimizer.aask(n)  # gets what the first one paid for
-
-    points = asyncio.run(main())
-    paid = len(optimizer.client.requests)
-    points = [points] if n is None else points
-    assert optimizer.usage.requests == paid
-    assert [p.values for p in optimizer.pending] == [(p["x"],) for p in points]
-    assert optimizer.usage.proposals == {"llm": len(points)}
-    assert [p["x"] for p in points] == [i / 1000 for i in range(len(points))]
-    optimizer.close()
-    if stored:
-        again = made(ScriptedClient([]), path)
-        assert again.pending == optimizer.pending
-        assert again.usage == optimizer.usage
-        again.close()
-
-
-def test_many_cancelled_asks(tmp_path):
-    """Cancelled at any moment: before, in and after the request."""
-    optimizer = made(numbered(), tmp_path / "a.jsonl")
-
-    async def main():
-        got = []
-        for wait in range(60):
-            task = asyncio.create_task(optimizer.aask())
-            await asyncio.sleep(wait * 2e-4)
-            task.cancel()
-            try:
-                got.append(await task)
-            except asyncio.CancelledError:
-                pass
-        return got
-
-    got = asyncio.run(main())
-    # The thread that serves gives the last cancelled ask's point back a moment after the loop ends.
-    while optimizer._joiner._serving:
-        time.sleep(1e-3)
-    assert [p.values[0] for p in optimizer.pending] == [p["x"] for p in got]
-    left = len(optimizer._state.queue)
-    assert len(got) + left == optimizer.usage.proposals.get("llm", 0)
-    assert optimizer.usage.requests == len(optimizer.client.requests) == len(got) + left
-    optimizer.ask(left + 1)  # what was paid for is handed out first
-    assert optimizer.usage.requests == len(got) + left + 1
-    optimizer.close()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
