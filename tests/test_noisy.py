@@ -216,7 +216,7 @@ def test_small_changes_start_from_a_point_that_lasts():
         assert np.median([p.values[0] for p in found]) == pytest.approx(near, abs=0.15)
 
 
-@pytest.mark.parametrize("partner", ["cma", "refine"])
+@pytest.mark.parametrize("partner", ["cma", "network"])
 def test_a_copy_heeds_what_was_measured_again_as_the_search_itself_does(partner):
     random = Random(2)
 

@@ -199,7 +199,7 @@ class TestStart:
             ({"description": "a bowl"}, 0),
             ({"description": "a bowl", "prompt": "props"}, 10),
             ({"description": "a bowl", "prompt": "props", "total": 40}, 5),
-            ({"prompt": "props", "total": 40, "partner": "refine"}, 5),
+            ({"prompt": "props", "total": 40, "partner": "cma"}, 5),
             ({"prompt": "props", "total": 40, "partner": optuna.samplers.TPESampler()}, 10),
             ({"prompt": "props", "total": 8, "partner": optuna.samplers.TPESampler()}, 4),
             ({"partner": optuna.samplers.TPESampler()}, 1),

@@ -378,16 +378,3 @@ def test_the_estimate_is_near_what_is_sent():
     assert 0.95 * sent < found.prompt_tokens < 1.2 * sent
     bare = estimate.estimate_run(replace(wanted, statistics=False), ScriptedClient([]))
     assert bare.prompt_tokens < 0.8 * sent
-
-
-def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):
-    client = ScriptedClient(point, default_prompt="words")
-    run(config(iterations=7, requests=2), tmp_path / "run", client=client)
-    lines = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
-    found = [r for r in map(json.loads, lines) if r["round"] == "search"]
-    sources = [r["source"] for r in found if r["method"] == "llm"]
-    assert sources == ["llm"] * 2 + ["refine"] * 5
-    assert len(client.requests) == 2
-    assert estimate.estimate_run(config(iterations=7, requests=2), client).requests == 2
-    with pytest.raises(RunConfigError, match="requests=0"):
-        config(requests=0)

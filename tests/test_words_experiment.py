@@ -125,19 +125,6 @@ def test_a_recorded_run_replays_without_a_key(tmp_path, capsys):
     assert "is not among its" in capsys.readouterr().err
 
 
-def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
-    monkeypatch.setattr(words, "STARTS", 1)
-    answer = "Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10)
-    scripted = [answer.replace("0.1", f"0.{k}") for k in range(11, 29)]
-    client = ScriptedClient(scripted)
-    with words.make_search("zones", "ten", client, 0) as search:
-        search.run(60)
-        assert search.optimizer.usage.requests == len(client.requests) == 10
-        sources = [t.source for t in search.optimizer.trials]
-    assert sources.count("llm") == len(client.requests)
-    assert sources.count("refine") == 55 - len(client.requests)
-
-
 @pytest.fixture
 def small(monkeypatch):
     """Two starts, four held-out starts and three warm-up points."""

@@ -100,7 +100,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         client = get_client(one_model(client, model))
         self._model = let_compute(ModelEmitter(client, prompt, **options))
         space = self._parameters.space
-        self._emitter = make_scheduler(partner, self._model, None, None, space)
+        self._emitter = make_scheduler(partner, self._model, None, space)
         self._n_warmup = self._model.start_up() if start == "auto" else start
         self._batch_size = batch_size
         self._checked_in = 0  # the process that found the model ready

@@ -15,7 +15,6 @@ from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
 from llmopt.search.emitter import PartnerEmitter, Taken, keys_of
 from llmopt.search.partners.cma import CMAEmitter
-from llmopt.search.partners.refine import RefineEmitter
 from llmopt.search.partners.scheduler import partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
@@ -103,8 +102,7 @@ def with_samplers(partner: Any) -> list[Any]:
 
 def for_choices(partner: PartnerEmitter) -> PartnerEmitter:
     """Return a partner that can search a space with choices and branches."""
-    alone = isinstance(partner, CMAEmitter | RefineEmitter)
-    return BestBranch(partner) if alone else partner
+    return BestBranch(partner) if isinstance(partner, CMAEmitter) else partner
 
 
 class SamplerPartner:

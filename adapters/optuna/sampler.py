@@ -119,11 +119,12 @@ class LLMSampler(BaseSampler):
             suggests what is active.
         intermediate: Whether the model is shown what a trial reported, and how long it took.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
-            ``"network"`` for the small network, ``"refine"`` for small random changes of the best
-            trial, any sampler of Optuna's (``TPESampler()``), or a list of them. All learn from
-            all trials, and whoever proposed better ones lately proposes more of the next. CMA-ES
-            and the changes search the numbers of the best branch. For one objective. All but a
-            sampler follow from the study's storage alone, so that workers share one search.
+            ``"network"`` for the small network, any sampler of Optuna's (``TPESampler()``), or a
+            list of them. All learn from all trials, and whoever proposed better ones lately
+            proposes more of the next. With ``max_requests`` the model proposes first, and once its
+            requests are spent the partner proposes the rest. CMA-ES searches the numbers of the
+            best branch. For one objective. All but a sampler follow from the study's storage
+            alone, so that workers share one search.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
             model is told of them, and no point that breaks one is proposed; one that was
             enqueued ranks after those that keep them. See `llmopt.Space`.
@@ -131,7 +132,7 @@ class LLMSampler(BaseSampler):
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
-            ``numeric``, ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an
+            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an
             exception would end ``study.optimize``: Optuna catches none of a sampler's;
             ``"raise"`` fails the trial. A stop calls ``study.stop()`` and prunes the trial that
             was begun. It is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too,

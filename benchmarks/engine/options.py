@@ -20,7 +20,6 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "heldout": (1, 100_000),
     "batch": (1, MOST_AT_ONCE),
     "finalists": (0, 1000),
-    "requests": (1, MOST_COUNT),
 }
 """Least and most of each option that is a whole number."""
 

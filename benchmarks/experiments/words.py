@@ -16,9 +16,10 @@ Each arm tells the model less or more of the same search (`llmopt.policies.Polic
 - ``words``: and statistics of what the policy did (the default of `PolicySearch`);
 - ``shuffled``: as ``words``, but each point gets reward and statistics of a point drawn from all
   so far;
-- ``ten``: as ``words``, but with ten requests: small changes of the best point, which cost
-  nothing, do the rest (`LLMOptimizer(requests=10)`);
 - ``props``, ``props-plus``: the published prompts; the second one with the docstring.
+
+The tables hold a further arm, ``ten``, which an earlier version ran: ten requests, and small random
+changes of the best point for the rest.
 
 `BASELINES` search the same box: ``columns`` (the embedded model), ``cma``, ``random``.
 
@@ -76,7 +77,7 @@ from llmopt.space import Space
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
 WARMUP, STARTS, HELD_OUT, EVALUATIONS = 5, 10, 100, 30
-ARMS = ("words", "none", "names", "docs", "shuffled", "props", "props-plus", "ten")
+ARMS = ("words", "none", "names", "docs", "shuffled", "props", "props-plus")
 BASELINES = ("columns", "cma", "random")
 
 
@@ -189,8 +190,6 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
     # As the committed searches and their recordings were made.
     options = {"points": 1, "clip": False, **entry.options}
     options.setdefault("box", stated_box(EnvMaker(entry.env)))
-    if arm == "ten":
-        options["requests"] = 10
     kind = Shuffled if arm == "shuffled" else PolicySearch
     return kind(
         entry.env,
@@ -200,7 +199,7 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
         starts=STARTS,
         warmup=WARMUP,
         words={"none": "none", "props": "none", "names": "names"}.get(arm, "all"),  # type: ignore[arg-type]
-        feedback=arm in ("words", "shuffled", "ten"),
+        feedback=arm in ("words", "shuffled"),
         **options,
     )
 
@@ -392,7 +391,7 @@ def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool =
 def _by_seed(cells: Cells) -> str:
     """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
     tasks = [t for t in TITLES if t in UNKNOWN]
-    arms = [a for a in COLUMNS if a in ARMS and any((t, a) in cells for t in tasks)]
+    arms = [a for a in COLUMNS if a not in BASELINES and any((t, a) in cells for t in tasks)]
     rows = []
     for task in tasks:
         found = {(a, line["seed"]): line for a in arms for line in cells.get((task, a), [])}

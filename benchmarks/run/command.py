@@ -65,8 +65,6 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
     numbers = {
         "--batch": "points of one request to a model (default: 4 under columns, else 1)",
-        "--requests": "requests to spend on the model, which proposes first; small changes of the "
-        "best point, at no cost, do the rest",
         "--iterations": "evaluations of each method (default: 40); with --resume, more of a "
         "finished run",
     }

@@ -53,7 +53,6 @@ class RunConfig:
     record: str | None = None  # file for the model's requests and answers
     wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
     finalists: int = FINALISTS  # the best few, among which fresh starts choose; 0 for none
-    requests: int | None = None  # to spend on `"llm"`; small changes do the rest
     compute: bool = False  # whether `"llm"` may compute in Python before it proposes
 
     def __post_init__(self) -> None:

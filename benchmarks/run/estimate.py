@@ -74,7 +74,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             parameter_space(*task.box, policy.n_parameters, problem.names),
             asked,
             prompt,
-            iterations=min(config.requests or config.iterations, config.iterations),
+            iterations=config.iterations,
             # Points from a folder are counted as if they were the usual number.
             warmup=config.warmup if isinstance(config.warmup, int) else 20,
             description=problem.description,

@@ -192,7 +192,6 @@ class _Session:
         options: dict[str, Any] = {
             "storage": self.folder.home(name) / "optimizer.jsonl",
             "may_stop": self.contestants.entrants[name].named,
-            "requests": self.config.requests if name == "llm" else None,
             "compute": self.config.compute and name == "llm",
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together

@@ -35,7 +35,6 @@ class AskArguments(TypedDict, total=False):
     noisy: bool
     may_stop: bool | None
     points: int | Literal["auto"]
-    numeric: bool
     compute: bool | Literal["auto"]
     compute_seconds: float
     compute_blocks: int
@@ -84,8 +83,6 @@ class AskOptions:
             the prompt ``"words"``, which alone asks for several, and else 1; 1, too, where
             `total` is less than the number of parameters (no points of one answer learn from
             each other) and `max_requests` allows it.
-        numeric: Whether a prompt of words shows what numbers say: by a fit to the trials how much
-            each parameter matters and where f is best, with its error; each partner's next point.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
             of a point. It costs a request and no evaluation, runs confined
             (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed.
@@ -96,7 +93,8 @@ class AskOptions:
         compute_total: Seconds that all blocks of a search may take together.
         compute_workers: Processes for what blocks compute in parallel; ``None`` for one on each
             core, 0 for none.
-        max_requests: Cap on calls to the model, failed ones included.
+        max_requests: Cap on calls to the model, failed ones included. With a `partner` the search
+            continues once it is reached: the model proposes first, and the partner the rest.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
 
@@ -118,7 +116,6 @@ class AskOptions:
     points: int | Literal["auto"] = option(
         "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
     )
-    numeric: bool = option(False, "rarely", changes=True, choices=(True, False))
     compute: bool | Literal["auto"] = "auto"  # no file turns it on
     compute_seconds: float = 120.0
     compute_blocks: int = 20

@@ -40,7 +40,6 @@ from llmopt.prompt.parse import Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, check_computes, data_of
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.meter import Draft, Meter, Metered
-from llmopt.search.numeric import fitted
 from llmopt.space import Space, Value
 from llmopt.util.text import cut
 
@@ -130,11 +129,6 @@ class ModelEmitter(Metered):
                 "description=, or take prompt 'props'"
             )
         _say_what_is_not_read(self.prompt, words)
-        if self.options.numeric and not getattr(self.prompt, "reads_description", True):
-            raise ValueError(
-                f"numeric=True: the prompt {self.prompt.name!r} shows numbers alone. Leave numeric "
-                "out, or take prompt='words' and a model that reads it"
-            )
         self.calculator: Any = None
         self.tools: tuple[str, ...] = ()
         if self.options.compute is True:
@@ -186,6 +180,14 @@ class ModelEmitter(Metered):
         return self._meter
 
     @property
+    def requests_left(self) -> int | None:
+        """Requests that the cap leaves, paid replies that wait included; ``None`` for no cap."""
+        meter, cap = self._meter, self._meter.limits.max_requests
+        if cap is None:
+            return None
+        return max(0, cap - meter.journal.total(meter.usage).requests) + len(meter.paid)
+
+    @property
     def total(self) -> int | None:
         """Proposals planned in all, as the prompt says it."""
         return self.options.total
@@ -220,7 +222,8 @@ class ModelEmitter(Metered):
             taken: Keys (`Space.key`) of the points not to propose again; computed from
                 `history` if not given.
             notes: Further lines for the prompt.
-            most_requests: Requests that may be sent, however many answers cannot be used.
+            most_requests: Requests that may be sent, however many answers cannot be used. Once
+                they are spent, what is missing of the points is left to the caller.
 
         Returns:
             `n` proposals with source ``"llm"``, ``"drawn"`` or ``"fallback"``, more where the last
@@ -237,8 +240,6 @@ class ModelEmitter(Metered):
         """
         labels = self.labels(space)
         notes = (*what_is_known(space, history, labels), *notes)
-        if self.options.numeric and (line := fitted(space, history, labels)):
-            notes = (*notes, line)
         seen = keys_of(space, history) if taken is None else set(taken)
 
         def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
@@ -302,6 +303,9 @@ class ModelEmitter(Metered):
                 if not query.drawn:
                     reply = self._meter.send(query.request)
             except BudgetExceededError:
+                if most_requests is not None and not self.requests_left:
+                    most = 0
+                    break
                 if self.options.on_error == "raise":
                     raise
                 trouble = "the request budget is used up"
@@ -352,7 +356,7 @@ class ModelEmitter(Metered):
             new = self.options.noisy or len(seen) < space.cardinality
             if left and complaint is not None:
                 break  # it was shown every point that is left, and named another
-        if len(found) < n:
+        if len(found) < n and len(replies) < most:
             missing = n - len(found)
             draft.warnings.append(self._trouble(space, missing, seen, trouble))
             found += draw_fallbacks(space, seen, rng, missing)

@@ -25,7 +25,6 @@ class SearchArguments(AskArguments, total=False):
     constraints: str | Iterable[str]
     batch_size: int
     partner: Partners
-    requests: int | None
     task: Mapping[str, Any] | None
     import_trials: Any
     storage: str | os.PathLike[str] | None
@@ -52,13 +51,10 @@ class SearchOptions(AskOptions):
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (spaces of numbers; needs the
-            package `cma`), ``"network"`` for the small network, ``"refine"`` for small random
-            changes of the best point, or a list of them. Each learns from the others' points,
-            and whoever proposed better points lately proposes more of the next. For one objective.
-        requests: How many requests to spend on the model. It proposes first, and again whenever
-            its partners (``"refine"``, if there are none), which cost nothing, no longer gain; once
-            the requests are spent these give all points. For one objective. The model is shown
-            what they found.
+            package `cma`), ``"network"`` for the small network, or a list of them. Each learns
+            from the others' points, and whoever proposed better points lately proposes more of the
+            next. With `max_requests` the model proposes first, and once its requests are spent the
+            partner proposes all points. For one objective.
         task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
             is stored, and a stored run goes on only with the same: a reward of something else
             means nothing beside those that it holds.
@@ -83,7 +79,6 @@ class SearchOptions(AskOptions):
     constraints: str | Iterable[str] = ()
     batch_size: int = option(1, "always", changes=True, whole=(1, MOST_AT_ONCE))
     partner: Partners = option(None, "always")  # noqa: RUF009
-    requests: int | None = option(None, "always", whole=(1,))
     task: Mapping[str, Any] | None = option(None, "always")
     import_trials: Any = None
     storage: str | os.PathLike[str] | None = None

@@ -61,7 +61,8 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 # What says how the model is asked: stored points mean the same whatever it is.
 _MAY_CHANGE = ("client", "seed", "prompt")
-_FORMER_OPTIONS = {"warmup_distribution"}  # of warm-up points, which are in the file
+# Of warm-up points, which are in the file; and what went.
+_FORMER_OPTIONS = {"warmup_distribution", "requests", "numeric"}
 _MAY_CHANGE_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata.get("changes")}
 
 

@@ -100,7 +100,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
         given = self._options
-        emitter = make_scheduler(given.partner, model, self.seed, given.requests, self.space)
+        emitter = make_scheduler(given.partner, model, self.seed, self.space)
         if isinstance(emitter, Scheduler) and len(self.directions) > 1:
             raise ValueError(several_objectives(len(self.directions)))
         return emitter

@@ -23,7 +23,7 @@ _MOST_TEXT = 100_000
 _MOST_START = 1000
 _OPTIONS = tuple(
     "direction seed warmup constraints total batch_size attempts out_of_range "
-    "on_error noisy may_stop points numeric partner max_requests max_tokens max_cost".split()
+    "on_error noisy may_stop points partner max_requests max_tokens max_cost".split()
 )
 _KEYS = ("space", "model", "prompt", "description", "start", *_OPTIONS)
 _WORDS = ("title", "description", "default", "examples", "$schema", "$id")

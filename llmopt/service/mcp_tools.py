@@ -163,9 +163,9 @@ class SearchFolder:
             description: The task in words, for the model.
             constraints: Linear inequalities such as "2 * a + b <= 40".
             start: Known points: [{"params": {...}, "words": "the current setting"}].
-            options: Further ones: seed, warmup (random points first), partner ("cma", "network",
-                "refine"), prompt, noisy, may_stop, points, numeric, total, out_of_range,
-                batch_size, max_cost.
+            options: Further ones: seed, warmup (random points first), partner ("cma" or
+                "network"), prompt, noisy, may_stop, points, total, out_of_range, batch_size,
+                max_cost.
         """
         described, storage = self._paths(name)
         given: dict[str, Any] = {"space": space, "direction": direction, "model": model}

@@ -1,16 +1,11 @@
-"""A scheduler: the next points go to the model and its partners, more to whoever helps more.
-
-With a number of `requests` the model is paid for where it helps: it proposes first, and again
-whenever the partners, which cost nothing, no longer gain. A design takes several answers, so the
-first half of the requests is spent in a row.
-"""
+"""A scheduler: the next points go to the model and its partners, more to whoever helps more."""
 
 from __future__ import annotations
 
 import copy
 import math
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -18,15 +13,11 @@ import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
-from llmopt.search.meter import Draft
-from llmopt.search.numeric import next_points
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
-from llmopt.search.partners.refine import RefineEmitter
 from llmopt.space import Space
-from llmopt.util.arguments import whole_number
 
-Partner = Literal["cma", "refine", "network"]
+Partner = Literal["cma", "network"]
 """A partner by name; `llmopt.adapters.optuna` takes samplers, too."""
 
 Partners = Partner | Sequence[Partner] | None
@@ -38,18 +29,6 @@ _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
 # Least share of the model, of a single partner, and of each of several.
 _LEAST_MODEL, _LEAST, _LEAST_OF_SEVERAL = 0.1, 0.15, 0.1
 _MODEL = ("llm", "drawn", "fallback")  # sources of the model's points
-# Of `Turns`.
-_EARLY = 0.5  # share of the requests that are spent first, in a row
-_MISSES = 2  # points without a gain after which the model's turn ends
-_QUIET, _MOST_QUIET = 8, 64  # the same for the partners: at first, and at most
-_GAIN = 0.01  # least gain, as a share of the distance from the best points' median to the best
-
-_NOTE = (
-    "You are asked about {left} more times, this one included. The first {early} of {requests} "
-    "answers are asked for in a row, to design. From then on small random changes of the best "
-    "point are tried between your answers, without you: propose what these cannot find, and stop "
-    "only where they cannot gain either."
-)
 
 
 class Bandit:
@@ -87,6 +66,11 @@ class Bandit:
         self._given[arm] += 1
 
     @property
+    def has_model(self) -> bool:
+        """Whether a point of the model was counted."""
+        return self._given["model"] > 0
+
+    @property
     def shares(self) -> dict[str, float]:
         """Share of the next points that each arm is to give."""
         rates = {
@@ -106,98 +90,37 @@ class Bandit:
         return shares
 
 
-class Turns:
-    """Whose turn it is, where requests are counted and points of the partners cost nothing.
-
-    The model's turn ends after two points in a row without a gain; that of the partners, after
-    eight. This number doubles with each turn of the model that brought no gain, and is eight
-    again after one that did: so requests are spent where they gain. A gain is a new best by more
-    than a hundredth of the distance from the best ten points' median to the best. Where it is
-    known how many points there will be, the partners' turn is short enough for all requests.
-    """
-
-    def __init__(self) -> None:
-        self._losses: list[float] = []  # of feasible points, ascending
-        self._best = FAILED
-        self._since = 0  # points of this turn since the last gain
-        self._helped = True  # whether the model's turn has brought a gain
-        self._quiet = _QUIET
-        self.model = True
-
-    def take(self, arm: str | None, rank: tuple[float, float]) -> None:
-        """Count one point; the arguments are those of `Bandit.take`."""
-        gained = self._gains(rank)
-        self._best = min(self._best, rank)
-        if rank[0] == 0:
-            insort(self._losses, rank[1])
-        if arm is None or (arm == "model") != self.model:
-            if arm == "model":  # asked out of turn, by `due`: the partners' turn begins anew
-                self._since = 0
-            return
-        self._since = 0 if gained else self._since + 1
-        if self.model:
-            self._helped = self._helped or gained
-            if self._since >= _MISSES:
-                self._quiet = _QUIET if self._helped else min(2 * self._quiet, _MOST_QUIET)
-                self.model, self._since = False, 0
-        elif self._since >= self._quiet:
-            self.model, self._since, self._helped = True, 0, False
-
-    def due(self, pace: float) -> bool:
-        """Whether the model is to be asked, with so many points left for each request left.
-
-        Where the turn of the partners has brought as many without a gain, it is over, so that no
-        request stays unspent.
-        """
-        return self.model or self._since + 1 >= pace
-
-    def _gains(self, rank: tuple[float, float]) -> bool:
-        if rank >= self._best or rank == FAILED:
-            return False
-        if not self._losses or rank[0] != self._best[0]:
-            return True
-        top = self._losses[:_BEST]
-        median = top[len(top) // 2]
-        return self._best[1] - rank[1] > _GAIN * (median - self._best[1])
-
-
 class Scheduler(Follower):
     """The model and its partners as one emitter, with a `Bandit` over them.
 
     Each learns from the points of the others, which stand in the history. The shares are a
     function of the history, too. Partners give theirs first, in their order; fewer points, where
-    they find no new ones. With `requests`, which the model may take, they take `Turns` instead.
+    they find no new ones. With a cap on requests the model proposes first, and once the cap is
+    reached the partners propose all points.
     """
 
-    def __init__(
-        self, partners: Sequence[PartnerEmitter], model: ModelEmitter, requests: int | None = None
-    ) -> None:
+    def __init__(self, partners: Sequence[PartnerEmitter], model: ModelEmitter) -> None:
         self.partners = tuple(partners)
         self.model = model
-        self.requests = requests
         super().__init__()
 
     def __getstate__(self) -> dict[str, Any]:
         partners = [copy.copy(partner) for partner in self.partners]
-        return {"partners": partners, "model": copy.copy(self.model), "requests": self.requests}
+        return {"partners": partners, "model": copy.copy(self.model)}
 
     def _forget(self) -> None:
         super()._forget()
         self._arms = dict.fromkeys(_MODEL, "model") | {p.source: p.source for p in self.partners}
         self._bandit = Bandit([partner.source for partner in self.partners])
-        self._turns = Turns()
-
-    def _pace(self, history: History, spent: int) -> float:
-        """Return how many points there are left for each request that is left."""
-        if self.model.total is None or self.requests is None:
-            return math.inf
-        told = len(history.trials) + len(history.pending)
-        return max(0, self.model.total - told) / max(1, self.requests - spent)
 
     def _take(self, trial: Trial, history: History) -> None:
-        arm, rank = self._arms.get(trial.source), rank_of(trial, history.directions[0])
-        self._bandit.take(arm, rank)
-        self._turns.take(arm, rank)
+        rank = rank_of(trial, history.directions[0])
+        self._bandit.take(self._arms.get(trial.source), rank)
+
+    @property
+    def _has_asked(self) -> bool:
+        counts = self.model.meter.usage.proposals
+        return self._bandit.has_model or any(counts.get(source) for source in _MODEL)
 
     def _wanted(self, n: int, place: float, alone: bool) -> list[int]:
         """Return how many of `n` points each partner is to give: all of them, if `alone`."""
@@ -220,70 +143,69 @@ class Scheduler(Follower):
         """Return `n` new points: see `PartnerEmitter.propose`."""
         self._follow(history)
         seen = keys_of(space, history) if taken is None else set(taken)
-        place, paid = rng.random(), True
-        most: int | None = None
-        if self.requests is None:
-            wanted = self._wanted(n, place, alone=False)
-        else:
-            usage = self.model.usage
-            # A reply that was paid for and not used yet is no further request.
-            spent = usage.requests - len(self.model.meter.paid)
-            most = self.requests - spent
-            paid = most > 0
-            early = math.floor(_EARLY * self.requests)
-            asks = paid and (spent < early or self._turns.due(self._pace(history, spent)))
-            wanted = [] if asks else self._wanted(n, place, alone=True)
-            asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
-            left = max(1, self.requests - asked)
-            notes = (*notes, _NOTE.format(left=left, early=early, requests=self.requests))
-        if self.model.options.numeric:
-            labels = self.model.labels(space)
-            notes = (*notes, *next_points(self.partners, space, history, labels))
+        return self.model.meter.asking(lambda _: self._ask(space, history, rng, n, seen, notes))
 
-        def ask(_: Draft) -> list[Proposal]:
-            nonlocal history, seen
-            found: list[Proposal] = []
-            for partner, count in zip(self.partners, wanted, strict=False):
+    def _ask(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        seen: set[Hashable],
+        notes: tuple[str, ...],
+    ) -> list[Proposal]:
+        place, left = rng.random(), self.model.requests_left
+        found: list[Proposal] = []
+
+        def add(new: list[Proposal]) -> None:
+            seen.update(space.key(p.values) for p in new)
+            found.extend(new)
+
+        def let_partners(counts: Sequence[int]) -> None:
+            for partner, count in zip(self.partners, counts, strict=True):
                 if count:
-                    new = partner.propose(space, history, rng, count, taken=seen)
-                    points = tuple(p.values for p in new)
-                    history = replace(history, pending=history.pending + points)
-                    seen |= set(map(space.key, points))
-                    found += new
-            missing = n - len(found)
-            if missing > 0 and not paid:
-                found += draw_fallbacks(space, seen, rng, missing)
-            for proposal in found:
-                self.model.meter.count_proposal(proposal.source)
-            if missing > 0 and paid:
-                found += self.model.propose(
-                    space, history, rng, missing, taken=seen, notes=notes, most_requests=most
-                )
-            return found
+                    points = tuple(p.values for p in found)
+                    known = replace(history, pending=history.pending + points)
+                    new = partner.propose(space, known, rng, count, taken=seen)
+                    for proposal in new:
+                        self.model.meter.count_proposal(proposal.source)
+                    add(new)
 
-        return self.model.meter.asking(ask)
+        if left is None or (left and self._has_asked):
+            let_partners(self._wanted(n, place, alone=False))
+        if len(found) < n and left != 0:
+            points = tuple(p.values for p in found)
+            known = replace(history, pending=history.pending + points)
+            missing = n - len(found)
+            add(
+                self.model.propose(
+                    space, known, rng, missing, taken=seen, notes=notes, most_requests=left
+                )
+            )
+        if len(found) < n:  # only where no further request can be sent
+            let_partners(self._wanted(n - len(found), place, alone=True))
+        if (missing := n - len(found)) > 0:
+            drawn = draw_fallbacks(space, seen, rng, missing)
+            for proposal in drawn:
+                self.model.meter.count_proposal(proposal.source)
+            found += drawn
+        return found
 
 
 def make_scheduler(
-    partner: Any,
-    model: ModelEmitter,
-    seed: int | None,
-    requests: int | None = None,
-    space: Space | None = None,
+    partner: Any, model: ModelEmitter, seed: int | None, space: Space | None = None
 ) -> ModelEmitter | Scheduler:
-    """Return the model, or with its partners a scheduler (`requests` alone: `RefineEmitter`)."""
-    if requests is not None:
-        requests = whole_number("requests", requests, 1)
+    """Return the model, or with its partners a scheduler."""
     given = partners_of(partner)
-    if not given and requests is None:
+    if not given:
         return model
-    partners = [_emitter(one, seed) for one in given or ("refine",)]
+    partners = [_emitter(one, seed) for one in given]
     if len({p.source for p in partners}) < len(partners):
         raise ValueError(f"partner={partner!r}: expected each partner once")
     for one in partners:
         if space is not None and isinstance(one, CMAEmitter):
             one.check(space)
-    return Scheduler(partners, model, requests)
+    return Scheduler(partners, model)
 
 
 def partners_of(partner: Any) -> tuple[Any, ...]:
@@ -304,16 +226,12 @@ def checked_partners(partner: Any) -> Any:
 
 
 def _unknown(partner: Any) -> ValueError:
-    return ValueError(
-        f"partner={partner!r}: expected 'cma', 'refine', 'network', a list of them, or None"
-    )
+    return ValueError(f"partner={partner!r}: expected 'cma', 'network', a list of them, or None")
 
 
 def _emitter(partner: Any, seed: int | None) -> PartnerEmitter:
     if partner == "cma":
         return CMAEmitter(seed)
-    if partner == "refine":
-        return RefineEmitter()
     if partner == "network":
         return NetworkEmitter()
     if not callable(getattr(partner, "propose", None)):
