@@ -537,6 +537,14 @@ def test_an_answer_is_judged_as_a_whole():
     assert measured.standstill() == ""  # a point of the latest scan is still being measured
 
 
+@pytest.mark.defect(63)
+def test_the_count_of_answers_without_gain_only_grows():
+    scans = [[101.0], *[[90.0] * 4] * 3, [95.0], [94.0], [80.0] * 4]
+    said = [evidence(answers(*scans[: k + 1])).standstill() for k in range(3, 7)]
+    counts = [(3, 12), (4, 13), (5, 14), (6, 18)]
+    assert said == [f"Your latest {a} answers ({n} experiments) gained nothing." for a, n in counts]
+
+
 def test_points_within_the_noise_are_said():
     noise = starts(10.0, 10.001, 10.002, 10.003, 10.004, 10.005)
     assert "lie within the noise" in evidence(noise).standstill()

@@ -311,3 +311,33 @@ def test_the_shell_takes_them(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "old.jsonl: 3 taken" in shown.err
     assert json.loads(shown.out)["source"] == "warmup"
+
+
+@pytest.mark.defect(66)
+class TestTables:
+    def test_control_characters_of_a_header_reach_no_terminal(self, tmp_path, capsys, caplog):
+        path = tmp_path / "t.csv"
+        path.write_text("lr,layers,act,reward,\x1b[31mred\n0.1,2,relu,1,2\n")
+        report = make().import_trials(path)
+        assert report.taken == 1
+        assert "\x1b" not in str(report) + caplog.text + capsys.readouterr().err
+
+    def test_line_ends_of_any_system(self, tmp_path):
+        path = tmp_path / "t.csv"
+        for end in ("\n", "\r\n", "\r"):
+            path.write_bytes(
+                f"lr,layers,act,reward{end}0.1,2,relu,1{end}0.2,3,tanh,2{end}".encode()
+            )
+            assert make().import_trials(path).taken == 2
+
+    def test_a_cell_that_is_too_long_is_an_error_in_words(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text(f"lr,layers,act,reward,note\n0.1,2,relu,1,{'x' * 200_000}\n")
+        with pytest.raises(ParameterError, match=r"line \d+.*CSV"):
+            make().import_trials(path)
+
+    def test_a_column_named_twice_is_refused(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text("lr,layers,act,reward,lr\n0.1,2,relu,1,0.9\n")
+        with pytest.raises(ParameterError, match="lr"):
+            make().import_trials(path)

@@ -579,3 +579,13 @@ def test_a_with_block_closes_the_file(tmp_path):
         first.tell(first.ask(), 1.0)
     with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **storage) as again:
         assert again.best.params == first.best.params
+
+
+@pytest.mark.defect(73)
+def test_a_mistyped_path_makes_one_folder_at_most(tmp_path):
+    options = {"storage": tmp_path / "new" / "run.jsonl"}
+    LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **options).close()
+    options = {"storage": tmp_path / "no" / "dir" / "run.jsonl"}
+    with pytest.raises(StorageError, match="cannot open"):
+        LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **options)
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]

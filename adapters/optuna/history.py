@@ -22,6 +22,7 @@ from llmopt.adapters.optuna.records import (
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
+from llmopt.prompt.describe import quoted
 from llmopt.search.optuna_trials import (
     amount_of,
     curve_of,
@@ -87,11 +88,18 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
     found = [name for name in shown if name in attributes][:_HINTS]
-    lines += [f"{name}: {text_of(attributes[name], _HINT_LENGTH)}" for name in found]
+    lines += [_attribute(name, text_of(attributes[name], _HINT_LENGTH)) for name in found]
     if context:
         given = ", ".join(f"{name} = {value!r}" for name, value in context.items())
         lines.append(f"already set for this proposal: {given}")
     return tuple(cut(line, _HINT_LENGTH) for line in lines)
+
+
+def _attribute(name: str, text: str) -> str:
+    """Return an attribute of a study, marked so that no line of it reads as a row of the prompt."""
+    name = " ".join(text_of(name).split())
+    lines = text.strip().splitlines()
+    return f"{name}:\n{quoted(text.strip())}" if len(lines) > 1 else f"{name}: {text.strip()}"
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,9 @@ class LLMSampler(BaseSampler):
             ``"words"`` has a description to design by, 1 where it has none, else 10, or 5 where
             at most 50 are planned (`total`) and no sampler of Optuna's is a partner.
         seed: Seed of everything random. What is drawn for a trial depends on the seed and
-            the trial's number only, so a study that was interrupted goes on as it would
-            have, and workers with equal seeds do not draw the same.
+            the trial's number only: workers with equal seeds do not draw the same, and after an
+            interrupted trial the next ones draw what they would have drawn. A trial that a kill
+            interrupted stays in the state ``RUNNING``, and no later trial gets its number.
         independent_sampler: Samples what the model is not asked for; by default uniformly
             at random.
         warn_independent_sampling: Whether to log that a parameter which earlier trials

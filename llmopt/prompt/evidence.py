@@ -513,30 +513,43 @@ class Evidence:
         count = _ANSWERS
         while sum(map(len, self._answers[-count:])) < _POINTS and count < len(self._answers):
             count += 1
-        latest = [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
+        latest = self._of_answers(count)
         few = len(self._answers) < count or len(latest) < _POINTS
         if few or best is None or len(self.history.directions) > 1:
             return ""
-        said = f"Your latest {count} answers ({len(latest)} experiments)"
+        said = "Your latest {} answers ({} experiments)"
         if all(t is best or within_noise(t, best) for t in latest):
-            return (
-                f"{said} lie within the noise: none differs from the best by two standard errors."
-            )
+            quiet = self._since(lambda t: t is best or within_noise(t, best))
+            return f"{said.format(*quiet)} lie within the noise: none differs from the best by two standard errors."
         before = self._before(latest[0])
         start = self._before(self.history.trials[self.drawn]) or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:
-            return f"{said} gained nothing."
+            quiet = self._since(lambda t: t.number > best.number)
+            return f"{said.format(*quiet)} gained nothing."
         gained = abs(best.rewards[0] - before.rewards[0])
         total = abs(best.rewards[0] - start.rewards[0])
         feasible = start.constraint_violation == before.constraint_violation
         if not feasible or gained * 1000 > total:
             return ""
         return (
-            f"{said} gained {gained:.2g}, less than a thousandth of all that was gained since "
+            f"{said.format(count, len(latest))} gained {gained:.2g}, less than a thousandth of all that was gained since "
             f"#{start.number + 1} ({total:.4g})."
         )
+
+    def _of_answers(self, count: int) -> list[Trial]:
+        """Return the trials of the latest answers."""
+        return [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
+
+    def _since(self, holds: Callable[[Trial], bool]) -> tuple[int, int]:
+        """Count the latest answers in a row of whose trials all hold, and these trials."""
+        answers = 0
+        for answer in reversed(self._answers):
+            if not all(holds(self.history.trials[i]) for i in answer):
+                break
+            answers += 1
+        return answers, len(self._of_answers(answers)) if answers else 0
 
     def failed(self) -> str:
         """Return the numbers of the experiments that failed, the latest eight."""

@@ -27,7 +27,7 @@ MOST_IN_ANSWER = 20
 class AskArguments(TypedDict, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
 
-    description: str | Callable[..., Any]
+    description: str | Callable[..., Any] | None
     total: int | None
     attempts: int
     out_of_range: Literal["clip", "reject"]
@@ -61,7 +61,7 @@ class AskOptions:
 
     Attributes:
         description: The task in words, for prompts that use it; or the objective function, whose
-            source and docstring are then sent to the model's provider.
+            source and docstring are then sent to the model's provider. ``None`` for none.
         total: Proposals planned in all, for prompts that say "iteration k of N".
         attempts: Requests with an unusable sample for one batch of points, before points drawn
             at random take over. The request after one tells a chat model what was wrong with

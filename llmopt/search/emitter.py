@@ -32,7 +32,7 @@ from llmopt.errors import (
     TemplateError,
     is_permanent,
 )
-from llmopt.history import History, Proposal, Source
+from llmopt.history import Follower, History, Proposal, Source, Trial
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
@@ -60,6 +60,9 @@ _MOST_SAID = 20  # points whose words are shown
 _LONGEST_WORDS = 300  # characters of them
 _SHORT = 120  # characters of a point that was left out
 _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
+_SHOWN_DIGITS = range(4, 10)
+"""Significant digits with which prompts of words show a value."""
+
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
@@ -90,6 +93,48 @@ def keys_of(space: Space, history: History) -> set[Hashable]:
     """Return the keys (`Space.key`) of all points that a history holds."""
     told = (t.values for t in history.trials)
     return {space.key(values) for values in (*told, *history.pending)}
+
+
+class ShownPoints(Follower):
+    """The points of a history as prompts show them: with the decimals of the space, or rounded.
+
+    A model that repeats one of these points copies a row of its prompt, whose digits are fewer than
+    those of the point that was evaluated.
+    """
+
+    def __init__(self) -> None:
+        self._space: Any = None
+        super().__init__()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._points: set[tuple[Hashable, ...]] = set()
+
+    def read(self, space: Space, history: History) -> None:
+        """Take in the trials that are new."""
+        known = space.names, space.dimensions
+        if self._space != known:
+            self._forget()
+            self._space = known
+        self._follow(history)
+
+    def _take(self, trial: Trial, history: History) -> None:
+        names, dimensions = self._space
+        self._points.update(_rounded(trial.values, digits) for digits in _SHOWN_DIGITS)
+        if len(trial.values) == len(names):
+            shown = [
+                d.parse(d.format(v)) if isinstance(v, float) else v
+                for d, v in zip(dimensions, trial.values, strict=True)
+            ]
+            self._points.add(_rounded(shown, _SHOWN_DIGITS[-1]))
+
+    def holds(self, values: Sequence[Value]) -> bool:
+        """Whether a point is one of them, up to the last digit shown."""
+        return _rounded(values, _SHOWN_DIGITS[-1]) in self._points
+
+
+def _rounded(values: Sequence[Value], digits: int) -> tuple[Hashable, ...]:
+    return tuple(float(f"{v:.{digits}g}") if isinstance(v, float) else (type(v), v) for v in values)
 
 
 class ModelEmitter(Metered):
@@ -136,6 +181,7 @@ class ModelEmitter(Metered):
         self.points = self._most_points(client)
         self.finishes = False
         self.explores = True
+        self._shown = ShownPoints()
         self._meter = Meter(client, self.options.limits)
 
     def _most_points(self, client: Client) -> int:
@@ -197,7 +243,8 @@ class ModelEmitter(Metered):
         self.options = replace(self.options, total=value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_meter": copy.copy(self._meter)}  # a copy has its own account
+        # A copy has its own account.
+        return {**self.__dict__, "_meter": copy.copy(self._meter), "_shown": ShownPoints()}
 
     def propose(
         self,
@@ -241,6 +288,8 @@ class ModelEmitter(Metered):
         labels = self.labels(space)
         notes = (*what_is_known(space, history, labels), *notes)
         seen = keys_of(space, history) if taken is None else set(taken)
+        if not self.options.noisy:
+            self._shown.read(space, history)
 
         def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
             found = self._propose(space, history, rng, n, seen, notes, draft, most_requests)
@@ -488,7 +537,7 @@ class ModelEmitter(Metered):
                 raise ParseError(f"this point breaks {amounts}", completion.text)
             values, clipped = space.mend(values), True
         key = space.key(values)
-        if key in seen and not self.options.noisy:
+        if (key in seen or self._shown.holds(values)) and not self.options.noisy:
             self._meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         seen.add(key)

@@ -140,7 +140,7 @@ class EventLog:
         self._head: Event | None = None  # to be written with the next event
         self._process = os.getpid()  # `close` asks for it, even if the file is in use
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(exist_ok=True)  # a mistyped path is no reason for others
             self._made = not self.path.exists()
             self._file: BinaryIO | None = open_to_append(self.path)
         except OSError as error:

@@ -24,7 +24,7 @@ from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.files import open_file, read_text
-from llmopt.util.text import short
+from llmopt.util.text import clean, short
 
 Outcome = Literal["taken", "changed", "known", "refused"]
 _SHOWN = 20
@@ -111,8 +111,7 @@ def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> So
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
-            cells = list(csv.DictReader(io.StringIO(read_text(path))))
-            return _of_table(str(path), cells, objectives, rewards)
+            return _of_table(str(path), _cells_of(path), objectives, rewards)
         if "://" in str(source) or _is_sqlite(path):
             shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
             raise StorageError(
@@ -139,6 +138,26 @@ def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> So
         "Optuna study, a search, a DataFrame, or a list of dictionaries such as "
         '{"x": 0.5, "reward": 1.0}'
     )
+
+
+def _cells_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file by column; its line ends may be those of any system."""
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=None))
+    try:
+        columns = [clean(name) for name in reader.fieldnames or ()]
+        twice = [name for name, count in Counter(columns).items() if count > 1]
+        if twice:
+            raise ParameterError(
+                f"{path}: {len(twice)} columns have a name that another one has "
+                f"({short(twice[0])}): give each a name of its own"
+            )
+        reader.fieldnames = columns
+        return list(reader)
+    except csv.Error as error:
+        raise ParameterError(
+            f"{path}, line {reader.line_num}: it cannot be read as CSV ({error}). Expected a line "
+            f"of column names and cells of at most {csv.field_size_limit():,} characters"
+        ) from error
 
 
 def _is_sqlite(path: Path) -> bool:

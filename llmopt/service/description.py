@@ -126,7 +126,7 @@ def read_description(data: Any) -> dict[str, Any]:
     arguments = {key: data[key] for key in _OPTIONS if key in data}
     arguments["space"] = read_space(data["space"])
     for key in ("model", "prompt", "description"):
-        text = data.get(key, "")
+        text = data.get(key) or ""
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
             raise LLMOptError(f"{key}: expected a text of at most {_MOST_TEXT} characters")
     if data.get("model"):
