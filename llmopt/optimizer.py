@@ -42,6 +42,7 @@ from llmopt.search.eventlog import read_events
 from llmopt.search.events import (
     Asked,
     Queued,
+    Returned,
     TellArguments,
     Told,
     read_directions,
@@ -535,6 +536,11 @@ class LLMOptimizer(OptimizerBase[Params]):
         are in `pending`.
         """
         return await asyncio.to_thread(self.ask, n)
+
+    def _give_back(self, proposals: list[Proposal]) -> None:
+        """Have points that `ask` returned returned again by the next one."""
+        with uninterrupted(), self._changing:
+            self._record(Returned([p.values for p in proposals]))
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

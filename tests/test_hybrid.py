@@ -237,7 +237,7 @@ class TestCapOnRequests:
         )
         points = optimizer.ask(3)
         assert [p["x"] for p in points[:2]] == [1.0, 2.0]
-        assert [p.source for p in optimizer.pending] == ["llm", "llm", "cma"]
+        assert [p.source for p in optimizer.pending_proposals] == ["llm", "llm", "cma"]
         assert optimizer.usage.fallbacks == 0
 
     def test_a_call_that_fails_spends_its_request(self):
@@ -248,7 +248,7 @@ class TestCapOnRequests:
         with pytest.raises(ClientError):
             optimizer.ask()
         optimizer.ask()
-        assert [p.source for p in optimizer.pending] == ["cma"]
+        assert [p.source for p in optimizer.pending_proposals] == ["cma"]
 
     def test_without_a_partner_the_cap_ends_the_search(self):
         optimizer = make(Knower(0.5), partner=None, max_requests=1, warmup=0)

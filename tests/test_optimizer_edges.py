@@ -10,6 +10,7 @@ import os
 import pickle
 import threading
 import warnings
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -586,13 +587,13 @@ class TestSecrets:
 class TestRepeats:
     """A point that repeats an evaluated one up to the digits shown."""
 
-    POINT = {"x": 0.123456789012345, "y": -3.98765432109876}
+    POINT = MappingProxyType({"x": 0.123456789012345, "y": -3.98765432109876})
 
     def ask(self, answer, prompt="words", **options):
         space = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
         client = ScriptedClient([answer, "Start from: new\nProposal:\nx: 1.5, y: 2.5"])
         optimizer = LLMOptimizer(space, client, prompt, warmup=0, seed=0, **options)
-        optimizer.tell(self.POINT, 1.0)
+        optimizer.tell(dict(self.POINT), 1.0)
         return optimizer.ask(), optimizer
 
     @pytest.mark.defect(62)

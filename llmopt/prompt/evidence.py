@@ -520,7 +520,10 @@ class Evidence:
         said = "Your latest {} answers ({} experiments)"
         if all(t is best or within_noise(t, best) for t in latest):
             quiet = self._since(lambda t: t is best or within_noise(t, best))
-            return f"{said.format(*quiet)} lie within the noise: none differs from the best by two standard errors."
+            return (
+                f"{said.format(*quiet)} lie within the noise: none differs from the best by two "
+                "standard errors."
+            )
         before = self._before(latest[0])
         start = self._before(self.history.trials[self.drawn]) or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
@@ -534,8 +537,8 @@ class Evidence:
         if not feasible or gained * 1000 > total:
             return ""
         return (
-            f"{said.format(count, len(latest))} gained {gained:.2g}, less than a thousandth of all that was gained since "
-            f"#{start.number + 1} ({total:.4g})."
+            f"{said.format(count, len(latest))} gained {gained:.2g}, less than a thousandth of all "
+            f"that was gained since #{start.number + 1} ({total:.4g})."
         )
 
     def _of_answers(self, count: int) -> list[Trial]:

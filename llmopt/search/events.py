@@ -127,7 +127,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class Returned:
-    """Points that were returned wait for the next ask: of earlier versions, read only."""
+    """Points that `ask` returned wait for the next one: nobody evaluated them."""
 
     points: Sequence[Point]
 

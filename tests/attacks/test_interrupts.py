@@ -92,7 +92,7 @@ def play(path: Path, model: Model, at: int) -> tuple[Any, int, str]:
                     break
                 # An ask that was interrupted at its very end leaves its point pending.
                 pending = optimizer.pending
-                point = {"x": pending[0].values[0]} if pending else optimizer.ask()
+                point = pending[0] if pending else optimizer.ask()
                 optimizer.tell(point, point["x"])
     usage, told = optimizer.usage, [t.values[0] for t in optimizer.trials]
     assert optimizer.pending == [], trace.where
