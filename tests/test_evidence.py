@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
@@ -549,15 +549,6 @@ def test_points_within_the_noise_are_said():
     noise = starts(10.0, 10.001, 10.002, 10.003, 10.004, 10.005)
     assert "lie within the noise" in evidence(noise).standstill()
     assert evidence((*noise[:-1], starts(*[12.0] * 6)[-1])).standstill() == ""
-
-
-def test_what_follows_a_stop_is_said():
-    said = "small random changes of the best point take the experiments that are left"
-    for finish in ("auto", "off"):
-        client = ScriptedClient(["Start from: #1\nProposal: stop"])
-        options = {"prompt": "words", "warmup": 1, "finish": finish, "progress": False}
-        minimize(lambda p: abs(p["x"]), {"x": Float(-1, 1)}, 3, client, **options)
-        assert (said in client.requests[0].text) is (finish == "auto")
 
 
 def test_what_failed_is_named_where_the_search_may_end():

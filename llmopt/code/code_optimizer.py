@@ -285,7 +285,7 @@ class CodeOptimizer(StoredSearch):
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
-        self._meter.check_ready(self._log)
+        self._meter.check_ready()
         number = self._next
         turn = None if self.steps is None else (self.tried + 1, self.steps)
         try:

@@ -2,7 +2,7 @@
 
 An event is on disk before the memory changes, a line that a kill or a full disk left
 torn is cut off, and two processes cannot write to one file. A durable log also forces each
-line to the disk and puts a checksum at its end, so that a changed byte is noticed.
+line to the disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import os
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,6 @@ from llmopt.util.files import (
     read_bytes,
     read_json,
     room_for,
-    seal,
     sync_folder,
     unseal,
 )
@@ -51,19 +49,18 @@ def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator
     yield from _parse(data, Path(path))[0]
 
 
-def _parse(
-    data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS
-) -> tuple[list[Event], int, bool]:
-    """Return the events, the bytes of the sound part of `data`, and whether it has checksums."""
+def _parse(data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS) -> tuple[list[Event], int]:
+    """Return the events, and the bytes of the sound part of `data`."""
     events: list[Event] = []
-    sound = without = 0
-    checked = False
+    sound = 0
     for number, line in enumerate(io.BytesIO(data), start=1):
-        if not line.endswith(b"\n") and not (_is_whole(line) or _is_whole(line[:-1])):
-            break  # torn
         try:
-            event, has_checksum = _read_line(line)
+            if not line.endswith(b"\n") and not line.startswith(start):
+                break
+            event = _read_line(line)
         except (ValueError, RecursionError) as error:
+            if not line.endswith(b"\n"):
+                break  # torn
             foreign = number == 1 and not line.startswith(start)
             if foreign and not data[len(line) :].strip():
                 break
@@ -79,44 +76,24 @@ def _parse(
                 f"FILE > NEW`, and give NEW; or move the file away to start anew"
             ) from error
         if event is not None:
-            checked |= has_checksum
-            if checked and not has_checksum:
-                without = without or number
             events.append(event)
         sound += len(line)
-    if without:
-        logger.warning(
-            "%s: from line %d on, lines have no checksum, as an older llmopt writes them: a "
-            "changed byte in them goes unnoticed",
-            path,
-            without,
-        )
-    return events, sound, checked
+    return events, sound
 
 
-def _read_line(line: bytes) -> tuple[Event | None, bool]:
-    """Return the event of a line, ``None`` for an empty one, and whether it has a checksum."""
+def _read_line(line: bytes) -> Event | None:
+    """Return the event of a line; ``None`` for an empty one. Earlier versions wrote checksums."""
     if not line.strip():
-        return None, False
-    body, has_checksum = unseal(line)
-    event = read_json(body)
+        return None
+    event = read_json(unseal(line)[0])
     if not isinstance(event, dict):
         raise ValueError("not a JSON object")
-    return event, has_checksum
+    return event
 
 
-def _is_whole(line: bytes) -> bool:
-    """Whether a line has a checksum, and is as it was written."""
-    try:
-        return unseal(line)[1]
-    except ValueError:
-        return False
-
-
-def line_of(event: Mapping[str, Any], checksum: bool = True) -> bytes:
+def line_of(event: Mapping[str, Any]) -> bytes:
     """Return an event as a line of a log."""
-    text = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-    return (seal(text) if checksum else text) + b"\n"
+    return json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 class EventLog:
@@ -135,13 +112,12 @@ class EventLog:
     ) -> None:
         self.path = Path(path)
         self._durable = durable
-        self._lock = Lock()
-        self._begun: tuple[Event, int] | None = None  # by this log, and the size then
+        self._lock, self._process = Lock(), os.getpid()
         self._head: Event | None = None  # to be written with the next event
-        self._process = os.getpid()  # `close` asks for it, even if the file is in use
+        self._made = False  # whether this log made the file, in which there is nothing yet
         try:
             self.path.parent.mkdir(exist_ok=True)  # a mistyped path is no reason for others
-            self._made = not self.path.exists()
+            made = not self.path.exists()
             self._file: BinaryIO | None = open_to_append(self.path)
         except OSError as error:
             raise StorageError(
@@ -156,7 +132,7 @@ class EventLog:
                 raise StorageError(f"{self.path} has more than {MAX_LOG:,} bytes: begin another")
             self._file.seek(0)
             data = self._file.read()
-            self.events, sound, checked = _parse(data, self.path, start)
+            self.events, sound = _parse(data, self.path, start)
             rest = data[sound:]
             if not self.events and not start.startswith(rest[: len(start)]):
                 raise StorageError(
@@ -165,7 +141,6 @@ class EventLog:
                 )
             if rest:
                 logger.warning("%s: dropping a torn last line of %d bytes", self.path, len(rest))
-            self._checked = durable or checked  # a file that has checksums keeps them
             self._size = sound  # bytes of whole lines
             # Size of the file as this log left it; another one means that somebody else wrote.
             # ``None`` while a write is under way, or after one that failed.
@@ -173,6 +148,7 @@ class EventLog:
             self._unended = sound > 0 and data[sound - 1 : sound] != b"\n"
             # A torn line is cut off by the first write: who only reads changes nothing.
             self._torn = bool(rest)
+            self._made = made
             if durable and not data:
                 sync_folder(self.path.parent)
         except BaseException:
@@ -180,24 +156,8 @@ class EventLog:
             raise
 
     def begin(self, head: Event) -> None:
-        """Write the first event of a new file; `withdraw` takes it back."""
-        self.append(head)
-        self._begun = head, self._size
-
-    def withdraw(self) -> None:
-        """Take back what `begin` wrote, where nothing followed: the run cannot be.
-
-        A file that this log made is removed when the log is closed or dropped, or the process
-        ends, unless something is appended; the first event is then written again.
-        """
-        head, size = self._begun or ({}, 0)
-        if not self._made or not size or size != self._size:
-            return
-        with uninterrupted(), self._lock, contextlib.suppress(StorageError, OSError):
-            self.check().truncate(0)
-            self._size = self._found = 0
-            self._head, self._begun = head, None
-            self._leave = weakref.finalize(self, _remove, self.path, self._place, self._process)
+        """Have an event written before the next one: a search that records nothing has no file."""
+        self._head = head
 
     def _claim(self) -> None:
         if fcntl is None or self._file is None:
@@ -261,7 +221,7 @@ class EventLog:
             file = self.check()
             line = b"\n" if self._unended else b""
             for one in (event,) if self._head is None else (self._head, event):
-                line += line_of(one, self._checked)
+                line += line_of(one)
             self._found = None
             try:
                 if self._torn:
@@ -281,27 +241,20 @@ class EventLog:
                     f"recorded; {room_for(error)} and make the same call again"
                 ) from error
             self._torn = self._unended = False
-            self._head = None
+            self._head, self._made = None, False
             self._size += len(line)
             self._found = self._size
 
     def close(self) -> None:
-        """Close the file and release its lock; closing twice does nothing."""
-        if self._file is not None:
-            if self._head is not None:
-                self._leave()
-            if fcntl is not None and os.getpid() == self._process:
-                # Worker processes that were forked meanwhile hold the open file, too.
-                with contextlib.suppress(OSError):
+        """Close the file and release its lock; remove it if this log made it and it is empty."""
+        if self._file is None:
+            return
+        if os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                if self._made and self.is_at(self.path) and self.path.stat().st_size == 0:
+                    self.path.unlink()
+                if fcntl is not None:
+                    # Worker processes that were forked meanwhile hold the open file, too.
                     fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._file.close()
-            self._file = None
-
-
-def _remove(path: Path, place: tuple[int, int], process: int) -> None:
-    """Remove a file that is still empty, unless it is another one, or in a forked child."""
-    with contextlib.suppress(OSError):
-        status = os.stat(path)
-        same = (status.st_dev, status.st_ino) == place and os.getpid() == process
-        if same and status.st_size == 0:
-            path.unlink()
+        self._file.close()
+        self._file = None

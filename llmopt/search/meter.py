@@ -34,7 +34,6 @@ from llmopt.util.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
     from llmopt.prompt.python_block import Computed
-    from llmopt.search.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -291,18 +290,10 @@ class Meter:
         """What a call that is cut off adds to `Usage.unpriced`; 0 on one's own machine."""
         return int(not getattr(self.client, "local", False))
 
-    def check_ready(self, log: EventLog | None = None) -> None:
-        """Look for what sure is to stop the first request; nothing is sent.
-
-        On an error the file that `log` has just begun is withdrawn.
-        """
-        try:
-            self._check_priced()  # first: it asks nobody
-            check_ready(self.client)
-        except BaseException:
-            if log is not None:
-                log.withdraw()
-            raise
+    def check_ready(self) -> None:
+        """Look for what sure is to stop the first request; nothing is sent."""
+        self._check_priced()  # first: it asks nobody
+        check_ready(self.client)
 
     def _check_priced(self) -> None:
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):

@@ -64,8 +64,8 @@ class SearchOptions(AskOptions):
             directions and task, that run goes on. How the model is asked may change meanwhile:
             the model, the prompt, the description, the caps.
         durable: Whether each line of `storage` is forced to the disk, which takes some
-            milliseconds, and carries a checksum. Without it a power cut may lose the last
-            lines; the end of the process loses none.
+            milliseconds. Without it a power cut may lose the last lines; the end of the process
+            loses none.
         callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
 
     Raises:

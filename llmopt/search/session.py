@@ -295,7 +295,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         if not self._checked:
             if self._model.options.on_error == "raise":
                 self.limits.check(Usage())  # a cap of 0
-            self._meter.check_ready(self._log)
+            self._meter.check_ready()
             self._checked = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
