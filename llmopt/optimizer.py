@@ -364,8 +364,6 @@ class LLMOptimizer(OptimizerBase[Params]):
         self,
         source: Any,
         *,
-        names: Mapping[str, str | None] | None = None,
-        fill: Mapping[str, Any] | None = None,
         out_of_range: Literal["reject", "clip"] = "reject",
     ) -> ImportReport:
         """Take over trials of an earlier search; no model is asked.
@@ -373,15 +371,12 @@ class LLMOptimizer(OptimizerBase[Params]):
         Trials that this search has already are left out, so that a script may call it each time.
 
         Args:
-            source: A storage file, a CSV file, an Optuna study, another search, a DataFrame, or a
-                list of dictionaries. The columns of a table are the parameters' names (with
-                ``params_`` before them, as in `trials_dataframe`, or without), ``reward`` (or
+            source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
+                of dictionaries. Parameters have the names that they have here. The columns of a
+                table are the parameters' names (with ``params_`` before them, as in
+                `trials_dataframe`, or without), ``reward`` (or
                 ``reward_0``, ...; ``value``), and if need be ``feedback``, ``stderr``,
                 ``constraint_violation``. A row with no column of rewards is refused.
-            names: What parameters of the source, or its column of rewards, are called here
-                (``{"loss": "reward"}``); ``None`` leaves a parameter out, on whose value the
-                reward does not depend.
-            fill: Values of parameters that the source has not.
             out_of_range: Whether a row with a value outside its range is refused, or the value
                 moved to the bound, though the reward was measured elsewhere.
 
@@ -389,14 +384,13 @@ class LLMOptimizer(OptimizerBase[Params]):
             What became of each row; print it.
 
         Raises:
-            ParameterError: The source is of a search in the other direction, or `names` or
-                `fill` names no parameter.
+            ParameterError: The source is of a search in the other direction.
             StorageError: A file cannot be read, is a database, or the storage not be written.
             TypeError: `source` is something else.
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
-        importer = Importer(self.space, names, fill, out_of_range, len(self.directions))
-        found = read_source(source, self.directions, importer.rewards)
+        importer = Importer(self.space, out_of_range)
+        found = read_source(source, self.directions)
         with self._changing:  # not as a whole: each of its trials is
             told, rows = importer.read(found, self._state.trials, self._read_told)
             for one in told:

@@ -84,7 +84,7 @@ def frame():
     return optimizer.trials_dataframe()
 
 
-@pytest.mark.parametrize("kind", ["storage", "saved", "csv", "study", "table", "search", "frame"])
+@pytest.mark.parametrize("kind", ["storage", "saved", "csv", "study", "table", "frame"])
 def test_every_source_gives_the_same_trials(kind, tmp_path):
     path = tmp_path / "old.jsonl"
     if kind == "saved":
@@ -95,7 +95,6 @@ def test_every_source_gives_the_same_trials(kind, tmp_path):
         "csv": lambda: as_csv(tmp_path / "old.csv"),
         "study": study,
         "table": table,
-        "search": lambda: LLMOptimizer.load(stored(path), ScriptedClient([])),
         "frame": frame,
     }[kind]()
     optimizer = make()
@@ -108,30 +107,25 @@ def test_every_source_gives_the_same_trials(kind, tmp_path):
     assert len(optimizer.trials) == 3
 
 
-def test_rows_of_another_space_are_mapped_moved_or_refused_and_each_is_reported(tmp_path):
-    space = {"rate": Float(0.0, 0.45), "layers": Int(2, 8, step=3), "act": Categorical(["relu"])}
+def test_rows_of_another_space_are_moved_or_refused_and_each_is_reported(tmp_path):
     old = stored(tmp_path / "old.jsonl")
-    optimizer = make(space)
-    report = optimizer.import_trials(old)
+    report = make({"rate": Float(0.0, 1.0)}).import_trials(old)
     assert report.counts == {"refused": 3}
-    assert "row 1 refused: 'lr' is no parameter of the space: map it with names=" in str(report)
+    assert "row 1 refused: 'lr' is no parameter of the space" in str(report)
 
-    report = optimizer.import_trials(old, names={"lr": "rate"})
+    space = {"lr": Float(0.0, 0.45), "layers": Int(2, 8, step=3), "act": Categorical(["relu"])}
+    report = make(space).import_trials(old)
     assert [row.outcome for row in report.rows] == ["taken", "refused", "refused"]
-    assert "row 2 refused: rate = 0.9 is outside [0, 0.45]: widen the space" in str(report)
+    assert "row 2 refused: lr = 0.9 is outside [0, 0.45]: widen the space" in str(report)
 
-    report = make(space).import_trials(old, names={"lr": "rate"}, out_of_range="clip")
+    report = make(space).import_trials(old, out_of_range="clip")
     assert [row.outcome for row in report.rows] == ["taken", "refused", "changed"]
     assert "row 2 refused: `act`: cannot read 'tanh'" in str(report)
-    assert "row 3 changed: rate 0.5 -> 0.45, layers 4 -> 5" in str(report)
+    assert "row 3 changed: lr 0.5 -> 0.45, layers 4 -> 5" in str(report)
 
-    smaller = make({"lr": Float(0.0, 1.0)})
-    report = smaller.import_trials(old, names={"layers": None, "act": None})
-    assert report.counts == {"taken": 3}
     larger = make({**SPACE, "drop": Float(0.0, 0.5)})
-    assert "no value for 'drop': give one for all with fill=" in str(larger.import_trials(old))
-    report = larger.import_trials(old, fill={"drop": 0.0})
-    assert [row.reason for row in report.rows] == ["drop = 0.0 was filled in"] * 3
+    assert "no value for 'drop': add it to the table" in str(larger.import_trials(old))
+    assert larger.import_trials([{**row, "drop": 0.0} for row in table()]).taken == 3
 
 
 @pytest.mark.parametrize(
@@ -139,9 +133,6 @@ def test_rows_of_another_space_are_mapped_moved_or_refused_and_each_is_reported(
     [
         (3, {}, TypeError, "got a int: expected the path of a storage file"),
         ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
-        ([], {"names": {"a": "b"}}, ParameterError, "'b' is no parameter of the space"),
-        (table(), {"names": {"lz": None}}, ParameterError, "has no such parameter or column; did"),
-        (study, {"names": {"zz": None}}, ParameterError, "has no such parameter or column"),
         ("sqlite:///a:pw@b.db", {}, StorageError, "import_trials(optuna.load_study(study_name="),
         (database, {}, StorageError, "old.db, a database: expected a storage file of llmopt"),
         ([], {"out_of_range": "move"}, ValueError, "expected one of 'reject', 'clip'"),
@@ -211,24 +202,19 @@ def test_the_constraints_of_a_study_are_taken():
     assert optimizer.trials[0].constraint_violation == 2.5
 
 
-def test_a_row_without_a_column_of_rewards_is_refused_until_one_is_named():
-    rows = [{**point, "loss": reward} for point, reward in POINTS]
-    report = make().import_trials(rows)
+def test_a_row_without_a_column_of_rewards_is_refused():
+    report = make().import_trials([{**point, "loss": reward} for point, reward in POINTS])
     assert report.counts == {"refused": 3}
-    assert "no reward found; name the column with names={COLUMN: 'reward'}" in str(report)
-    optimizer = make()
-    assert optimizer.import_trials(rows, names={"loss": "reward"}).counts == {"taken": 3}
-    assert [t.reward for t in optimizer.trials] == [3.0, None, 1.0]
+    assert "no reward found; rename its column to 'reward'" in str(report)
     assert make().import_trials([{**POINTS[0][0], "state": "failed"}]).counts == {"taken": 1}
 
 
-def test_several_rewards_are_named_one_by_one_and_read_from_a_table_of_optuna():
-    named = {"a": "reward_0", "b": "reward_1"}
-    for columns, names in (("ab", named), (("values_0", "values_1"), {})):
-        optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
-        table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
-        assert optimizer.import_trials(table, names=names).counts == {"taken": 1}
-        assert optimizer.trials[0].rewards == (1.0, 2.0)
+@pytest.mark.parametrize("columns", [("reward_0", "reward_1"), ("values_0", "values_1")])
+def test_several_rewards_are_read_from_a_table(columns):
+    optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
+    table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
+    assert optimizer.import_trials(table).counts == {"taken": 1}
+    assert optimizer.trials[0].rewards == (1.0, 2.0)
 
 
 def test_the_other_direction_is_refused_and_another_task_is_said(tmp_path):
@@ -292,7 +278,10 @@ def test_a_policy_search_begins_with_them(tmp_path):
     with PolicySearch("CartPole-v1", ScriptedClient([]), **options) as first:
         first.run(1)
     with PolicySearch(
-        "CartPole-v1", ScriptedClient([]), **{**options, "warmup": 2}, import_trials=first
+        "CartPole-v1",
+        ScriptedClient([]),
+        **{**options, "warmup": 2},
+        import_trials=first.optimizer.trials_dataframe(),
     ) as second:
         assert len(second.optimizer.trials) == 1
         second.run(1)

@@ -1,7 +1,7 @@
 """Trials of an earlier search, read from a storage file, an Optuna study or a table.
 
 What each row became is reported: a reward counts for the point that it was measured at, so that a
-row whose point is not one of the space is refused, unless the caller says how to change it.
+row whose point is not one of the space is refused, unless the caller has it moved to the bound.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llmopt.errors import LLMOptError, ParameterError, StorageError, did_you_mean
+from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.history import Direction, Trial
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
@@ -41,7 +41,7 @@ class ImportedRow:
     """What became of one row."""
 
     number: int  # from 1
-    outcome: Outcome  # "changed" where its point was moved or filled in, "known" if here already
+    outcome: Outcome  # "changed" if its point was moved, "known" if here already
     reason: str = ""  # what was changed, or why it was refused
 
 
@@ -91,14 +91,11 @@ class Source:
     directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
     table: bool = False  # whether columns that are no parameters may be left out
-    names: Collection[str] = ()  # of its parameters and columns, for `names=`
 
 
-def read_source(
-    source: Any, directions: tuple[Direction, ...], rewards: Mapping[str, str]
-) -> Source:
-    """Read trials of the same direction; `rewards` is what `Importer` says."""
-    found = _read_source(source, len(directions), rewards)
+def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
+    """Read trials of the same direction."""
+    found = _read_source(source, len(directions))
     if found.directions is not None and found.directions != directions:
         raise ParameterError(
             f"{found.title} is of a search with direction {found.directions}, and this one "
@@ -107,11 +104,11 @@ def read_source(
     return found
 
 
-def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> Source:
+def _read_source(source: Any, objectives: int) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
-            return _of_table(str(path), _cells_of(path), objectives, rewards)
+            return _of_table(str(path), _cells_of(path), objectives)
         if "://" in str(source) or _is_sqlite(path):
             shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
             raise StorageError(
@@ -120,11 +117,6 @@ def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> So
                 "ADDRESS such as 'sqlite:///study.db'"
             )
         return _of_storage(path)
-    source = getattr(source, "optimizer", source)  # a result, or a PolicySearch
-    if hasattr(source, "trials") and hasattr(source, "space"):
-        rows = [_of_trial(t, source.space) for t in source.trials]
-        task, names = source._options.task, source.space.names
-        return Source("the search", rows, source.directions, task, names=names)
     if hasattr(source, "trials") and hasattr(source, "directions"):
         return _of_study(source)
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
@@ -132,10 +124,10 @@ def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> So
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         table = list(source)
         if all(isinstance(row, Mapping) for row in table):
-            return _of_table("the table", table, objectives, rewards)
+            return _of_table("the table", table, objectives)
     raise TypeError(
         f"got a {type(source).__name__}: expected the path of a storage file or a CSV file, an "
-        "Optuna study, a search, a DataFrame, or a list of dictionaries such as "
+        "Optuna study, a DataFrame, or a list of dictionaries such as "
         '{"x": 0.5, "reward": 1.0}'
     )
 
@@ -174,7 +166,7 @@ def _of_storage(path: Path) -> Source:
     space, trials = stored_trials(events, path)
     rows = [_of_trial(trial, space) for trial in trials]
     task = start["options"].get("task")
-    return Source(str(path), rows, tuple(start["directions"]), task, names=space.names)
+    return Source(str(path), rows, tuple(start["directions"]), task)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -196,8 +188,7 @@ def _of_study(study: Any) -> Source:
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
-    names = {name for trial in study.trials for name in trial.params}
-    return Source(f"the study {study.study_name!r}", rows, directions, names=names)
+    return Source(f"the study {study.study_name!r}", rows, directions)
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
@@ -207,18 +198,13 @@ def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
     return {name: value for name, value in words.items() if value not in ("", None)}
 
 
-def _of_table(
-    title: str, table: Sequence[Mapping[Any, Any]], objectives: int, rewards: Mapping[str, str]
-) -> Source:
-    columns = {str(name) for row in table for name in row}
-    names = columns | {name.removeprefix(_PREFIX) for name in columns}
-    rows = [_of_row(row, objectives, rewards) for row in table]
-    return Source(title, rows, table=True, names=names)
+def _of_table(title: str, table: Sequence[Mapping[Any, Any]], objectives: int) -> Source:
+    return Source(title, [_of_row(row, objectives) for row in table], table=True)
 
 
-def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str]) -> Row:
+def _of_row(row: Mapping[Any, Any], objectives: int) -> Row:
     """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
-    row = {rewards.get(str(name), str(name)): value for name, value in row.items()}
+    row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
     state = str(cells.get("state", "complete")).lower()
@@ -233,7 +219,7 @@ def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str])
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
     elif not columns and state == "complete":
         wanted = "reward" if objectives == 1 else "reward_0"
-        trouble = f"no reward found; name the column with names={{COLUMN: {wanted!r}}}"
+        trouble = f"no reward found; rename its column to {wanted!r}"
     attributes = {k.removeprefix(_ATTRIBUTE): v for k, v in cells.items() if _ATTRIBUTE in k}
     for name in (f"{prefix}stderr" for prefix in ("", PREFIX)):
         attributes[name] = _as_number(attributes.get(name))
@@ -259,31 +245,10 @@ def _as_number(value: Any) -> Any:
 
 
 class Importer:
-    """Brings the rows of a source into a space, with the options of `LLMOptimizer.import_trials`.
+    """Brings the rows of a source into a space."""
 
-    Its `rewards` is the part of `names` that says what columns of rewards are called.
-    """
-
-    def __init__(
-        self,
-        space: Space,
-        names: Mapping[str, str | None] | None,
-        fill: Mapping[str, Any] | None,
-        out_of_range: Literal["reject", "clip"],
-        objectives: int,
-    ) -> None:
-        self._space, self._names, self._fill = space, dict(names or {}), dict(fill or {})
-        self._clips = out_of_range == "clip"
-        columns = ["reward"] if objectives == 1 else [f"reward_{i}" for i in range(objectives)]
-        columns = [name for name in columns if name not in space.names]
-        self.rewards = {old: new for old, new in self._names.items() if new in columns}
-        named = [new for old, new in self._names.items() if old not in self.rewards]
-        wrong = [n for n in (*named, *self._fill) if n not in (None, *space.names)]
-        if wrong:
-            raise ParameterError(
-                f"{wrong[0]!r} is no parameter of the space: expected names of "
-                f"{', '.join(space.names[:10])}"
-            )
+    def __init__(self, space: Space, out_of_range: Literal["reject", "clip"]) -> None:
+        self._space, self._clips = space, out_of_range == "clip"
 
     def read(
         self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
@@ -292,12 +257,6 @@ class Importer:
 
         Each trial that the search has makes one equal row a known one.
         """
-        unknown = [name for name in self._names if name not in source.names]
-        if unknown and source.rows:
-            raise ParameterError(
-                f"names={{{unknown[0]!r}: ...}}: {source.title} has no such parameter or column; "
-                f"{did_you_mean(unknown[0], source.names)}"
-            )
         known = Counter((self._space.key(t.values), t.rewards) for t in trials)
         told: list[Told] = []
         rows = []
@@ -321,30 +280,25 @@ class Importer:
 
     def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
         """Return a row's point, and what had to be changed."""
-        given = {self._names.get(name, name): value for name, value in row.params.items()}
-        given.pop(None, None)
-        others = [name for name in given if name not in self._space.names]
+        others = [name for name in row.params if name not in self._space.names]
         if others and not table:
             raise ParameterError(
-                f"{others[0]!r} is no parameter of the space: map it with names=, to None if the "
+                f"{others[0]!r} is no parameter of the space: import a table without it if the "
                 "reward does not depend on it"
             )
         values: list[Value] = []
         changed: list[str] = []
         troubles: dict[int, ParameterError] = {}
         for index, name in enumerate(self._space.names):
-            if name not in given:
-                if name not in self._fill and self._space.condition(index):
-                    values.append(ABSENT)  # `check` says where it is needed
-                    continue
-                if name not in self._fill:
-                    raise ParameterError(f"no value for {name!r}: give one for all with fill=")
-                changed.append(f"{name} = {short(self._fill[name])} was filled in")
-            value = given.get(name, self._fill.get(name))
+            if name not in row.params:
+                if not self._space.condition(index):
+                    raise ParameterError(f"no value for {name!r}: add it to the table")
+                values.append(ABSENT)  # `check` says where it is needed
+                continue
             try:
-                values.append(self._value(index, value, changed))
+                values.append(self._value(index, row.params[name], changed))
             except ParameterError as error:
-                values.append(value)
+                values.append(row.params[name])
                 troubles[index] = error
         there = self._space.conform(values)
         for index, trouble in troubles.items():
