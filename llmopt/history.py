@@ -51,10 +51,9 @@ class Proposal:
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
             (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
             with no model: see `ColumnsPrompt`), ``"fallback"`` (drawn at random because the
-            model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"refine"`` (a
-            small random change of the best point), ``"network"`` (the small network) and
-            ``"sampler"`` (a sampler of Optuna's); ``"finish"`` (a small random change after the
-            model ended the search).
+            model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
+            (the small network) and ``"sampler"`` (a sampler of Optuna's); in files of earlier
+            versions ``"refine"`` and ``"finish"`` (small random changes of the best point).
         explanation: What the model said about it, if anything.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.

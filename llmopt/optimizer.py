@@ -255,12 +255,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             seen = set(known)
             new = self._warm_up(n - len(state.queue), seen, rng)
         wanted = n - len(state.queue) - len(new)
-        if wanted > 0 and self._finisher is not None:
-            drawn = self._finisher.propose(self.space, history, rng, wanted, taken=seen)
-            for proposal in drawn:
-                self._meter.count_proposal(proposal.source)
-            new += drawn
-        elif wanted >= n and state.stop is not None:
+        if wanted >= n and state.stop is not None:
             raise SearchStopped(*state.stop)
         elif wanted > 0 and state.stop is None:
             wanted = max(wanted, self.batch_size)

@@ -232,7 +232,8 @@ def test_a_drawn_seed_is_kept(tmp_path):
 def test_another_search_is_not_gone_on_with(tmp_path, name, value, caplog):
     path = tmp_path / "run.jsonl"
     optimizer, _ = make(storage=path)
-    optimizer.close()
+    with optimizer:
+        optimizer.tell("def f(x):\n    return 0.0\n", 0.0)
     with pytest.raises(StorageError, match=name):
         make(storage=path, **{name: value})
     again, _ = make(storage=path)  # the file was released

@@ -536,13 +536,14 @@ class TestKeeping:
     def test_another_partner_is_refused(self, tmp_path):
         for first, second in (("cma", None), (None, "cma")):
             path = tmp_path / f"{first}.jsonl"
-            make(partner=first, storage=path).close()
+            with make(partner=first, storage=path) as optimizer:
+                optimizer.ask()
             with pytest.raises(StorageError, match=r"partner \(there"):
                 make(partner=second, storage=path)
 
     def test_a_file_from_before_the_option_goes_on(self, tmp_path):
         path = tmp_path / "old.jsonl"
-        optimizer = make(partner=None, storage=path, durable=False)  # without checksums
+        optimizer = make(partner=None, storage=path)
         go(optimizer, 8)
         optimizer.close()
         start, *rest = path.read_text().splitlines()

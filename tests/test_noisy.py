@@ -10,9 +10,7 @@ import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space, maximize
 from llmopt.errors import FallbackWarning, NoTrialsError
-from llmopt.history import History, Trial
 from llmopt.policies import PolicySearch
-from llmopt.search.partners.refine import RefineEmitter
 from llmopt.service import search_file as service
 from llmopt.trackers import Callback
 
@@ -202,18 +200,6 @@ def test_samples_are_kept_and_give_the_standard_error(tmp_path):
     optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=1)
     with pytest.raises(RewardError, match="samples"):
         optimizer.tell(optimizer.ask(), 2.0, samples=[1.0, math.nan])
-
-
-def test_small_changes_start_from_a_point_that_lasts():
-    space = Space({"x": Float(0, 1)})
-    trials = tuple(
-        Trial(i, {"x": x}, (x,), (reward,), stderr=stderr, source="llm")
-        for i, (x, reward, stderr) in enumerate([(0.9, 10.0, 5.0), (0.1, 9.0, 0.1)])
-    )
-    for noisy, near in ((True, 0.1), (False, 0.9)):
-        rng = np.random.default_rng(0)
-        found = RefineEmitter().propose(space, History(trials, noisy=noisy), rng, 20)
-        assert np.median([p.values[0] for p in found]) == pytest.approx(near, abs=0.15)
 
 
 @pytest.mark.parametrize("partner", ["cma", "network"])

@@ -401,7 +401,8 @@ class TestState:
             "batch_size": np.int64(2), "total": np.int32(9), "warmup": np.int64(1),
             "attempts": np.int8(2), "seed": np.uint32(7),
         }  # fmt: skip
-        make([], storage=path, **options).close()
+        with make([], storage=path, **options) as begun:
+            begun.ask()
         again = make([], storage=path, **{k: int(v) for k, v in options.items()})
         assert again.seed == 7
 

@@ -148,7 +148,8 @@ class TestResume:
     @pytest.mark.defect(24)
     def test_another_model_and_higher_caps_go_on_too(self, tmp_path, caplog):
         path = tmp_path / "run.jsonl"
-        self.open(path, max_requests=1).close()
+        with contextlib.closing(self.open(path, max_requests=1)) as begun:
+            begun.ask()
         other = ScriptedClient(numbered, name="other")
         with contextlib.closing(self.open(path, other, max_requests=9)) as resumed:
             assert resumed.limits.max_requests == 9
@@ -189,7 +190,8 @@ class TestResume:
     def test_a_file_brings_no_template(self, tmp_path, name):
         """A template of a file once wrote any bytes to any file."""
         path = tmp_path / "run.jsonl"
-        self.open(path).close()
+        with contextlib.closing(self.open(path)) as begun:
+            begun.ask()
         line, *_ = path.read_text().splitlines()
         start = json.loads(line)
         start.pop("crc", None)
@@ -209,7 +211,8 @@ class TestResume:
     def test_a_file_names_no_other_file(self, tmp_path, option):
         """A file that named a storage was once written to that place."""
         path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
-        self.open(path).close()
+        with contextlib.closing(self.open(path)) as begun:
+            begun.ask()
         shutil.copy(path, tmp_path / "there.jsonl")
         start = json.loads(path.read_text().splitlines()[0])
         start.pop("crc", None)
@@ -240,7 +243,8 @@ class TestResume:
     @pytest.mark.parametrize("change", [{"options": 5}, {"space": []}])
     def test_a_first_line_of_other_types_is_refused_by_every_reader(self, tmp_path, change):
         path = tmp_path / "run.jsonl"
-        self.open(path).close()
+        with contextlib.closing(self.open(path)) as begun:
+            begun.ask()
         start = {**json.loads(path.read_text().splitlines()[0]), **change}
         start.pop("crc", None)
         path.write_text(json.dumps(start) + "\n")

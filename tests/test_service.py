@@ -154,7 +154,8 @@ class TestShell:
     @pytest.mark.parametrize("model", ["openai+http://evil.example/v1:m", "folder:/tmp/x"])
     def test_a_place_in_a_file_is_not_asked_unless_it_is_named(self, tmp_path, capsys, model):
         path = tmp_path / "theirs.jsonl"
-        LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=path, warmup=9).close()
+        with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=path, warmup=9) as begun:
+            begun.ask()
         path.write_text(path.read_text().replace('"client":"scripted"', f'"client":"{model}"'))
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps({**e, "crc": None}) + "\n" for e in lines))

@@ -35,10 +35,9 @@ The variables:
   ``samples``: answers asked for at once;
 - ``description``: the task in words, may be empty; ``notes``: further lines;
 - ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
-  point may be measured again; ``may_stop``: whether an answer may end the search, and
-  ``finishes`` whether small random changes then go on; ``points``: the most points in one
-  answer; ``asked``: the labels of the parameters that are not set already;
-  ``branched``: whether a point may lack some of them;
+  point may be measured again; ``may_stop``: whether an answer may end the search;
+  ``points``: the most points in one answer; ``asked``: the labels of the parameters that are not
+  set already; ``branched``: whether a point may lack some of them;
 - ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in
   words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
   whether a parameter is a choice; ``compute_seconds``, ``compute_blocks`` and

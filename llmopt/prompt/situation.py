@@ -45,8 +45,6 @@ class Situation:
     out_of_range: OutOfRange = "clip"  # whether a number outside its range is clipped or refused
     noisy: bool = False  # whether a point may be measured again
     may_stop: bool = False  # whether an answer may end the search
-    # whether small random changes of the best point go on after an end by an answer
-    finishes: bool = False
     explores: bool = True  # whether points for this prompt explore; a sampler beside it may, too
     points: int = 1  # the most points that one answer may give; the same through a whole search
     compute: bool = False  # whether an answer may be a block of Python

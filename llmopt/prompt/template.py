@@ -376,7 +376,6 @@ class TemplatePrompt:
             "pending": [describe_params(v, situation.space, labels) for v in history.pending],
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
-            "finishes": situation.finishes,
             "points": most,
             "compute": situation.compute,
             "computed": shown_blocks(situation.computed),

@@ -153,8 +153,6 @@ class ModelEmitter(Metered):
         points: Most points of one answer; see `AskOptions`.
         calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
         tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
-        finishes: Whether small changes of the best point go on where the model ends the search;
-            it is told so.
         explores: Whether its prompt explores branches; not where a partner does.
     """
 
@@ -179,7 +177,6 @@ class ModelEmitter(Metered):
         if self.options.compute is True:
             check_computes(self.prompt)
         self.points = self._most_points(client)
-        self.finishes = False
         self.explores = True
         self._shown = ShownPoints()
         self._meter = Meter(client, self.options.limits)
@@ -457,7 +454,6 @@ class ModelEmitter(Metered):
             tools=self.tools,
             variables=computed[-1].variables if computed else self._meter.variables,
             explores=self.explores,
-            finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),
         )
         query = self.prompt.prepare(situation)
         if (query.request.n, query.request.seed) == (samples, seed):

@@ -25,7 +25,6 @@ from llmopt.search.events import Queued
 from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions
 from llmopt.search.partners.cma import several_objectives
-from llmopt.search.partners.refine import Finish, RefineEmitter, can_finish, finish_of
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, replay, start_of
 from llmopt.search.state import SearchState
@@ -77,7 +76,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
                 self._n_warmup,
                 model.total,
             )
-        self._finisher: RefineEmitter | None = None
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._merged = Merged(space.key)
@@ -109,13 +107,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self._emitter = emitter
         self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
         self._meter: Meter = self._model.meter
-
-    def _finish(self) -> bool:
-        """Let small changes of the best point go on from here; return whether they begin now."""
-        if self._finisher is None and can_finish(self.space, self.history):
-            self._finisher = RefineEmitter(ends=True)
-            return True
-        return False
 
     # -- results --------------------------------------------------------------------------
 
@@ -238,11 +229,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             ImportError: pandas is not installed.
         """
         return dataframe(self.trials, self.space.names, len(self.directions))
-
-    @property
-    def finish(self) -> Finish | None:
-        """What small changes of the best point brought after the model had ended the search."""
-        return finish_of(self.trials, self.directions[0])
 
     def __repr__(self) -> str:
         return (
@@ -393,7 +379,6 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
                 "_changing": Lock(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
-                "_finisher": copy.copy(self._finisher),
                 "_merged": copy.copy(self._merged),
             }
 
