@@ -167,7 +167,7 @@ class SearchResult(Views, Generic[Params]):
         return found
 
     def _repr_html_(self) -> str:
-        facts = [*self.optimizer._facts(), *self._end()]
+        facts = [*self.optimizer.facts(), *self._end()]
         return search_html("SearchResult", facts, self.trials)
 
 
@@ -338,7 +338,7 @@ def _search(
         say_where_it_goes_on(optimizer, n_trials)
     try:
         # A stored search may begin with a point that it handed out before.
-        optimizer._check_ready()
+        optimizer.check_ready()
         with _Run(call, f, optimizer, n_trials, finals, own, workers) as run:
             reason = drive(
                 run.ask,
@@ -476,10 +476,10 @@ class _Run:
         if self._left > finals.most:
             free = min(free, self._left - finals.most)
         if self._workers > 1:
-            missing = self._left - len(optimizer._state.queue)
+            missing = self._left - optimizer.queued
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
         try:
-            proposals, texts = optimizer._serve(free)
+            proposals, texts = optimizer.propose(free)
         except (SearchStopped, BudgetExceededError) as end:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left
@@ -504,7 +504,7 @@ class _Run:
         self._left += len(jobs)
         proposals = [job.proposal for job in jobs if job.proposal is not None]
         if proposals:
-            self._optimizer._give_back(proposals)
+            self._optimizer.give_back(proposals)
 
     def tell(self, job: _Job, score: Any, error: Exception | None) -> None:
         """Record what the function returned or raised."""
@@ -513,15 +513,15 @@ class _Run:
         if error is None:
             told = self._read(params, score)
         elif isinstance(error, self._catch):
-            told = optimizer._read_failure(params, f"{type(error).__name__}: {error}")
+            told = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
             raise error
-        trial = optimizer._tell(told, job.kind)
+        trial = optimizer.tell_as(told, job.kind)
         failure = "" if trial.state == "complete" else trial.feedback
         self._failures.see(failure, _remedy(error, optimizer))
         self._progress.step(self._text(trial) if self._progress.shown else "")
-        if optimizer._bell is not None and optimizer._bell.stopped is not None:
-            self.stopped, self._ended = str(optimizer._bell.stopped), True
+        if optimizer.stopped is not None:
+            self.stopped, self._ended = str(optimizer.stopped), True
 
     def _text(self, trial: Trial[Any]) -> str:
         optimizer, history = self._optimizer, self._optimizer.history
@@ -536,7 +536,7 @@ class _Run:
         elif isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
             rewards, words = score
         try:
-            return self._optimizer._read_told(params, rewards, feedback=words, data=data)
+            return self._optimizer.read_result(params, rewards, feedback=words, data=data)
         except RewardError as error:
             self._refuse(score, rewards, error)
 
@@ -633,9 +633,9 @@ def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
         remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
     else:
         remedy = f"Mend the cause of the {type(raised).__name__} in the function"
-    if optimizer._log is None:
+    if optimizer.storage is None:
         return remedy
-    return f"{remedy}. Then run the script again: the search goes on from {optimizer._log.path}"
+    return f"{remedy}. Then run the script again: the search goes on from {optimizer.storage}"
 
 
 def _name(f: Callable[[Any], Score]) -> str:
@@ -645,10 +645,10 @@ def _name(f: Callable[[Any], Score]) -> str:
 def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
     """Print how far a stored search of `total` evaluations is, if it goes on."""
     done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
-    if optimizer._log is not None and done:
+    if optimizer.storage is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"
         print(
-            f"llmopt: {optimizer._log.path} holds {done} of {max(total, done)} "
+            f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
             f"trials, {found}: going on from there",
             file=sys.stderr,
         )
@@ -656,9 +656,9 @@ def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
 
 def say_what_is_kept(optimizer: LLMOptimizer[Any]) -> None:
     """Print, after Ctrl-C, where a search is kept and how it goes on, if it has a storage."""
-    if optimizer._log is not None:
+    if optimizer.storage is not None:
         print(
-            f"llmopt: stopped; everything so far is kept in {optimizer._log.path}: run the script "
+            f"llmopt: stopped; everything so far is kept in {optimizer.storage}: run the script "
             "again to go on",
             file=sys.stderr,
         )

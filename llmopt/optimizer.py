@@ -218,19 +218,19 @@ class LLMOptimizer(OptimizerBase[Params]):
             StorageError: The storage file could not be written; call again once it can.
         """
         count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
-        proposals, warned = self._serve(count)
+        proposals, warned = self.propose(count)
         for text in warned:
             warnings.warn(text, FallbackWarning, stacklevel=2)
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
-    def _serve(self, n: int) -> tuple[list[Proposal], list[str]]:
-        """Return `n` points, and texts to warn of."""
+    def propose(self, n: int) -> tuple[list[Proposal], list[str]]:
+        """Return `n` points with who proposed them and why, and texts to warn of; see `ask`."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
-        self._check_ready()  # before the first warm-up point is evaluated
-        if self._bell is not None and self._bell.stopped is not None:
-            raise self._bell.stopped
+        self.check_ready()  # before the first warm-up point is evaluated
+        if self.stopped is not None:
+            raise self.stopped
         try:
             proposals, warned = self._meter.asking(
                 lambda draft: (self._ask(n, draft), draft.warnings)
@@ -325,11 +325,11 @@ class LLMOptimizer(OptimizerBase[Params]):
         proposals: list[Proposal] = []
         while len(proposals) < n:
             if self._warmup_points is not None:
-                if state.warmed + len(proposals) >= self._n_warmup:
+                if state.warmed + len(proposals) >= self.n_warmup:
                     break
                 values = self._warmup_points[state.warmed + len(proposals)]
                 seen.add(self.space.key(values))
-            elif known + len(proposals) >= self._n_warmup:
+            elif known + len(proposals) >= self.n_warmup:
                 break
             else:
                 values = draw_new(self.space, seen, rng)
@@ -387,7 +387,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         importer = Importer(self.space, out_of_range)
         found = read_source(source, self.directions)
         with self._changing:  # not as a whole: each of its trials is
-            told, rows = importer.read(found, self._state.trials, self._read_told)
+            told, rows = importer.read(found, self._state.trials, self.read_result)
             for one in told:
                 self._record(replace(one, kind="imported"))
         return ImportReport(found.title, rows, notes_on(found, self._options.task, self.space))
@@ -440,8 +440,8 @@ class LLMOptimizer(OptimizerBase[Params]):
             DataError: An entry of `data` cannot be kept, or all together are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self._tell(
-            self._read_told(
+        return self.tell_as(
+            self.read_result(
                 params,
                 reward,
                 feedback=feedback,
@@ -469,17 +469,19 @@ class LLMOptimizer(OptimizerBase[Params]):
             ParameterError: The point is not in the space.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self._tell(self._read_failure(params, reason))
+        return self.tell_as(self.read_failure(params, reason))
 
-    def _read_told(self, params: Any, reward: Any, **words: Any) -> Told:
-        """Check what `tell` was given; nothing is recorded."""
+    def read_result(self, params: Any, reward: Any, **words: Any) -> Told:
+        """Return what `tell` would record, checked; `tell_as` records it."""
         first = self.directions[0]
         return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 
-    def _read_failure(self, params: Any, reason: str = "") -> Told:
+    def read_failure(self, params: Any, reason: str = "") -> Told:
+        """Return what `tell_failure` would record, checked."""
         return Told(self.space.flatten(params), None, str(reason))
 
-    def _tell(self, told: Told, kind: Kind = "search") -> Trial[Params]:
+    def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
+        """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with uninterrupted(), self._changing:
             if kind == "search":
                 self._note_another_reward(told)
@@ -526,7 +528,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         """
         return await asyncio.to_thread(self.ask, n)
 
-    def _give_back(self, proposals: list[Proposal]) -> None:
+    def give_back(self, proposals: list[Proposal]) -> None:
         """Have points that `ask` returned returned again by the next one."""
         with uninterrupted(), self._changing:
             self._record(Returned([p.values for p in proposals]))

@@ -512,7 +512,7 @@ def test_a_search_goes_on_with_as_many_random_policies_as_it_began_with(tmp_path
             "MountainCarContinuous-v0", ScriptedClient([]), "props", starts=1,
             storage=tmp_path / "search.jsonl", **given,
         )  # fmt: skip
-        assert search.optimizer._n_warmup == 3
+        assert search.optimizer.n_warmup == 3
         search.close()
 
 

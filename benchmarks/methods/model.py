@@ -93,7 +93,7 @@ class ModelMethod:
 
     def observe(self, bell: Bell) -> None:
         """Tell callbacks of every request from now on."""
-        self._optimizer._meter.observe = partial(bell.ring, "sent")
+        self._optimizer.observe(partial(bell.ring, "sent"))
 
     def ask(self) -> np.ndarray:
         """Return the next point; one model request for each batch."""

@@ -328,7 +328,7 @@ class PolicySearch(Views, Closing):
         if not (self._total_given or self.stopped):
             self._total = None
         if self._shortens_warmup and not any(t.source == "llm" for t in optimizer.trials):
-            optimizer._n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
+            optimizer.n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
         own = (t for t in optimizer.trials if t.kind != "imported")
         failures = FailureWatch(self._make.title, any(t.state == "complete" for t in own))
 
@@ -357,7 +357,7 @@ class PolicySearch(Views, Closing):
             failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
 
         try:
-            optimizer._check_ready()  # a stored search may begin with a point handed out before
+            optimizer.check_ready()  # a stored search may begin with a point handed out before
             with Progress(evaluations, self._spent(), progress, unit="policies") as shown:
                 if not optimizer.trials:
                     shown.tell(self.ranges)

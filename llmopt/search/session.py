@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,14 @@ from llmopt._version import __version__
 from llmopt.client.base import client_name
 from llmopt.compute.blocks import let_compute
 from llmopt.compute.data import data_file, folder_of
-from llmopt.errors import LLMOptError, NoTrialsError, StorageError
+from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, StorageError
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
-from llmopt.search.meter import Meter
+from llmopt.search.meter import Meter, Spent
 from llmopt.search.options import SearchOptions
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
@@ -64,16 +64,16 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self.space, self.directions, self.seed = space, directions, seed
         self.batch_size = options.batch_size
         self._options, self._warmup_points, self._start = options, warmup, start
-        self._n_warmup = model.start_up() if options.warmup == "auto" else len(warmup or ())
+        self.n_warmup = model.start_up() if options.warmup == "auto" else len(warmup or ())
         if isinstance(options.warmup, int):
-            self._n_warmup = options.warmup
+            self.n_warmup = options.warmup
         self._state = self._new_state()
         self._use(self._make_emitter(let_compute(model)))
-        if model.total is not None and self._n_warmup >= model.total and options.partner is None:
+        if model.total is not None and self.n_warmup >= model.total and options.partner is None:
             logger.warning(
                 "warmup=%d is not less than the %d points planned: the model is never asked. Leave "
                 "warmup out, or plan more points",
-                self._n_warmup,
+                self.n_warmup,
                 model.total,
             )
         self._checked = self._told_twice = False
@@ -204,6 +204,30 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         """
         return TrialList(self.history.pareto_front)
 
+    @property
+    def stopped(self) -> SearchStopped | None:
+        """Why a callback ended the search, if one did."""
+        return None if self._bell is None else self._bell.stopped
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What is left under each cap that is set: of ``"requests"``, ``"tokens"``, ``"cost"``."""
+        return self.limits.left(self.usage)
+
+    @property
+    def queued(self) -> int:
+        """How many points wait for the next `ask`, which costs no request for them."""
+        return len(self._state.queue)
+
+    @property
+    def storage(self) -> Path | None:
+        """The file that the search is kept in, if it has one."""
+        return None if self._log is None else self._log.path
+
+    def observe(self, callback: Callable[[Spent], object]) -> None:
+        """Have a function called with the cost of each request from now on; it must not raise."""
+        self._meter.observe = callback
+
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
 
@@ -237,7 +261,8 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             f"{len(self._state.trials)} trials)"
         )
 
-    def _facts(self) -> list[tuple[str, Any]]:
+    def facts(self) -> list[tuple[str, Any]]:
+        """Return what the page of a notebook says of the search, by name."""
         best, usage = self.history.best, self.usage
         cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
         points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
@@ -254,7 +279,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         ]
 
     def _repr_html_(self) -> str:
-        return search_html(type(self).__name__, self._facts(), self.trials)
+        return search_html(type(self).__name__, self.facts(), self.trials)
 
     def equip(
         self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
@@ -276,7 +301,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
 
     # -- storage --------------------------------------------------------------------------
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
         """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
         if not self._checked:
             if self._model.options.on_error == "raise":
@@ -328,7 +353,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         with as_written(path, 1, start):
             if self._options.warmup == "auto" and start["options"]["warmup_points"] is None:
                 # Nobody gave a number: it followed from how many points were planned then.
-                self._n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
+                self.n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
             check_same(start, self._start_event(), path, seed_given=seed_given)
             self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
         self._use(self._make_emitter(self._model))
@@ -339,7 +364,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         """Return the first line of a storage file: what the search is."""
         points, encode = self._warmup_points, self.space.to_json_values
         now = vars(self._options) | vars(self._model.options) | vars(self.limits)
-        now |= {"warmup": self._n_warmup, "batch_size": self.batch_size}
+        now |= {"warmup": self.n_warmup, "batch_size": self.batch_size}
         now["start"] = [[words, encode(values)] for words, values in self._start]
         options = {"warmup_points": None if points is None else list(map(encode, points))}
         for each in fields(SearchOptions):

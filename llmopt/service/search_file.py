@@ -199,7 +199,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
                 raise LLMOptError(str(error)) from error
             raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
     for one in read:
-        yield optimizer._tell(one)
+        yield optimizer.tell_as(one)
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
@@ -210,10 +210,10 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
     if "failed" in told:
-        return optimizer._read_failure(told["params"], str(told["failed"] or ""))
+        return optimizer.read_failure(told["params"], str(told["failed"] or ""))
     if "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
-    return optimizer._read_told(told["params"], told["reward"], **others)
+    return optimizer.read_result(told["params"], told["reward"], **others)
