@@ -520,8 +520,8 @@ class _Run:
         failure = "" if trial.state == "complete" else trial.feedback
         self._failures.see(failure, _remedy(error, optimizer))
         self._progress.step(self._text(trial) if self._progress.shown else "")
-        if optimizer.stopped is not None:
-            self.stopped, self._ended = str(optimizer.stopped), True
+        if (end := optimizer.stopped_by_callback) is not None:
+            self.stopped, self._ended = str(end), True
 
     def _text(self, trial: Trial[Any]) -> str:
         optimizer, history = self._optimizer, self._optimizer.history

@@ -229,8 +229,8 @@ class LLMOptimizer(OptimizerBase[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
-        if self.stopped is not None:
-            raise self.stopped
+        if self.stopped_by_callback is not None:
+            raise self.stopped_by_callback
         try:
             proposals, warned = self._meter.asking(
                 lambda draft: (self._ask(n, draft), draft.warnings)

@@ -71,6 +71,7 @@ from llmopt.client.base import Client
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch
+from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.parameters import BOX, Box
 from llmopt.search.partners.cma import CMA
 from llmopt.space import Space
@@ -172,11 +173,10 @@ def _bounds(space: spaces.Space[Any], count: int) -> np.ndarray:
 class Shuffled(PolicySearch):
     """Tells each point the outcome of a point drawn from all evaluated so far."""
 
-    def _tell(self, params: Any) -> Trial:
+    def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial:
         if not hasattr(self, "_outcomes"):
             self._outcomes: list[tuple[Any, str]] = []
             self._shuffle = np.random.default_rng([self.seed, 1])
-        outcome, text = self.measure(params)
         self._outcomes.append((outcome, text))
         told, text = self._outcomes[self._shuffle.integers(len(self._outcomes))]
         if told.mean is None:

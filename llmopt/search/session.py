@@ -205,7 +205,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         return TrialList(self.history.pareto_front)
 
     @property
-    def stopped(self) -> SearchStopped | None:
+    def stopped_by_callback(self) -> SearchStopped | None:
         """Why a callback ended the search, if one did."""
         return None if self._bell is None else self._bell.stopped
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmopt.errors import SpaceError, did_you_mean
 from llmopt.space.conditions import exact
-from llmopt.space.constraints import Forbidden, Limit
+from llmopt.space.constraints import Constraint, Forbidden, Limit
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.values import ABSENT, Value
 from llmopt.space.when import Test, When
@@ -59,7 +59,7 @@ def _centre(space: Space) -> tuple[Value, ...] | None:
     It is empty if no point keeps them. ``None`` where SciPy is not installed, or a parameter may be
     absent, which a constraint does not bind then.
     """
-    own = [c for c in space._constraints if c.factors]
+    own = [c for c in space._constraints if isinstance(c, Constraint) and c.factors]
     if space.conditional or not own or find_spec("scipy") is None:
         return None
     from scipy.optimize import linprog
