@@ -312,6 +312,7 @@ def test_the_suites_are_the_promised_ones():
     assert len(set(cells)) == len(cells)
     methods = {c.method for c in cells}
     expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp", "turbo"}
+    expected -= {"optuna-tpe-tuned"}  # of the suite more-policies
     assert expected | {"llm-columns", "columns-network"} <= methods
     problems = {(c.task, c.evaluations) for c in cells}
     assert ("mountaincar", 100) in problems
@@ -328,10 +329,20 @@ def test_the_suites_are_the_promised_ones():
     assert set(cells) <= {Cell.of(line) for line in committed}
 
 
-@pytest.mark.parametrize("name", ["policies", "smoke"])
+@pytest.mark.parametrize("name", ["policies", "more-policies", "smoke"])
 def test_every_suite_names_tasks_that_are_there(name):
     for one in set(SUITES[name]("smollm2", 4)):
         bench.task_of(one)
+
+
+def test_the_committed_lines_of_six_more_policies_are_those_of_their_suite(monkeypatch):
+    from llmopt.benchmarks.bench import suites
+
+    monkeypatch.setattr(suites, "find_spec", lambda name: name)
+    cells = set(SUITES["more-policies"]("smollm2", 4))
+    assert len({c.task for c in cells if c.method == "llm-columns"}) == 6
+    committed = {Cell.of(line) for line in read_results(RESULTS / "more-policies.jsonl")}
+    assert committed <= cells
 
 
 def test_gp_takes_part_only_where_torch_is(monkeypatch):

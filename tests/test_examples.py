@@ -33,7 +33,6 @@ SCRIPTS = {
     ),
     "own_environment.py": ([], [], r"pump: flow in.*on 100 fresh starts: -0\.4\d"),
     "workers.py": ([], ["optuna"], r"1\d trials, 1\d different points.*'llm': "),
-    "report.py": (["--quick"], [], r"12 trials.*reactor\.html"),
     "replay.py": ([], [], r"no further gain.*best policy: -26\.11"),
 }
 

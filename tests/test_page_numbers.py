@@ -51,60 +51,9 @@ def normalized(page):
 # -- what was measured ----------------------------------------------------------------------
 
 
-def tasks_tried():
-    tried = {x["task"] for x in lines("words")}
-    new = [t for t in tried if t in words.UNKNOWN] + [s for s in STUDIES if not STUDIES[s].known]
-    return len(tried), len(STUDIES), len(new), len(tried) + len(STUDIES)
-
-
-def pairs_on_what_was_invented():
-    alone = policies_of_words()[-1]
-    ours, theirs = (regrets()[method][20] for method in ("words", "tpe"))
-    shared = [k for k in ours if k in theirs and not STUDIES[k[0]].known]
-    return alone, alone, sum(ours[k] < theirs[k] for k in shared), len(shared)
-
-
-def first_command():
-    return [f"{loaded('first_command.json')['returns'][m]:.0f}" for m in ("llm", "cma", "random")]
-
-
-def swimmer_of_the_suite():
-    def held(method):
-        wanted = {"task": "swimmer", "method": method}.items()
-        return [x["heldout"] for x in lines("policies") if wanted <= x["cell"].items()]
-
-    return [f"{median(held(m)):.0f}" for m in ("llm-columns", "cma", "random")]
-
-
-def policies_of_words():
-    policies = {x["task"] for x in lines("words")}
-    own = [t for t in policies if t in words.UNKNOWN]
-    pairs = []
-    for task in own:
-        here = [x for x in lines("words") if x["task"] == task and words.is_present(x)]
-        told, rival = (
-            {x["seed"]: x["held_out"] for x in here if x["method"] == method}
-            for method in ("words", "cma")
-        )
-        both = [(told[seed], rival[seed]) for seed in told.keys() & rival.keys()]
-        pairs += both or zip(told.values(), rival.values(), strict=False)
-    assert all(told > rival for told, rival in pairs)
-    return len(own), len(policies) - len(own), len(pairs)
-
-
 def chat_studies(trials):
     wanted = {"method": "words", "evaluations": trials}.items()
     return [x for x in lines("studies") if wanted <= x["cell"].items()]
-
-
-def tasks_of_studies():
-    from llmopt.benchmarks.tasks.hpo import OWN
-
-    for trials, each in ((20, 1), (40, 2)):
-        assert sorted(x["task"] for x in chat_studies(trials)) == sorted([*STUDIES] * each)
-    tuned = {x["task"] for x in lines("hpo")}
-    own = sum(not STUDIES[s].known for s in STUDIES)
-    return len(STUDIES), own, len(tuned), len(tuned - set(OWN))
 
 
 @functools.cache
@@ -262,11 +211,6 @@ def of_every_cell(name):
     return lambda: tuple({x["cell"][name] for x in lines("policies")})
 
 
-def functions_of_bbob():
-    found = lines("bbob")
-    return len({x["task"] for x in found}), *sorted({x["dimension"] for x in found})
-
-
 def price_rows():
     """Yield the page's rows of prices: each as it stands, and what it should say."""
     text = PAGES["docs/models.md"].read_text(encoding="utf-8")
@@ -284,22 +228,6 @@ def price_rows():
 
 _FIGURE = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?")
 SHOWN = [
-    ("README.md", "on {} policies and on {} tasks of hyper-parameters. {} of these {} tasks were",
-     tasks_tried),
-    ("README.md", "on these alone it wins {} of {} pairs with CMA-ES and {} of {} with TPE",
-     pairs_on_what_was_invented),
-    ("README.md", "on fresh starts are {} (model), {} (CMA-ES) and {} (random", first_command),
-    ("README.md", "the medians are {} (model), {} (CMA-ES) and {} (random search)",
-     swimmer_of_the_suite),
-    ("README.md", "ends at a return of {}",
-     lambda: [loaded("first_command.json")["replayed"]["return"]]),
-    ("docs/results.md", "Policies: {} tasks that no model can know, written or changed for this, "
-     "and {} known ones. On the six alone the chat model won all {} pairs", policies_of_words),
-    ("docs/results.md", "all {} of BBOB in {} and {} dimensions (400 evaluations: also in {} and "
-     "{})", functions_of_bbob),
-    ("docs/results.md", "{} tasks that are trained for real, {} of them on data made here, three "
-     "studies of the chat model each; without words: {} tasks, {} of them tables",
-     tasks_of_studies),
     ("docs/tuning.md", "ahead of TPE on {} of {} tasks after 20 trials, on {} after 40",
      studies_against_tpe),
     ("docs/tuning.md", "A study of 20 trials took {} to {} requests and one of 40 took {} to {}, "

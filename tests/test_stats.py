@@ -9,14 +9,18 @@ from llmopt.benchmarks.report import lines as report_runs
 from llmopt.benchmarks.report import stats
 from llmopt.benchmarks.report.lines import evaluations_to, group, score
 from llmopt.benchmarks.report.stats import (
+    Pairing,
     bootstrap_interval,
     compare,
     duels,
+    fewest_tasks,
     holm,
     interquartile_mean,
+    pair,
     paired_test,
     quartiles,
     ranks,
+    sign_flip_test,
 )
 
 CMA, RANDOM, DE = "CMA-ES", "random search", "Optuna GP"
@@ -317,3 +321,49 @@ def test_what_the_ranks_leave_out_is_named():
     assert found.instances == 1
     nothing = compare(group([line("cma", 0), line("random", 1)]))
     assert (nothing.labels, nothing.instances) == ((), 0)
+
+
+def won(*shares):
+    """Return a pairing with the given share of each task, of one pair or two."""
+    tasks = {f"t{i}": [np.array([[s]])] for i, s in enumerate(shares)}
+    return Pairing("rival", tasks)
+
+
+@pytest.mark.defect(83)
+def test_all_runs_meet_all_runs_of_the_rival_and_ties_are_named():
+    scores = {
+        "a": {"t": {0: 3.0, 1: 1.0}, "u in 2-D": {5: 2.0}, "u in 5-D": {0: 1.0}, "own": {0: 1.0}},
+        "b": {"t": {0: 2.0, 1: 1.0, 2: 0.0}, "u in 2-D": {7: 9.0}, "u in 5-D": {3: 0.0}},
+    }
+    found = pair(scores, "a", "b", "B")
+    assert (found.tasks, found.pairs) == (2, 6 + 1 + 1)
+    assert found.shares.tolist() == [pytest.approx((3 + 1.5) / 6), 0.5]
+    assert found.effect == pytest.approx((0.75 + 0.5) / 2)
+    assert found.ties == 1 / 8
+    low, high = found.interval
+    assert 0 <= low < found.effect < high <= 1
+    assert pair(scores, "b", "a", "A").effect == pytest.approx(1 - found.effect)
+    assert pair(scores, "a", "nobody", "N").tasks == 0
+
+
+@pytest.mark.defect(83)
+def test_level_is_said_only_where_the_interval_is_narrow():
+    assert won(*[1.0] * 9).verdict(0.004) == "win"
+    assert won(*[0.0] * 9).verdict(0.004) == "lose"
+    assert won(*[0.5] * 9).verdict(1.0) == "level"
+    assert won(*[0.0, 1.0] * 5).verdict(1.0) == "inconclusive"
+    # Six tasks and five rivals: no outcome has a corrected p below 5 * 2 / 64.
+    assert won(*[1.0] * 6).verdict(5 * won(*[1.0] * 6).p, 5) == "inconclusive: 8 tasks needed"
+    assert won(*[1.0] * 6).verdict(won(*[1.0] * 6).p) == "win"
+    assert [fewest_tasks(rivals) for rivals in (1, 2, 5, 9)] == [6, 7, 8, 9]
+
+
+def test_the_sign_flip_test_is_exact_for_few_tasks():
+    assert sign_flip_test(np.array([0.5] * 6)) == 2 / 64
+    assert sign_flip_test(np.array([0.1, -0.1])) == 1.0
+    assert sign_flip_test(np.array([3.0, 1.0, -1.0])) == 0.75  # six of eight sums
+    many = sign_flip_test(np.array([0.5] * 30))
+    assert many == pytest.approx(1e-5, rel=0.01)
+    rng = np.random.default_rng(0)
+    ps = [sign_flip_test(rng.normal(size=20), draws=199) for _ in range(300)]
+    assert 0.02 < np.mean(np.array(ps) <= 0.05) < 0.09

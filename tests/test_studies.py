@@ -17,6 +17,8 @@ pytest.importorskip("sklearn")
 from llmopt.benchmarks.experiments import command, studies  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
 from llmopt.cli import main  # noqa: E402
+from llmopt.client.scripted import ScriptedClient  # noqa: E402
+from llmopt.errors import LLMOptError  # noqa: E402
 from llmopt.search.eventlog import read_events  # noqa: E402
 
 BAD = {
@@ -129,3 +131,20 @@ def test_a_regret_is_of_the_choice_so_far_and_the_table_shows_it():
     page = studies.make_table(lines)
     assert "| TPE | 1 | 3.000 | 0.000 | 0.000 |" in page
     assert "drift *" in page
+
+
+@pytest.mark.defect(83)
+def test_plain_words_hold_no_period_no_band_and_no_formula():
+    told = {name: task for name, task in STUDIES.items() if task.plain}
+    assert set(told) == {name for name, task in STUDIES.items() if not task.known}
+    facts = ("17 hours", "1,180", "33 to 37", "ring in the plane", "700 readings", "sin(")
+    for given_away in facts:
+        assert sum(given_away in task.description for task in told.values()) == 1
+        assert not any(given_away in task.plain for task in told.values())
+    client = ScriptedClient(lambda request: "no answer", default_prompt="words")
+    studies._run(Cell.make("brewery", "plain", 0, 2), client)
+    asked = client.requests[0].text
+    assert "Batches follow each other" in asked
+    assert "17 hours" not in asked
+    with pytest.raises(LLMOptError, match=r"wine.*no plain words.*bearing"):
+        studies.check([Cell.make("wine", "plain", 0, 2)])

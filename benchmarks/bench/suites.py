@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 from llmopt.benchmarks.bench.cells import make_cell
@@ -16,7 +16,15 @@ BATCH = 4
 EMBEDDED = ("llm-columns", "columns-network", "columns-gaussian")
 """The embedded model with its adapter, and its two strongest ablations."""
 
-RIVALS = ("cma", "cma-bipop", "optuna-tpe", "optuna-gp", "turbo", "ars", "random")
+RIVALS = (
+    "cma",
+    "cma-bipop",
+    "optuna-tpe",
+    "optuna-gp",
+    "turbo",
+    "ars",
+    "random",
+)
 """What it is ranked among."""
 
 _TASKS = {
@@ -29,19 +37,38 @@ _TASKS = {
 }
 """Task -> episodes of one evaluation."""
 
+_MORE = {
+    "mountaincar-discrete": 5,
+    "pendulum": 5,
+    "acrobot": 5,
+    "inverted-double-pendulum": 5,
+    "llmopt.benchmarks.experiments.systems:TwoZones-v0": 5,
+    "llmopt.benchmarks.experiments.systems:HeavyMountainCar-v0": 5,
+}
+"""Six more, chosen before any of their searches: four known systems, two of this project."""
+
 
 def _policies(model: str, batch: int) -> list[Cell]:
     """Return the cells of the committed results, 5 seeds; whole seeds first."""
+    return _searches(_TASKS, (*EMBEDDED, *RIVALS), model, batch)
+
+
+def _more_policies(model: str, batch: int) -> list[Cell]:
+    """Return the cells of six more tasks, and of one more method."""
+    tuned = "optuna-tpe-tuned"
+    more = _searches(_MORE, (*EMBEDDED, *RIVALS, tuned), model, batch)
+    return more + _searches(_TASKS, (tuned,), model, batch)
+
+
+def _searches(tasks: Mapping[str, int], names: Sequence[str], model: str, batch: int) -> list[Cell]:
     # Methods whose large packages are not installed are left out.
     methods = [
-        m
-        for m in (*EMBEDDED, *RIVALS)
-        if "torch" not in METHODS[m].needs or all(map(find_spec, METHODS[m].needs))
+        m for m in names if "torch" not in METHODS[m].needs or all(map(find_spec, METHODS[m].needs))
     ]
     return [
         make_cell(task, m, seed, model=model, batch=batch, episodes=episodes)
         for seed in range(5)
-        for task, episodes in _TASKS.items()
+        for task, episodes in tasks.items()
         for m in methods
     ]
 
@@ -68,6 +95,7 @@ def _studies(model: str, batch: int) -> list[Cell]:
 
 SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
     "policies": _policies,
+    "more-policies": _more_policies,
     "smoke": _smoke,
     "studies": _studies,
 }
@@ -75,6 +103,7 @@ SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
 
 - ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the
   committed results, in about three quarters of an hour of one core without PyTorch's methods;
+- ``more-policies``: the same methods, and a tuned TPE, on six more tasks;
 - ``smoke``: a minute's worth of everything;
 - ``studies``: Optuna studies whose trials are trained, in about two hours of one core; those of a
   model that reads words, too, where one is named.

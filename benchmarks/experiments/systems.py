@@ -1,4 +1,4 @@
-"""Systems that no model can know: two written for this project, and known ones changed.
+"""Systems of this project: two written for it, and known ones that were changed.
 
 `TwoZones` and `Cascade` exist nowhere else. `ChangedObservation` permutes the observed numbers
 of a known environment and flips signs; the description that goes with it is true. The physics
@@ -258,3 +258,8 @@ class ChangedObservation(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
     def observation(self, observation: np.ndarray) -> np.ndarray:
         """Return the numbers in their new order and with their new signs."""
         return np.asarray(np.asarray(observation, dtype=np.float64)[self.order] * self.signs)
+
+
+gym.register("TwoZones-v0", f"{__name__}:TwoZones", max_episode_steps=96)
+gym.register("Cascade-v0", f"{__name__}:Cascade", max_episode_steps=120)
+gym.register("HeavyMountainCar-v0", f"{__name__}:HeavyMountainCar", max_episode_steps=600)

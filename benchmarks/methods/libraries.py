@@ -23,9 +23,12 @@ class Optuna:
         names = [f"p{i}" for i in range(problem.n)]
         one = optuna.distributions.FloatDistribution(problem.low, problem.high)
         self._space: dict[str, Any] = dict.fromkeys(names, one)
-        kind = optuna.samplers.TPESampler if sampler == "TPE" else optuna.samplers.GPSampler
+        kind = optuna.samplers.GPSampler if sampler == "GP" else optuna.samplers.TPESampler
+        # Five start-up trials: the warm-up points are more than that.
+        tuned: dict[str, Any] = {"n_startup_trials": 5, "multivariate": True, "group": True}
+        options: dict[str, Any] = tuned if sampler == "TPE, tuned" else {}
         with quietly():
-            made: Any = kind(seed=int(seed.generate_state(1)[0]))
+            made: Any = kind(seed=int(seed.generate_state(1)[0]), **options)
             self._study = optuna.create_study(direction="maximize", sampler=made)
             for params, reward in problem.warmup:
                 state = TrialState.FAIL if reward is None else TrialState.COMPLETE

@@ -115,6 +115,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
     "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
     "optuna-tpe": _optuna("TPE"),
+    "optuna-tpe-tuned": _optuna("TPE, tuned"),
     "optuna-gp": _optuna("GP", "torch", "scipy"),
     "turbo": _baseline("TuRBO", Turbo, "torch", "botorch"),
     "ars": _baseline("ARS", ARS),

@@ -2,13 +2,14 @@
 
     python -m llmopt.benchmarks.report.findings          # writes docs/results.md and its figure
 
-A pair is two searches of one task with one seed, or, where the seeds differ, the first search of
-each, the second, and so on. The effect is the share of pairs that the first method wins, ties
-counting half: the probability of improvement of Agarwal et al. 2021 (arXiv 2108.13264). It is
-averaged over tasks, and its interval comes from drawing tasks again. Tasks have scales of their
-own, so a difference is one of places: where both searches stand among all searches of the task, 0
-for the worst and 1 for the best. The p value is that of a two-sided Wilcoxon signed-rank test over
-tasks, of the mean difference on each, after Holm's correction within a question.
+All runs of a method meet all runs of its rival on the same task. The effect is the share of these
+pairs that the method wins, ties counting half, averaged over tasks: the probability of improvement
+of Agarwal et al. 2021 (arXiv 2108.13264). Its interval comes from drawing tasks again, and on each
+task the runs of both. A task is the unit: the dimensions of a BBOB function are parts of one task.
+The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction within
+a question. "Level" is said only where the whole interval lies between 40 and 60 %; what is neither
+significant nor level is "inconclusive", with the number of tasks that would be needed where no
+outcome could have been significant.
 """
 
 from __future__ import annotations
@@ -25,116 +26,40 @@ import numpy as np
 from llmopt.benchmarks.engine.cell import Line, read_lines
 from llmopt.benchmarks.report import figures
 from llmopt.benchmarks.report.markdown import between_markers
-from llmopt.benchmarks.report.stats import (
-    bootstrap_interval,
-    format_p,
-    holm,
-    mean,
-    paired_test,
-    ranks,
-)
+from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair
 from llmopt.benchmarks.report.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 FIGURE = ROOT / "docs" / "images" / "results.png"
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-_LEVEL = 0.05
-_FEWEST = 6  # tasks: of fewer the test cannot give a p value below 0.05
-
-Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
-"""By method, task and seed; the larger, the better."""
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """One method against a rival."""
-
-    rival: str
-    gaps: Mapping[str, Sequence[float]]  # by task, the difference of places of each pair
-
-    @functools.cached_property
-    def _shares(self) -> np.ndarray:
-        return np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
-
-    @property
-    def effect(self) -> float:
-        """Share of pairs that the method wins, averaged over tasks."""
-        return float(self._shares.mean())
-
-    @functools.cached_property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `effect`."""
-        return bootstrap_interval([self._shares], mean)
-
-    @functools.cached_property
-    def p(self) -> float:
-        """Of the test over tasks, not corrected."""
-        return paired_test([float(np.mean(g)) for g in self.gaps.values()])
-
-    @property
-    def pairs(self) -> int:
-        """How many pairs there are."""
-        return sum(map(len, self.gaps.values()))
-
-    def verdict(self, p: float) -> str:
-        """Return "win", "level", "lose" or "too few tasks" for a corrected p value."""
-        if len(self.gaps) < _FEWEST:
-            return "too few tasks"
-        return "level" if p >= _LEVEL else "win" if self.effect > 0.5 else "lose"
-
-    def share(self, unit: str) -> str:
-        """Return the effect and its interval in percent."""
-        low, high = self.interval
-        return f"{100 * self.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
-
-
-def won(gap: float) -> float:
-    """Return 1 for a pair that is won, 0.5 for a tie, 0 for one that is lost."""
-    return 0.5 + 0.5 * float(np.sign(gap))
-
-
-def pair(scores: Scores, method: str, rival: str, label: str) -> Pairing:
-    """Compare two methods on the tasks that both have searched."""
-    gaps: dict[str, list[float]] = {}
-    for task in scores[method]:
-        places = _places(scores, task)
-        own, other = places[method], places.get(rival, {})
-        seeds = sorted(own.keys() & other.keys())
-        if seeds:
-            twos = [(own[s], other[s]) for s in seeds]
-        else:
-            twos = [(own[a], other[b]) for a, b in zip(sorted(own), sorted(other), strict=False)]
-        if twos:
-            gaps[task] = [a - b for a, b in twos]
-    return Pairing(label, gaps)
-
-
-def _places(scores: Scores, task: str) -> dict[str, dict[int, float]]:
-    """Return where each search stands among all of a task: 0 the worst, 1 the best."""
-    keys = [(m, seed) for m, tasks in scores.items() for seed in tasks.get(task, {})]
-    ranked = ranks([-scores[m][task][seed] for m, seed in keys])
-    found: dict[str, dict[int, float]] = {}
-    for (method, seed), rank in zip(keys, ranked, strict=True):
-        found.setdefault(method, {})[seed] = (rank - 1) / max(len(keys) - 1, 1)
-    return found
+AREAS = ("policies", "hyperparameters", "functions")
+"""The tables of the page, in order; a question belongs to one."""
 
 
 @dataclass(frozen=True)
 class Question:
     """A question, and who was compared to answer it."""
 
+    area: str  # one of `AREAS`
     who: str  # the method that is asked about
     title: str
     scores: Scores
     method: str  # its key in `scores`
     rivals: Mapping[str, str]  # keys of the rivals, with their names
+    core: str = ""  # what the README calls the method and the task, if it shows rows of it
+    shown: Sequence[str] = ()  # the rivals whose rows it shows
 
     @functools.cached_property
     def pairings(self) -> list[tuple[Pairing, float]]:
         """The method against each rival, with the p value after Holm's correction."""
         found = [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
+        found = [each for each in found if each.tasks]
         return list(zip(found, holm([each.p for each in found]), strict=True))
+
+    def verdict(self, each: Pairing, p: float) -> str:
+        """Return what may be said of a pairing, significant findings in bold."""
+        said = each.verdict(p, len(self.pairings))
+        return f"**{said}**" if said in ("win", "lose") else said
 
 
 def lines_of(name: str) -> list[Line]:
@@ -150,27 +75,37 @@ def scores_of(found: Iterable[tuple[str, str, int, float]]) -> Scores:
     return scores
 
 
-def words_scores() -> Scores:
-    """Return the returns on fresh starts of the searches with words, and of their rivals."""
-    from llmopt.benchmarks.experiments.words import is_present
+def words_scores(tasks: Iterable[str] = ()) -> Scores:
+    """Return the returns on fresh starts of the searches with words, and of their rivals.
 
+    Args:
+        tasks: Only these; all policies by default.
+    """
+    from llmopt.benchmarks.experiments.words import TASKS, is_present
+
+    wanted = set(tasks or TASKS)
     return scores_of(
         (line["method"], line["task"], line["seed"], line["held_out"])
-        for line in lines_of("words")
-        if is_present(line)
+        for line in [*filter(is_present, lines_of("words")), *lines_of("rivals")]
+        if line["task"] in wanted
     )
+
+
+def only(scores: Scores, tasks: Iterable[str]) -> Scores:
+    """Return the scores on some tasks."""
+    wanted = set(tasks)
+    return {m: {t: own[t] for t in own if t in wanted} for m, own in scores.items()}
 
 
 def policy_scores() -> Scores:
     """Return the held-out returns of the suite of policies."""
     from llmopt.benchmarks.report.lines import score
 
-    return scores_of(
-        (line["method"], line["task"], line["seed"], score(line)) for line in lines_of("policies")
-    )
+    lines = [*lines_of("policies"), *lines_of("more-policies")]
+    return scores_of((line["method"], line["task"], line["seed"], score(line)) for line in lines)
 
 
-def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
+def function_scores(budget: int) -> Scores:
     """Return minus the logarithm of the distance to the optimum on BBOB."""
     from llmopt.benchmarks.experiments.bbob import precision, read_runs
 
@@ -178,7 +113,6 @@ def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
         (method, f"f{function} in {d}-D", instance, -math.log10(precision(steps, budget)))
         for method, runs in read_runs(lines_of("bbob"), budget).items()
         for (d, function, instance), steps in runs.items()
-        if d in dimensions
     )
 
 
@@ -198,128 +132,176 @@ CHAT = "Frontier chat model"
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
 
+_CHANCE = {"random": "random search"}
+_LESS = {
+    "docs": "words, no feedback",
+    "shuffled": "results shuffled",
+    "names": "names alone",
+    "none": "the same model, numbers alone",
+    "props-plus": "the prompt of ProPS+",
+}
+_NUMERIC = {
+    "cma": "CMA-ES",
+    "cma-bipop": "CMA-ES, BIPOP restarts",
+    "optuna-tpe": "TPE",
+    "optuna-tpe-tuned": "TPE, multivariate and grouped",
+    "optuna-gp": "GP",
+    "turbo": "TuRBO",
+    "ars": "ARS",
+    "columns-gaussian": "a Gaussian in the model's place",
+}
+_SAMPLERS = {"tpe": "TPE", "tpe-five": "TPE, 5 start-up trials", "gp": "GP"}
+_DESIGN = {
+    "design-cma": "its first design, then CMA-ES",
+    "design-near": "its first design, then CMA-ES, small steps",
+    "design-tpe": "its first design, then TPE",
+    "controller": "a controller tuned by hand",
+}
+_THEN_TPE = "its first answer, then TPE"
+
 
 def questions() -> list[Question]:
     """Return all questions, with the committed scores that answer them."""
-    words, policies, studies = words_scores(), policy_scores(), study_scores("hpo", 50)
-    short, long = function_scores(100, (2, 5)), function_scores(400, (2, 5, 10, 20))
-    chance = {"random": "random search"}
-    budget = {"cma": "CMA-ES, 100", "columns": "embedded model, 100"}
-    budget["random"] = "random search, 100"
-    less = {
-        "docs": "words, no feedback",
-        "names": "names alone",
-        "none": "numbers alone",
-        "props-plus": "the prompt of ProPS+",
-    }
-    numeric = {"cma": "CMA-ES", "optuna-tpe": "TPE", "optuna-gp": "GP", "turbo": "TuRBO"}
-    tpe = {"tpe": "TPE", "gp": "GP"}
-    on_words = "policies, with words and feedback, 30 evaluations"
-    on_curves = "hyper-parameters, with words and curves, 20 trials"
-    beside = "hyper-parameters, TPE beside it, 40 trials"
+    from llmopt.benchmarks.experiments.words import UNKNOWN
+    from llmopt.benchmarks.tasks.studies import STUDIES
+
+    words, policies, hpo = words_scores(), policy_scores(), study_scores("hpo", 50)
+    short, long = function_scores(100), function_scores(400)
+    tuned = words_scores(("spills", "switches"))
+    studies, made_here = study_scores("studies", 20), [s for s in STUDIES if not STUDIES[s].known]
+    budget = {"cma": "CMA-ES, 100", "random": "random search, 100"}
     columns, network = "llm-columns", "columns-network"
-    rows: list[tuple[str, str, Scores, str, Mapping[str, str]]] = [
-        (CHAT, on_words, words, "words", budget),
-        (CHAT, "words and feedback, against itself with less", words, "words", less),
-        (EMBEDDED, "policies, 100 evaluations", policies, columns, numeric | chance),
-        (EMBEDDED, "functions (BBOB), 100 evaluations", short, columns,
-         numeric | {network: "small network"} | chance),
-        (NETWORK, "functions (BBOB), 400 evaluations", long, network,
-         {"cma": "CMA-ES"} | chance),
-        (CHAT, on_curves, study_scores("studies", 20), "words", tpe | {"cma": "CMA-ES"} | chance),
-        (NETWORK, beside, study_scores("studies", 40), "network-tpe", tpe),
-        (EMBEDDED, "hyper-parameters, names, 50 trials", studies, "smollm2, names",
-         {"TPE": "TPE", "GP": "GP"}),
-        (NETWORK, "hyper-parameters, 50 trials", studies, "small network",
-         {"TPE": "TPE", "GP": "GP"} | chance),
+    beside = {network: "small network"}
+    chat, numbers = "a chat model that reads words, 30 evaluations of a policy", "of a policy"
+    curves = "a chat model that reads words and curves, 20 trials of hyper-parameters"
+    function = "of a function of numbers"
+    policy, settings, functions = AREAS
+    own, gaussian = "the same model, numbers alone", "a Gaussian in the model's place"
+    return [
+        Question(policy, CHAT, "policies, with words and feedback, 30 evaluations", words,
+                 "words", budget | {"columns": "embedded model, 100"} | _DESIGN, chat,
+                 ("CMA-ES, 100", _DESIGN["design-near"], _DESIGN["controller"])),
+        Question(policy, CHAT, "of these, the four systems written or changed for this",
+                 only(words, UNKNOWN), "words", {"cma": "CMA-ES, 100"}),
+        Question(policy, CHAT, "policies, against itself with less", words, "words", _LESS, chat,
+                 (own,)),
+        Question(settings, CHAT, "hyper-parameters without curves, 30 evaluations", tuned,
+                 "words", budget | {"none": own}),
+        Question(settings, CHAT, "hyper-parameters, with words and curves, 20 trials", studies,
+                 "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
+                 | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
+                 curves, ("TPE", _THEN_TPE)),
+        Question(settings, CHAT, "of these, the six tasks on data made here",
+                 only(studies, made_here), "words", {"tpe": "TPE"}),
+        Question(policy, EMBEDDED, "policies, 100 evaluations", policies, columns,
+                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 evaluations {numbers}",
+                 ("CMA-ES", gaussian)),
+        Question(policy, NETWORK, "policies, 100 evaluations", policies, network,
+                 _NUMERIC | _CHANCE, f"the small network, 100 evaluations {numbers}",
+                 ("CMA-ES",)),
+        Question(functions, EMBEDDED, "functions (BBOB), 100 evaluations", short, columns,
+                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 evaluations {function}",
+                 ("CMA-ES", "GP", gaussian, "small network")),
+        Question(functions, NETWORK, "functions (BBOB), 400 evaluations", long, network,
+                 _NUMERIC | _CHANCE, f"the small network, 400 evaluations {function}",
+                 ("CMA-ES",)),
+        Question(settings, NETWORK, "hyper-parameters, TPE beside it, 40 trials",
+                 study_scores("studies", 40), "network-tpe", _SAMPLERS),
+        Question(settings, EMBEDDED, "hyper-parameters, names, 50 trials", hpo, "smollm2, names",
+                 {"TPE": "TPE", "GP": "GP", "random": "random search"}),
+        Question(settings, NETWORK, "hyper-parameters, 50 trials", hpo, "small network",
+                 {"TPE": "TPE", "GP": "GP"} | _CHANCE,
+                 "the small network, 50 trials of hyper-parameters", ("TPE",)),
     ]  # fmt: skip
-    return [Question(*row) for row in rows]
 
 
-def table(asked: Sequence[Question]) -> Table:
-    """Return one row for each question and rival."""
+def table(asked: Sequence[Question], area: str) -> Table:
+    """Return one row for each question of an area and rival."""
     rows = []
-    for question in asked:
+    for question in (each for each in asked if each.area == area):
         for place, (each, p) in enumerate(question.pairings):
             rows.append(
                 [
                     f"{question.who}: {question.title}" if not place else "",
                     each.rival,
-                    _bold(each.verdict(p)),
-                    each.share(""),
+                    question.verdict(each, p),
+                    share(each, ""),
+                    f"{100 * each.ties:.0f}",
+                    format_p(each.p),
                     format_p(p),
-                    f"{each.pairs}, {len(each.gaps)}",
+                    f"{each.tasks}, {each.pairs:,}",
                 ]
             )
-    head = ["who, and on what", "rival", "so", "% of pairs won [95 %]", "p", "pairs, tasks"]
-    return Table.of(head, rows)
+    head = ["method, on what", "rival", "result", "% of pairs won [95 %]", "% ties"]
+    return Table.of([*head, "p", "p, corrected", "tasks, pairs"], rows)
 
 
-CORE = (
-    (0, "CMA-ES, 100", "a chat model that reads words, 30 evaluations of a policy"),
-    (1, "numbers alone", "a chat model that reads words, 30 evaluations of a policy"),
-    (5, "TPE", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
-    (5, "GP", "a chat model that reads words and curves, 20 trials of hyper-parameters"),
-    (3, "CMA-ES", "the embedded model, 100 evaluations of a function of numbers"),
-    (4, "CMA-ES", "the small network, 400 evaluations of a function of numbers"),
-    (2, "CMA-ES", "the embedded model, 100 evaluations of a policy"),
-    (8, "TPE", "the small network, 50 trials of hyper-parameters"),
-)
-"""The rows of the README: number of the question, rival, who."""
+def share(each: Pairing, unit: str) -> str:
+    """Return the effect of a pairing and its interval in percent."""
+    low, high = each.interval
+    return f"{100 * each.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def core(asked: Sequence[Question]) -> Table:
     """Return the rows that the README shows."""
     rows = []
-    for number, rival, who in CORE:
-        ((each, p),) = (found for found in asked[number].pairings if found[0].rival == rival)
-        shown = rival.replace("numbers alone", "the same model, numbers alone")
-        rows.append([who, shown, each.share(" %"), _bold(each.verdict(p))])
-    return Table.of(["method, on what", "rival", "pairs won [95 %]", "so"], rows)
-
-
-def _bold(verdict: str) -> str:
-    return f"**{verdict}**" if verdict in ("win", "lose") else verdict
+    for question in asked:
+        for each, p in question.pairings:
+            if each.rival in question.shown:
+                found = [share(each, " %"), f"{each.tasks}, {each.pairs:,}"]
+                found += [f"{format_p(each.p)}, {format_p(p)}", question.verdict(each, p)]
+                rows.append([question.core, each.rival, *found])
+    head = ["method, on what", "rival", "pairs won [95 %]", "tasks, pairs", "p raw, corrected"]
+    return Table.of([*head, "result"], rows)
 
 
 def figure(asked: Sequence[Question]) -> bytes:
-    """Draw the differences of all pairs as a PNG file's content: a row a rival, by question."""
+    """Draw the share of pairs won on each task as a PNG file's content, a row a rival."""
     found = [(question, each) for question in asked for each, _ in question.pairings]
     rng = np.random.default_rng(0)
-    canvas = figures.new_figure(10, 0.3 * len(found) + 1.2)
+    canvas = figures.new_figure(10, 0.26 * len(found) + 1.2)
     axes = canvas.add_subplot()
     for place, (question, each) in enumerate(found):
-        gaps = np.concatenate([np.asarray(g) for g in each.gaps.values()])
-        y = place + rng.uniform(-0.28, 0.28, len(gaps))
+        y = place + rng.uniform(-0.28, 0.28, each.tasks)
         color = figures.COLORS[asked.index(question) % len(figures.COLORS)]
-        axes.scatter(gaps, y, s=5, alpha=0.35, color=color, lw=0)
-        axes.plot([np.median(gaps)] * 2, [place - 0.36, place + 0.36], color="black", lw=1.6)
+        axes.scatter(each.shares, y, s=7, alpha=0.45, color=color, lw=0)
+        axes.plot(each.interval, [place, place], color="black", lw=1.2)
+        axes.plot([each.effect], [place], "o", color="black", ms=3.5)
     for question in asked:
         rows = [place for place, (own, _) in enumerate(found) if own is question]
-        text = textwrap.fill(f"{question.who}: {question.title}", 28)
-        axes.text(1.08, np.mean(rows), text, va="center", fontsize="small")
+        text = textwrap.fill(f"{question.who}: {question.title}", 34)
+        axes.text(1.04, np.mean(rows), text, va="center", fontsize="small")
         axes.axhline(rows[-1] + 0.5, color="0.7", lw=0.8)
-    axes.axvline(0, color="0.4", lw=0.8)
+    axes.axvline(0.5, color="0.4", lw=0.8)
     axes.set_yticks(range(len(found)), [each.rival for _, each in found], fontsize="small")
     axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.set_xlim(-1.05, 1.05)
-    axes.set_xlabel(
-        "← the rival is better    difference of places in a pair    the model is better →"
-    )
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xlabel("share of pairs won: each task, and the mean with its 95 % interval")
     figures.plain(axes)
     return figures.png(canvas)
 
 
-def page(shown: Table, text: str) -> str:
+def put(shown: Table, text: str, name: str) -> str:
     """Return a page with a table between its marks."""
-    return between_markers(text, "\n".join([*shown.markdown(), ""]), BEGIN, END)
+    lines = "\n".join([*shown.markdown(), ""])
+    return between_markers(text, lines, f"<!-- {name}:begin -->", f"<!-- {name}:end -->")
+
+
+def page(asked: Sequence[Question], text: str) -> str:
+    """Return the page of results with its tables made anew."""
+    return functools.reduce(lambda made, area: put(table(asked, area), made, area), AREAS, text)
+
+
+def readme(asked: Sequence[Question], text: str) -> str:
+    """Return the README with its table made anew."""
+    return put(core(asked), text, "results")
 
 
 def main() -> None:
     """Write the page, its figure, and the README's rows."""
     asked = questions()
-    for path, shown in ((PAGE, table(asked)), (README, core(asked))):
-        path.write_text(page(shown, path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, made in ((PAGE, page), (README, readme)):
+        path.write_text(made(asked, path.read_text(encoding="utf-8")), encoding="utf-8")
     FIGURE.write_bytes(figure(asked))
 
 

@@ -1,9 +1,10 @@
 """Tuning tasks that are trained for real: a trial takes a fraction of a second on one core.
 
 Validation rows choose a setting, test rows judge it. Six of the tasks have data that are made here,
-so that no model can have read about them; their descriptions, in `studies.toml`, are true and
-complete. A trial is an Optuna trial, or anything with its methods `suggest_float`, `suggest_int`,
-`suggest_categorical` and `report`. It may raise: the setting has then failed, as settings do.
+so that no model can have read about them. Their descriptions, in `studies.toml`, are true and
+complete, and say much: a period, a band, which inputs count. Their `plain` words do not. A trial is
+an Optuna trial, or anything with its methods `suggest_float`, `suggest_int`, `suggest_categorical`
+and `report`. It may raise: the setting has then failed, as settings do.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class StudyTask:
         default: The textbook's setting.
         known: Whether a model may know the data.
         needs: Packages beside scikit-learn.
+        plain: The task in words that give nothing of the solution away, if `description` does.
     """
 
     train: Callable[[Any, int], Judged]
@@ -37,6 +39,7 @@ class StudyTask:
     default: Mapping[str, Any]
     known: bool = True
     needs: tuple[str, ...] = ()
+    plain: str = ""
 
 
 def _read() -> dict[str, StudyTask]:
@@ -48,6 +51,7 @@ def _read() -> dict[str, StudyTask]:
             row["default"],
             row.get("known", True),
             tuple(row.get("needs", ())),
+            _LEARN + row["plain"] if "plain" in row else "",
         )
         for name, row in tomllib.loads(text).items()
     }

@@ -1,0 +1,105 @@
+"""What README and the page of results say in numbers beside their tables, made from the lines.
+
+`CLAIMS` holds a page, its words with a hole for each number, and what fills the holes. The page may
+say it in other words, as long as one of its paragraphs holds all of the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from llmopt.benchmarks.report.findings import ROOT, lines_of
+
+Numbers = Iterable[Any]
+_FIGURE = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?")
+
+
+def figures(text: str) -> set[str]:
+    """Return the numbers in a text."""
+    return {found.rstrip(",") for found in _FIGURE.findall(text)}
+
+
+def lacking(page: Path, made: Numbers) -> set[str]:
+    """Return what the paragraph of a page lacks that holds the most of some numbers."""
+    wanted = figures(" ".join(map(str, made)))
+    parts = re.split(r"\n\s*\n", page.read_text(encoding="utf-8"))
+    return min((wanted - figures(part) for part in parts), key=len)
+
+
+def _loaded(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+
+
+def policies() -> Sequence[int]:
+    """Return how many policies were searched with words: all, written, changed, known."""
+    from llmopt.benchmarks.experiments.words import CHANGED, WRITTEN, is_present
+
+    tried = {x["task"] for x in lines_of("words") if x["method"] == "words" and is_present(x)}
+    tried -= {"spills", "switches"}
+    written, changed = (len(tried.intersection(some)) for some in (WRITTEN, CHANGED))
+    return len(tried), written, changed, len(tried) - written - changed
+
+
+def tuning() -> Sequence[int]:
+    """Return how many tuning tasks the chat model had: all, and those on data made here."""
+    from llmopt.benchmarks.tasks.studies import STUDIES
+
+    return len(STUDIES), sum(not task.known for task in STUDIES.values())
+
+
+def tables() -> Sequence[int]:
+    """Return how many tasks of hyper-parameters had no words: all, and those that are tables."""
+    from llmopt.benchmarks.tasks.hpo import OWN
+
+    tuned = {x["task"] for x in lines_of("hpo")}
+    return len(tuned), len(tuned - set(OWN))
+
+
+def functions() -> Sequence[int]:
+    """Return how many functions of BBOB there are, and in which dimensions."""
+    found = lines_of("bbob")
+    return len({x["task"] for x in found}), *sorted({x["dimension"] for x in found})
+
+
+def controllers() -> Sequence[int]:
+    """Return for how many policies there is a controller tuned by hand, and for how many none."""
+    return len({x["task"] for x in lines_of("rivals") if x["method"] == "controller"}), 17
+
+
+def first_command() -> Numbers:
+    """Return the returns of the README's first command."""
+    return [f"{_loaded('first_command.json')['returns'][m]:.0f}" for m in ("llm", "cma", "random")]
+
+
+def swimmer() -> Numbers:
+    """Return the median returns of the suite on Swimmer."""
+    for method in ("llm-columns", "cma", "random"):
+        own = [x for x in lines_of("policies") if (x["task"], x["method"]) == (_SWIMMER, method)]
+        yield f"{median(x['heldout'] for x in own):.0f}"
+
+
+_SWIMMER = "Swimmer-v5/linear-v1"
+
+
+def replayed() -> Numbers:
+    """Return where the README's replayed search ends."""
+    return [_loaded("first_command.json")["replayed"]["return"]]
+
+
+CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
+    ("README.md", "{} policies: {} written, {} changed, {} known", policies),
+    ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
+    ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random search)", first_command),
+    ("README.md", "medians of {} (model), {} (CMA-ES) and {} (random search)", swimmer),
+    ("README.md", "ends at a return of {}", replayed),
+    ("docs/results.md", "{} policies: {} written, {} changed, {} known", policies),
+    ("docs/results.md", "a controller for {} of {} tasks", controllers),
+    ("docs/results.md", "{} tuning tasks with words, {} of them on data made here", tuning),
+    ("docs/results.md", "{} tuning tasks without words, {} of them tables", tables),
+    ("docs/results.md", "{} functions of BBOB in {}, {}, {} and {} dimensions", functions),
+)
