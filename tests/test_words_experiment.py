@@ -176,19 +176,12 @@ def test_cma_es_starts_at_the_best_warm_up_point_and_is_told_the_rewards(small, 
 
 def test_the_shuffled_arm_tells_outcomes_of_other_points(small):
     with words.make_search("zones", "shuffled", "smollm2", 0) as search:
-        seen, measure = [], search.measure
-
-        def measured(params):
-            seen.append(measure(params))
-            return seen[-1]
-
-        search.measure = measured
+        seen = []
         for k in range(8):
-            search._tell(
-                search.optimizer.space.unflatten(
-                    search.optimizer.space.sample(np.random.default_rng(k))
-                )
-            )
+            values = search.optimizer.space.sample(np.random.default_rng(k))
+            params = search.optimizer.space.unflatten(values)
+            seen.append(search.measure(params))
+            search._tell(params, *seen[-1])
         told = [(t.reward, t.feedback) for t in search.optimizer.trials]
     true = [(outcome.mean, text) for outcome, text in seen]
     assert all(pair in true[: k + 1] for k, pair in enumerate(told))
