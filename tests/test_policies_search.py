@@ -389,7 +389,8 @@ def test_a_search_without_words_goes_on_with_its_starts_only(tmp_path):
 def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog):
     storage = tmp_path / "s.jsonl"
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
-    first.close()
+    with first:
+        first.optimizer.ask()
     searching("CartPole-v1", {}, storage=storage, description="Keep it up")[0].close()
     said = "another description (line 3, there 'Balance it', now 'Keep it up')"
     assert said in caplog.text
@@ -513,6 +514,7 @@ def test_a_search_goes_on_with_as_many_random_policies_as_it_began_with(tmp_path
             storage=tmp_path / "search.jsonl", **given,
         )  # fmt: skip
         assert search.optimizer.n_warmup == 3
+        search.optimizer.ask()
         search.close()
 
 

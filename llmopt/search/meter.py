@@ -21,7 +21,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
@@ -108,6 +108,112 @@ class Journal:
         return own
 
 
+class _Attempt:
+    """One `Meter.send`: its calls, of which some may fail, up to a reply or the last error."""
+
+    def __init__(self, meter: Meter, request: Request, now: Usage) -> None:
+        self._meter, self._request = meter, request
+        self._now = now  # what counts against the caps, with what is lost here
+        self._lost = Usage()
+        self._reply: Reply | None = None
+        self._trouble = ""
+        self._had = meter.usage.cost
+        self._began, self._started = time.time(), time.monotonic()
+        # Whether a call was announced, and whether one was sent of which nobody knows the end.
+        self._begun = self._under_way = False
+
+    def call(self, request: Request) -> Reply:
+        """Announce a call and make it."""
+        meter = self._meter
+        try:
+            self._begun = True
+            meter.journal.announce(self._spent())
+        except LLMOptError:
+            self._begun = False
+            raise
+        self._under_way = True
+        try:
+            with paying(Account(meter.limits, self._now)):
+                return meter.client.complete(request)
+        except ClientError:
+            raise  # it stays under way until this failure is counted
+        except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
+            self._under_way = False
+            raise
+
+    def failed(self, error: ClientError, attempt: int) -> None:
+        """Count a call that failed; raise if the cap on cost allows no further one."""
+        with uninterrupted():
+            self._count(error.requests, error.unpriced, error.cost, error.estimated)
+            self._under_way = False
+        if error.requests or error.retryable:  # else nothing was sent; the error says why
+            name = client_name(self._meter.client)
+            logger.warning("%s: attempt %d failed: %s", name, attempt, error)
+        if error.unpriced or error.estimated:
+            self._meter.limits.check_cost(self._now)  # before it is sent once more
+
+    def settled(self, answer: Reply) -> Reply:
+        """Count and store a reply."""
+        meter = self._meter
+        with uninterrupted():
+            self._reply = reply = answer.counted(self._request)
+            usage = meter.usage
+            usage.add_reply(reply)
+            meter._usage = usage
+            self._store()
+            if (draft := meter._open_draft) is not None:
+                draft.replies.append((self._request, reply))
+        return reply
+
+    def given_up(self, error: BaseException) -> None:
+        """Count and store what was spent, if no reply came."""
+        self._trouble = f"{type(error).__name__}: {error}"
+        if self._reply is None:
+            with uninterrupted():
+                if self._under_way:  # cut off by Ctrl-C, say: it may be charged for
+                    self._count(1, self._meter.in_doubt)
+                if self._lost.requests or self._begun:
+                    self._store()
+
+    def observed(self) -> None:
+        """Report the end of the request, if anything was sent."""
+        observe = self._meter.observe
+        if observe is not None and (self._lost.requests or self._reply is not None):
+            spent = replace(
+                self._spent(),
+                client=client_name(self._meter.client),
+                error=self._trouble,
+                began=self._began,
+                seconds=time.monotonic() - self._started,
+            )
+            observe(spent)
+
+    def _spent(self) -> Spent:
+        lost = self._lost
+        return Spent(
+            self._request, self._reply, lost.requests, lost.unpriced, lost.cost or 0.0,
+            lost.estimated,
+        )  # fmt: skip
+
+    def _count(
+        self, requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0
+    ) -> None:
+        usage = self._meter.usage
+        for each in (self._lost, self._now, usage):
+            each.add_failure(requests, unpriced, cost, estimated)
+        if usage.cost is not None and self._had is not None:
+            # Summed as a resumed search does, to be equal to the last bit.
+            usage.cost = self._had + (self._lost.cost or 0.0)
+        self._meter._usage = usage
+
+    def _store(self) -> None:
+        self._meter.unsaved.append(self._spent())
+        try:
+            self._meter.flush()
+        except StorageError as error:
+            logger.warning("kept in memory until it can be stored: %s", error)
+
+
 class Meter:
     """Sends requests under limits, counts what they cost, and pays for none twice."""
 
@@ -180,110 +286,30 @@ class Meter:
         self._kept.clear()  # they came of another answer
         self.flush()  # first, as the check may count what is stored
         self.journal.check()
-        now = self.journal.total(self.usage).copy()  # with what is lost in this call
+        now = self.journal.total(self.usage).copy()
         self.limits.check(now)
         self._check_priced()
-        left = self.limits.max_requests
-        left = None if left is None else left - now.requests
-        lost, reply, trouble = Usage(), None, ""
-        had = self._usage.cost
-        began, started = time.time(), time.monotonic()
-
-        def record(**more: Any) -> Spent:
-            return Spent(
-                request, reply, lost.requests, lost.unpriced, lost.cost or 0.0, lost.estimated,
-                **more,
-            )  # fmt: skip
-
-        def fail(requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0) -> None:
-            usage = self.usage
-            for each in (lost, now, usage):
-                each.add_failure(requests, unpriced, cost, estimated)
-            if usage.cost is not None and had is not None:
-                # Summed as a resumed search does, to be equal to the last bit.
-                usage.cost = had + (lost.cost or 0.0)
-            self._usage = usage
-
-        # Whether a call was announced, and whether one was sent of which nobody knows the end.
-        begun = under_way = False
-
-        def call(request: Request) -> Reply:
-            nonlocal begun, under_way
-            try:
-                begun = True
-                self.journal.announce(record())
-            except LLMOptError:
-                begun = False
-                raise
-            under_way = True
-            try:
-                with paying(Account(self.limits, now)):
-                    return self.client.complete(request)
-            except ClientError:
-                raise  # `under_way` stays set until this failure is counted
-            except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
-                under_way = False
-                raise
-
-        def count_failure(error: ClientError, attempt: int) -> None:
-            nonlocal under_way
-            with uninterrupted():
-                fail(error.requests, error.unpriced, error.cost, error.estimated)
-                under_way = False
-            if error.requests or error.retryable:  # else nothing was sent; the error says why
-                name = client_name(self.client)
-                logger.warning("%s: attempt %d failed: %s", name, attempt, error)
-            if error.unpriced or error.estimated:
-                self.limits.check_cost(now)  # before it is sent once more
-
-        def store() -> None:
-            self.unsaved.append(record())
-            try:
-                self.flush()
-            except StorageError as error:
-                logger.warning("kept in memory until it can be stored: %s", error)
-
+        most = self.limits.max_requests
+        attempt = _Attempt(self, request, now)
         try:
             answer = complete_with_retries(
                 self.client,
                 request,
-                call=call,
-                most_calls=left,
-                on_failure=count_failure,
+                call=attempt.call,
+                most_calls=None if most is None else most - now.requests,
+                on_failure=attempt.failed,
             )
             if not isinstance(answer, Reply):
                 raise TypeError(
                     f"{client_name(self.client)}.complete returned a {type(answer).__name__}: "
                     "expected a llmopt.Reply, such as Reply((Completion(text),))"
                 )
-            with uninterrupted():
-                reply = answer.counted(request)
-                usage = self.usage
-                usage.add_reply(reply)
-                self._usage = usage
-                store()
-                if (draft := self._open_draft) is not None:
-                    draft.replies.append((request, reply))
-            return reply
+            return attempt.settled(answer)
         except BaseException as error:
-            trouble = f"{type(error).__name__}: {error}"
-            if reply is None:
-                with uninterrupted():
-                    if under_way:  # cut off by Ctrl-C, say: it may be charged for
-                        fail(1, self.in_doubt)
-                    if lost.requests or begun:
-                        store()
+            attempt.given_up(error)
             raise
         finally:
-            if self.observe is not None and (lost.requests or reply is not None):
-                self.observe(
-                    record(
-                        client=client_name(self.client),
-                        error=trouble,
-                        began=began,
-                        seconds=time.monotonic() - started,
-                    )
-                )
+            attempt.observed()
 
     @property
     def in_doubt(self) -> int:
