@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from llmopt.benchmarks.engine.cell import read_lines
 from llmopt.benchmarks.report import claims, findings
 
-PAGES = ("bbob", "design", "hpo", "rivals", "studies", "weak_models", "words")
+PAGES = ("bbob", "design", "hpo", "policy_defaults", "rivals", "studies", "weak_models", "words")
 NOT_AGAIN = {
     "the answers of the frontier chat model": "conversations with no fixed version of a model; "
     "the recordings replay them (`--model replay:NAME`)",
