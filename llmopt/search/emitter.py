@@ -318,97 +318,10 @@ class ModelEmitter(Metered):
             raise ValueError(
                 "compute=True: give the emitter to llmopt.compute.blocks.let_compute first"
             )
-        facts = model_facts(self.client)
-        found: list[Proposal] = []
-        replies: list[Reply] = []
-        complaint: Complaint | None = None
-        trouble = ""
-        misses = 0
-        computed: tuple[Computed, ...] = ()
-        stop: SearchStopped | None = None
-        new = self.options.noisy or len(seen) < space.cardinality
-        most = math.inf if most_requests is None else most_requests
-        while len(found) < n and misses < self.options.attempts and len(replies) < most and new:
-            wanted = n - len(found)
-            left = () if self.options.noisy else untried(space, seen)
-            hints = (*notes, _list_of(space, left)) if left else notes
-            several = 1 if wanted == 1 and self._scarce(space) else self.points
-            samples = math.ceil(wanted / several)
-            samples = min(samples, facts.max_samples or samples)
-            if wanted > 1 and several > 1:
-                hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
-            handed = tuple(p.values for p in found)
-            view = replace(history, pending=history.pending + handed) if handed else history
-            # The last request is for a point: nothing could follow a block.
-            blocks = min(self._blocks_left(computed), most - len(replies) - 1)
-            query = self._prepare(
-                space, view, rng, samples, several, complaint, hints, computed, blocks
-            )
-            reply: Reply | None = None
-            try:
-                if not query.drawn:
-                    reply = self._meter.send(query.request)
-            except BudgetExceededError:
-                if most_requests is not None and not self.requests_left:
-                    most = 0
-                    break
-                if self.options.on_error == "raise":
-                    raise
-                trouble = "the request budget is used up"
-                break
-            except ClientError as error:
-                if self.options.on_error == "raise" or is_permanent(error):
-                    raise
-                trouble = str(error)
-                break
-            completions: tuple[Completion, ...] = (Completion(""),) * samples
-            if reply is not None:
-                replies.append(reply)
-                completions = reply.completions
-            complaint = None
-            before = len(found)
-            texts = [completion.text for completion in completions]
-            code = ""
-            for k, completion in enumerate(completions[:samples]):
-                try:
-                    if query.code is not None and (block := query.code(completion.text)):
-                        if blocks <= 0:
-                            self._meter.count_rejection("unreadable")
-                            why = "no further block of Python is possible here; now propose"
-                            raise ParseError(f"{why} a point", completion.text)
-                        code = code or block
-                        continue
-                    points, end = self._read(space, query, completion, seen, texts[:k])
-                except ParseError as error:
-                    trouble = f"{misses + 1} of its answers could not be used, the last because "
-                    trouble += error.reason.partition("; ")[0]  # then follows what it is to do
-                    complaint = complaint or Complaint(error.raw, error.reason)
-                    continue
-                stop = end or stop
-                found += points
-            if stop is not None:
-                if not found:
-                    raise stop
-                n = len(found)
-                draft.stop = stop if samples == 1 else None
-            if code and len(found) == before:  # of several samples, points go first
-                data = partial(data_of, space, history, self.labels(space))
-                run = partial(self.calculator.run, code, data=data, seconds=self._seconds_left())
-                computed += (self._meter.compute(code, run),)
-                complaint = None
-                continue
-            # A client that gives fewer samples than asked for is asked again at no charge.
-            misses += complaint is not None or len(found) == before
-            new = self.options.noisy or len(seen) < space.cardinality
-            if left and complaint is not None:
-                break  # it was shown every point that is left, and named another
-        if len(found) < n and len(replies) < most:
-            missing = n - len(found)
-            draft.warnings.append(self._trouble(space, missing, seen, trouble))
-            found += draw_fallbacks(space, seen, rng, missing)
-        for proposal in found:
-            self._meter.count_proposal(proposal.source)
-        return _share(found, replies)
+        batch = _Batch(self, space, history, rng, n, seen, notes, draft, most_requests)
+        while batch.goes_on and batch.send():
+            batch.take()
+        return batch.fill()
 
     def _seconds_left(self) -> float:
         return self.options.compute_total - self._meter.usage.compute_seconds
@@ -548,6 +461,175 @@ class ModelEmitter(Metered):
             f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
             "They are counted in usage.fallbacks"
         )
+
+
+class _Batch:
+    """The points of one `ModelEmitter.propose`, as they come in from one request after another.
+
+    `send` asks the model once, `take` reads its answer, and `fill` draws what is missing.
+    """
+
+    def __init__(
+        self,
+        emitter: ModelEmitter,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        seen: set[Hashable],
+        notes: tuple[str, ...],
+        draft: Draft,
+        most_requests: int | None,
+    ) -> None:
+        self._emitter, self._space, self._history, self._rng = emitter, space, history, rng
+        self._n, self._seen, self._notes, self._draft = n, seen, notes, draft
+        self._capped = most_requests is not None
+        self._most = math.inf if most_requests is None else most_requests
+        self._found: list[Proposal] = []
+        self._replies: list[Reply] = []
+        self._complaint: Complaint | None = None
+        self._trouble = ""
+        self._misses = 0
+        self._computed: tuple[Computed, ...] = ()
+        self._over = False  # whether no further answer would help
+        # Of the latest request.
+        self._left: tuple[tuple[Value, ...], ...] = ()  # points to choose from, if few are left
+        self._samples = 0
+        self._blocks = 0.0
+        self._query: Query | None = None
+        self._completions: Sequence[Completion] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a further request is to be sent."""
+        options = self._emitter.options
+        return (
+            len(self._found) < self._n
+            and self._misses < options.attempts
+            and len(self._replies) < self._most
+            and not self._over
+            and (options.noisy or len(self._seen) < self._space.cardinality)
+        )
+
+    def _hints(self, wanted: int, several: int) -> tuple[str, ...]:
+        noisy = self._emitter.options.noisy
+        self._left = () if noisy else untried(self._space, self._seen)
+        hints = self._notes
+        if self._left:
+            hints += (_list_of(self._space, self._left),)
+        if wanted > 1 and several > 1:
+            hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
+        return hints
+
+    def send(self) -> bool:
+        """Ask the model; return whether there is an answer to read."""
+        emitter, found = self._emitter, self._found
+        wanted = self._n - len(found)
+        several = 1 if wanted == 1 and emitter._scarce(self._space) else emitter.points
+        samples = math.ceil(wanted / several)
+        self._samples = min(samples, model_facts(emitter.client).max_samples or samples)
+        points = tuple(p.values for p in found)
+        view = self._history
+        if points:
+            view = replace(view, pending=view.pending + points)
+        # The last request is for a point: nothing could follow a block.
+        left = self._most - len(self._replies) - 1
+        self._blocks = min(emitter._blocks_left(self._computed), left)
+        hints = self._hints(wanted, several)
+        self._query = query = emitter._prepare(
+            self._space, view, self._rng, self._samples, several, self._complaint, hints,
+            self._computed, self._blocks,
+        )  # fmt: skip
+        self._completions = (Completion(""),) * self._samples
+        if query.drawn:
+            return True
+        try:
+            reply = emitter.meter.send(query.request)
+        except BudgetExceededError:
+            if self._capped and not emitter.requests_left:
+                self._most = 0
+                return False
+            if emitter.options.on_error == "raise":
+                raise
+            self._trouble = "the request budget is used up"
+            return False
+        except ClientError as error:
+            if emitter.options.on_error == "raise" or is_permanent(error):
+                raise
+            self._trouble = str(error)
+            return False
+        self._replies.append(reply)
+        self._completions = reply.completions
+        return True
+
+    def take(self) -> None:
+        """Read an answer: points, the end of the search, or Python to run."""
+        self._complaint = None
+        before = len(self._found)
+        stop, code = self._read()
+        if stop is not None:
+            if not self._found:
+                raise stop
+            self._n = len(self._found)
+            self._draft.stop = stop if self._samples == 1 else None
+        if code and len(self._found) == before:  # of several samples, points go first
+            self._compute(code)
+            return
+        # A client that gives fewer samples than asked for is asked again at no charge.
+        self._misses += self._complaint is not None or len(self._found) == before
+        # It was shown every point that is left, and named another.
+        self._over = bool(self._left and self._complaint is not None)
+
+    def _read(self) -> tuple[SearchStopped | None, str]:
+        """Add the points of all samples; return the stop and the Python that they hold."""
+        query, stop, code = self._query, None, ""
+        assert query is not None
+        texts = [completion.text for completion in self._completions]
+        for k, completion in enumerate(self._completions[: self._samples]):
+            try:
+                if query.code is not None and (block := query.code(completion.text)):
+                    self._check_block(completion)
+                    code = code or block
+                    continue
+                points, end = self._emitter._read(
+                    self._space, query, completion, self._seen, texts[:k]
+                )
+            except ParseError as error:
+                said = error.reason.partition("; ")[0]  # then follows what it is to do
+                self._trouble = (
+                    f"{self._misses + 1} of its answers could not be used, the last because {said}"
+                )
+                self._complaint = self._complaint or Complaint(error.raw, error.reason)
+                continue
+            stop = end or stop
+            self._found += points
+        return stop, code
+
+    def _check_block(self, completion: Completion) -> None:
+        if self._blocks <= 0:
+            self._emitter.meter.count_rejection("unreadable")
+            why = "no further block of Python is possible here; now propose a point"
+            raise ParseError(why, completion.text)
+
+    def _compute(self, code: str) -> None:
+        emitter = self._emitter
+        data = partial(data_of, self._space, self._history, emitter.labels(self._space))
+        seconds = emitter._seconds_left()
+        run = partial(emitter.calculator.run, code, data=data, seconds=seconds)
+        self._computed += (emitter.meter.compute(code, run),)
+        self._complaint = None
+
+    def fill(self) -> list[Proposal]:
+        """Return the points, with drawn ones for what is missing; count them."""
+        emitter, found = self._emitter, self._found
+        if len(found) < self._n and len(self._replies) < self._most:
+            missing = self._n - len(found)
+            text = emitter._trouble(self._space, missing, self._seen, self._trouble)
+            self._draft.warnings.append(text)
+            found += draw_fallbacks(self._space, self._seen, self._rng, missing)
+        for proposal in found:
+            emitter.meter.count_proposal(proposal.source)
+        return _share(found, self._replies)
 
 
 _said_of: set[str] = set()  # prompts
