@@ -37,7 +37,7 @@ from llmopt.compute.data import data_file, folder_of
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
+from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import (
     Asked,
@@ -51,6 +51,7 @@ from llmopt.search.events import (
 from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.search.meter import Draft
 from llmopt.search.options import SearchArguments, SearchOptions
+from llmopt.search.points import draw_fallbacks, draw_new
 from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.session import OptimizerBase
 from llmopt.search.storage import as_written

@@ -18,7 +18,7 @@ from llmopt import (
     Space,
     get_prompt,
 )
-from llmopt.search.emitter import draw_new
+from llmopt.search.points import draw_new
 
 spaces = gym.spaces
 

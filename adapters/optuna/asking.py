@@ -25,9 +25,10 @@ from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
 from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
 from llmopt.history import Proposal
-from llmopt.search.emitter import ModelEmitter, draw_new
+from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
+from llmopt.search.points import draw_new
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
 from llmopt.space.constraints import Limit

@@ -8,7 +8,6 @@ of pyribs (Tjanaka et al. 2023, arXiv 2303.00191).
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 import math
 import warnings
@@ -32,7 +31,7 @@ from llmopt.errors import (
     TemplateError,
     is_permanent,
 )
-from llmopt.history import Follower, History, Proposal, Source, Trial
+from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
@@ -40,6 +39,7 @@ from llmopt.prompt.parse import Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, check_computes, data_of
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.meter import Draft, Meter, Metered
+from llmopt.search.points import ShownPoints, draw_fallbacks, list_of, untried, what_is_known
 from llmopt.space import Space, Value
 from llmopt.util.text import cut
 
@@ -54,15 +54,7 @@ WORDS_FIRST = 1
 
 _POINTS = 4  # most points of one answer of a chat model
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
-_FALLBACK_DRAWS = 100
-_MOST_LEFT = 40  # untried points of a finite space that are listed for the model
-_MOST_SAID = 20  # points whose words are shown
-_LONGEST_WORDS = 300  # characters of them
 _SHORT = 120  # characters of a point that was left out
-_MOST_COUNTED = 10_000  # points of a space that are gone through to find them
-_SHOWN_DIGITS = range(4, 10)
-"""Significant digits with which prompts of words show a value."""
-
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
@@ -93,48 +85,6 @@ def keys_of(space: Space, history: History) -> set[Hashable]:
     """Return the keys (`Space.key`) of all points that a history holds."""
     told = (t.values for t in history.trials)
     return {space.key(values) for values in (*told, *history.pending)}
-
-
-class ShownPoints(Follower):
-    """The points of a history as prompts show them: with the decimals of the space, or rounded.
-
-    A model that repeats one of these points copies a row of its prompt, whose digits are fewer than
-    those of the point that was evaluated.
-    """
-
-    def __init__(self) -> None:
-        self._space: Any = None
-        super().__init__()
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._points: set[tuple[Hashable, ...]] = set()
-
-    def read(self, space: Space, history: History) -> None:
-        """Take in the trials that are new."""
-        known = space.names, space.dimensions
-        if self._space != known:
-            self._forget()
-            self._space = known
-        self._follow(history)
-
-    def _take(self, trial: Trial, history: History) -> None:
-        names, dimensions = self._space
-        self._points.update(_rounded(trial.values, digits) for digits in _SHOWN_DIGITS)
-        if len(trial.values) == len(names):
-            shown = [
-                d.parse(d.format(v)) if isinstance(v, float) else v
-                for d, v in zip(dimensions, trial.values, strict=True)
-            ]
-            self._points.add(_rounded(shown, _SHOWN_DIGITS[-1]))
-
-    def holds(self, values: Sequence[Value]) -> bool:
-        """Whether a point is one of them, up to the last digit shown."""
-        return _rounded(values, _SHOWN_DIGITS[-1]) in self._points
-
-
-def _rounded(values: Sequence[Value], digits: int) -> tuple[Hashable, ...]:
-    return tuple(float(f"{v:.{digits}g}") if isinstance(v, float) else (type(v), v) for v in values)
 
 
 class ModelEmitter(Metered):
@@ -516,7 +466,7 @@ class _Batch:
         self._left = () if noisy else untried(self._space, self._seen)
         hints = self._notes
         if self._left:
-            hints += (_list_of(self._space, self._left),)
+            hints += (list_of(self._space, self._left),)
         if wanted > 1 and several > 1:
             hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
         return hints
@@ -644,82 +594,6 @@ def _say_what_is_not_read(prompt: Prompt, description: str) -> None:
                 "the prompt %r asks for numbers alone: the model reads no description of the task",
                 prompt.name,
             )
-
-
-def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return what a model is told of constraints, and of points that came with words."""
-    labels, notes = labels or space.names, []
-    if space.constraints:
-        texts = "\n".join(f"- {text}" for text in space.constraints)
-        notes.append(f"Every point must keep these limits:\n{texts}")
-        if tuple(labels) != space.names:
-            pairs = zip(labels, space.names, strict=True)
-            notes.append("There " + ", ".join(f"{name} is {label}" for label, name in pairs) + ".")
-    told = [t for t in history.trials if t.explanation and t.source == "user"]
-    told = [t for t in told if t.explanation.strip()]
-    for trial in told[-_MOST_SAID:]:
-        words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
-        notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")
-    return tuple(notes)
-
-
-def draw_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
-    """Draw a point that is not in `seen` (if there is one), and add it there."""
-    values = space.sample(rng)
-    for _ in range(_FALLBACK_DRAWS):
-        if space.key(values) not in seen:
-            break
-        values = space.sample(rng)
-    else:
-        if len(seen) < space.cardinality < math.inf:
-            values = _next_new(space, seen, rng)
-    seen.add(space.key(values))
-    return values
-
-
-def draw_fallbacks(
-    space: Space, seen: set[Hashable], rng: np.random.Generator, n: int
-) -> list[Proposal]:
-    """Draw `n` points in the model's place, add them to `seen`, and leave the counting."""
-    return [Proposal(draw_new(space, seen, rng), "fallback") for _ in range(n)]
-
-
-def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
-    """Count up from a random point of a finite space to one that is not in `seen`.
-
-    Takes at most ``len(seen) + 1`` steps; there must be such a point. Under constraints it may
-    be far, and after many steps a point that was seen comes back.
-    """
-    counts = [int(dimension.count) for dimension in space.dimensions]
-    at = [int(rng.integers(count)) for count in counts]
-    for _ in itertools.count() if not space.constraints else range(len(seen) + _MOST_COUNTED):
-        drawn = [d.value(k) for d, k in zip(space.dimensions, at, strict=True)]
-        values = space.conform(drawn)
-        if space.key(values) not in seen and space.admits(values):
-            return values
-        for place, count in enumerate(counts):
-            at[place] = (at[place] + 1) % count
-            if at[place]:
-                break
-    return space.sample(rng)
-
-
-def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
-    """Return the points of a finite space that are not `seen`, once few are left; else none.
-
-    Few are at most 40, and half of the space. None in a space of at most 40 points, where a
-    repeated answer costs few requests.
-    """
-    count = space.cardinality
-    if not _MOST_LEFT < count <= _MOST_COUNTED or count - len(seen) > min(_MOST_LEFT, count / 2):
-        return ()
-    left = tuple(values for values in space.points() if space.key(values) not in seen)
-    return left if len(left) <= _MOST_LEFT else ()
-
-
-def _list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
-    lines = [describe_params(values, space, space.names) for values in points]
-    return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
 
 
 def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:

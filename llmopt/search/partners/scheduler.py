@@ -12,9 +12,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
-from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, draw_fallbacks, keys_of
+from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, keys_of
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
+from llmopt.search.points import draw_fallbacks
 from llmopt.space import Space
 
 Partner = Literal["cma", "network"]
