@@ -183,13 +183,13 @@ def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
 
 
 def test_the_last_of_the_requests_is_for_a_point(plain):
-    optimizer, client = search([python("print(1)"), point(0.5)], requests=2)
+    optimizer, client = search([python("print(1)"), point(0.5)], partner="network", max_requests=2)
     assert tell(optimizer)[0].params["x"] == 0.5
     assert "No further Python" not in client.requests[0].text
     assert "No further Python now: propose in the form" in client.requests[1].text
-    optimizer, _ = search([python("print(1)")], requests=1)
-    with pytest.warns(llmopt.FallbackWarning):
-        optimizer.ask()
+    optimizer, _ = search([python("print(1)")], partner="network", max_requests=1)
+    optimizer.ask()
+    assert [p.source for p in optimizer.pending_proposals] != ["llm"]
     assert plain[-1].ran == []
 
 
