@@ -63,7 +63,7 @@ def test_as_a_partner_it_costs_no_request_and_searches_choices_too():
     script = ["x: 4, y: 4, k: 4, c: a"] * 9
     found = llmopt.minimize(
         loss, SPACE, 60, ScriptedClient(script, cycle=True), prompt="props", partner="network",
-        requests=2, seed=0,
+        max_requests=2, seed=0,
     )  # fmt: skip
     told = found.usage.proposals
     assert found.usage.requests == 2
