@@ -239,7 +239,7 @@ SHOWN = [
     ("docs/models.md", "asks it {} to {} times", requests_of_designs),
     ("docs/models.md", "takes {} requests, some {} prompt tokens and {} in the answers",
      search_on_swimmer),
-    ("docs/models.md", "of {} first answers of the embedded model to `props`, {} % could be read "
+    ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be read "
      "as free text and {} % as JSON", readable),
     ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
      "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
@@ -302,7 +302,7 @@ def test_the_prices_on_the_page_are_those_of_its_date():
 
 # -- defaults --------------------------------------------------------------------------------
 
-DEFAULTS = {"docs/models.md": [RemoteClient], "docs/loop.md": [AskOptions, SearchOptions]}
+DEFAULTS = {"docs/model-options.md": [RemoteClient], "docs/loop.md": [AskOptions, SearchOptions]}
 
 
 def defaults(page):

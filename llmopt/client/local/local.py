@@ -94,7 +94,7 @@ class LocalClient:
             template is told not to: thoughts take thousands of tokens, and where they reach
             `Request.max_tokens` the answer is empty.
         structured: Whether points are asked as JSON, which a grammar holds the model to; see
-            docs/models.md for what that was measured to bring. ``"auto"`` is yes.
+            docs/model-options.md for what that was measured to bring. ``"auto"`` is yes.
         header: What the file says of itself, where that is known before the file is there.
         verbose: Leave llama.cpp's log on standard error.
     """
