@@ -239,8 +239,8 @@ SHOWN = [
     ("docs/models.md", "asks it {} to {} times", requests_of_designs),
     ("docs/models.md", "takes {} requests, some {} prompt tokens and {} in the answers",
      search_on_swimmer),
-    ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be read "
-     "as free text and {} % as JSON", readable),
+    ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be "
+     "read as free text and {} % as JSON", readable),
     ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
      "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
      "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
