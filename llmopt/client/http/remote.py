@@ -76,7 +76,7 @@ class Connection:
 
 
 class RemoteClient:
-    """A client for a hosted model; use one of its subclasses. docs/model-options.md has the options.
+    """A client for a hosted model; use one of its subclasses. docs/model-options.md lists options.
 
     Nothing is imported, read or sent before the first request. The API key is looked up
     at every request: the `api_key` argument first, then the environment. It is in no
