@@ -111,7 +111,7 @@ def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
 
     start = start_of(list(_first(read_events(path))), path)
     # No partner and no prompt of theirs: nothing is proposed.
-    nobody: dict[str, Any] = {"prompt": "words", "partner": None, "requests": None}
+    nobody: dict[str, Any] = {"prompt": "words", "partner": None}
     return LLMOptimizer.load(path, ScriptedClient([]), **nobody), start
 
 
