@@ -20,6 +20,7 @@ SCRIPTS = {
     "parallel.py": (["--quick"], [], r"first: .*timeout=.*second: 40 evaluations.*best 0\.\d"),
     "pareto.py": ([], [], r"12 trials, \d+ on the Pareto front\n  .* kg, bends"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),
+    "kiln.py": ([], [], r"39\.613 K.*0\.056 K.*recommends point 3"),
     "laboratory.py": (["--simulate"], [], r"best yield [4-9]\d\.\d with"),
     "nevergrad_mixed.py": (
         ["--quick"],
@@ -44,6 +45,21 @@ def run(*command: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
+
+
+def test_the_first_example_of_the_readme_prints_what_it_shows(tmp_path):
+    page = (EXAMPLES.parents[1] / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- kiln:begin -->\n```text\n(.*?)```", page, re.DOTALL)[1]
+    assert run(str(EXAMPLES / "kiln.py"), folder=tmp_path).startswith(shown)
+
+
+def test_a_rival_of_the_first_example_is_as_far_as_the_readme_says(tmp_path):
+    pytest.importorskip("cma")
+    out = run(str(EXAMPLES / "kiln.py"), "cma", folder=tmp_path)
+    errors = [float(e) for e in re.findall(r"([\d.]+) K", out)]
+    page = (EXAMPLES.parents[1] / "README.md").read_text(encoding="utf-8")
+    low, high = map(float, re.search(r"is at (\d+) to (\d+) K after 200", page).groups())
+    assert low <= min(errors) + 0.5 and max(errors) <= high + 0.5
 
 
 def test_every_example_is_run_and_listed():
