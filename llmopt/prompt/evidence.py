@@ -480,13 +480,12 @@ class Evidence:
 
     def roughness(self) -> str:
         """Say how far tiny changes of a point moved f, once three of them were measured."""
-        moves = []
-        for trial in self.history.complete[-_RECALLED:]:
-            parent = self.parent(trial)
-            if parent is None or parent.rewards is None or trial.rewards is None:
-                continue
-            if parent.values != trial.values and self._is_tiny(parent, trial):
-                moves.append(abs(trial.rewards[0] - parent.rewards[0]))
+        known = self._past.moves
+        for trial in self.history.trials[-_RECALLED:]:
+            if trial.number not in known:
+                known[trial.number] = self._move(trial)
+        recent = range(len(self.history.trials) - _RECALLED, len(self.history.trials))
+        moves = [move for number in recent if (move := known.get(number)) is not None]
         if len(moves) < _FEW_MOVES or len(self.history.directions) > 1:
             return ""
         middle = sorted(moves)[len(moves) // 2]
@@ -494,6 +493,15 @@ class Evidence:
             f"{len(moves)} changes of less than {_TINY:.0%} of a range moved f by {middle:.2g} in "
             "the median: a smaller gain may be chance."
         )
+
+    def _move(self, trial: Trial) -> float | None:
+        """Return by how much a tiny change of a point moved f; ``None`` for any other trial."""
+        parent = self.parent(trial) if trial.state == "complete" else None
+        if parent is None or parent.rewards is None or trial.rewards is None:
+            return None
+        if parent.values == trial.values or not self._is_tiny(parent, trial):
+            return None
+        return abs(trial.rewards[0] - parent.rewards[0])
 
     def _is_tiny(self, before: Trial, after: Trial) -> bool:
         changed = self._changed(before, after)

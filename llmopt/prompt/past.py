@@ -31,6 +31,7 @@ class Past(Follower):
         paired: Whether points are measured on the same starts, and compared start by start.
         rows: What the log says of a trial in its row.
         entries: The row with the trial's notes, or with a line of them, and its tokens.
+        moves: By how much each trial moved f, if it changed its parent by next to nothing.
         drafts: Logs of these entries, by their budgets. What later trials change is dropped.
     """
 
@@ -49,6 +50,7 @@ class Past(Follower):
         self.rows: dict[int, str] = {}
         self.entries: dict[tuple[int, bool], tuple[str, int]] = {}
         self.drafts: dict[int, Any] = {}
+        self.moves: dict[int, float | None] = {}
         self._values: list[float] = []  # of f, in their order
         self._runs: list[int] = []  # the run of each trial, by the place of its best one
         self._best_of_runs: list[int] = []

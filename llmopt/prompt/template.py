@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import jinja2
@@ -354,7 +353,6 @@ class TemplatePrompt:
             "step_size": describe_step(space),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
             "order": self.order,
-            "scipy": find_spec("scipy") is not None,
             "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
             "asked": asked,
             "branched": any(map(space.condition, range(len(space)))),

@@ -274,6 +274,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             ("trials", len(self.trials)),
             ("points handed out", points),
             ("requests", usage.requests),
+            ("blocks of Python", f"{usage.blocks} in {usage.compute_seconds:.0f} s"),
             ("cost", cost),
         ]
 

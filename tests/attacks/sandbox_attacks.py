@@ -211,7 +211,9 @@ class _Forger:
     def close(self) -> None:
         pass
 
-    def exchange(self, kind: int, value: object, seconds: float) -> tuple[int, object]:
+    def exchange(
+        self, kind: int, value: object, seconds: float, given: bytes = b"", most: int | None = None
+    ) -> tuple[int, object]:
         code = self._rng.choice((0, 1, 2, 3, self._rng.randrange(256)))
         return code, encoding.decode(encoding.encode(_value(self._rng)))
 
