@@ -268,7 +268,7 @@ class TestNext:
 def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path):
     path = tmp_path / "file"
     path.touch()
-    with pytest.raises(ClientError, match="is no folder; give a folder"):
+    with pytest.raises(ClientError, match="not a folder"):
         LLMOptimizer({"x": Float(0, 1)}, FolderClient(path), "words").ask()  # a warm-up point
     FolderClient(tmp_path / "new").check_ready()
     assert not (tmp_path / "new").exists()

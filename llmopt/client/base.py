@@ -1,4 +1,4 @@
-"""The boundary between llmopt and a model: one method, three small records.
+"""The interface between llmopt and a model: one method, three small records.
 
 A client is anything with a ``complete(request) -> reply`` method. Everything before that
 call (history, prompt) and after it (parsing, checks) is pure and needs no model.
@@ -16,12 +16,12 @@ from llmopt.util.text import clean, estimate_tokens, least_tokens
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
-_MOST_TOKENS = 10**12  # of one reply; more is no count
+_MOST_TOKENS = 10**12  # of one reply; a larger number is not a token count
 
 PROMPT_VERSION = 8
-"""Version of the words of all shipped prompts: raise it with any change of them.
+"""Version of the wording of all shipped prompts: raise it with any change of them.
 
-A recording carries the version that it was made with, and is played in order under another one.
+A recording stores its version; under another version it is replayed in order.
 """
 
 
@@ -40,32 +40,31 @@ class Message:
     def __post_init__(self) -> None:
         try:
             self.content.encode()
-        except UnicodeEncodeError:  # of a lone surrogate, which no request can hold
+        except UnicodeEncodeError:  # a lone surrogate cannot be sent
             object.__setattr__(self, "content", clean(self.content))
 
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a model is asked, once. Immutable, so that a retry re-sends the same object.
+    """One request to a model. Immutable, so that a retry sends the same object again.
 
     Attributes:
         messages: The conversation. For ``style="completion"`` exactly one user message,
             whose text the model continues with no chat template around it. A client
             that can only chat sends that text as a user message.
-        n: Independent samples wanted. A client whose provider gives fewer at a time
-            makes several calls itself.
+        n: Number of independent samples. If the provider returns fewer per call, the
+            client makes several calls.
         style: ``"chat"`` or ``"completion"``.
         temperature: Sampling temperature; ``None`` leaves the provider's default.
         max_tokens: Cap on the tokens of each sample's answer; ``None`` leaves the default. A
-            client gives a model that thinks unseen more than that.
+            client adds room for hidden reasoning.
         stop: Strings that end a sample.
-        seed: Sampling seed, for clients that have one; `n` samples differ all the same.
-        grammar: GBNF grammar the answer must match; ignored where not supported.
-        json_schema: JSON schema the answer must match; ignored where not supported.
-        columns: Texts to be continued by one of `choices` each, in place of the messages: a
-            sample is a choice for every text, in their order, joined. Only for clients with
-            ``columns = True``.
-        choices: What may continue each of `columns`: single tokens of the model.
+        seed: Sampling seed, if the client supports one; the `n` samples still differ.
+        grammar: GBNF grammar of the answer; ignored if not supported.
+        json_schema: JSON schema of the answer; ignored if not supported.
+        columns: Texts that replace the messages. A sample continues each text with one of
+            `choices`, and joins these in order. Only for clients with ``columns = True``.
+        choices: Possible continuations of each of `columns`: single tokens of the model.
     """
 
     messages: tuple[Message, ...]
@@ -88,7 +87,7 @@ class Request:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
         data = asdict(self)
-        if not self.columns:  # a request without them keeps the digest that it has always had
+        if not self.columns:  # keeps the digests of earlier versions
             del data["columns"], data["choices"]
         return data
 
@@ -128,18 +127,18 @@ class Reply:
     Attributes:
         completions: Between 1 and ``request.n`` samples.
         model: The model that answered, as the provider names it.
-        prompt_tokens: Prompt tokens, as the provider counts them, summed over the calls
-            made; ``None`` if it did not tell.
-        cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
-        completion_tokens: Completion tokens over all samples; ``None`` if it did not tell.
-        seconds: Wall-clock seconds, retries and waiting included.
-        cost: US dollars, or ``None`` where the price is not known.
-        requests: Calls that the provider was sent.
-        unpriced: Those of them that failed, may be charged for, and are not in `cost`.
-        estimated: Those of them whose tokens and cost are estimates, since nobody told them.
-        written_tokens: Those of `prompt_tokens` that were written to a prefix cache, where that is
-            charged apart.
-        written_long_tokens: Those of them that are kept there for an hour.
+        prompt_tokens: Prompt tokens, as the provider counts them, summed over all calls;
+            ``None`` if the provider did not report them.
+        cached_tokens: The part of `prompt_tokens` that a prefix cache served.
+        completion_tokens: Completion tokens of all samples; ``None`` if not reported.
+        seconds: Wall-clock seconds, including retries and waiting.
+        cost: US dollars, or ``None`` if the price is unknown.
+        requests: Number of calls sent to the provider.
+        unpriced: Number of failed calls that may be charged and are not in `cost`.
+        estimated: Number of calls whose tokens and cost are estimates.
+        written_tokens: The part of `prompt_tokens` that was written to a prefix cache, if the
+            provider charges for this separately.
+        written_long_tokens: The part of `written_tokens` that is kept for an hour.
     """
 
     completions: tuple[Completion, ...]
@@ -157,21 +156,21 @@ class Reply:
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion tokens together, as far as they are known."""
+        """Sum of the known prompt and completion tokens."""
         return (self.prompt_tokens or 0) + (self.completion_tokens or 0)
 
     def counted(self, request: Request) -> Reply:
-        """Return this reply as it is counted.
+        """Return a copy with checked counts: invalid or missing ones are replaced by estimates.
 
-        Tokens that nobody told, or that cannot be, are estimated, rather too high than too low:
-        so are fewer than the text must have (`believed`). A cost that cannot be is unknown.
+        Missing and impossible token counts, and counts that are too small for the text
+        (`believed`), are estimated on the high side. An invalid cost becomes unknown.
 
         Args:
-            request: What it answers.
+            request: The request that this reply answers.
         """
         prompt, completion = whole(self.prompt_tokens), whole(self.completion_tokens)
         calls = max(1, whole(self.requests) or 0) if self.requests else 0
-        if calls and (prompt or completion):  # else it used nothing, as a scripted answer
+        if calls and (prompt or completion):  # a scripted answer uses no tokens
             prompt = believed(prompt, request.text)
             completion = believed(completion, *(c.text for c in self.completions))
         most = prompt or 0
@@ -207,17 +206,17 @@ class Reply:
         """Rebuild a reply from `to_dict`'s result.
 
         Raises:
-            LookupError: Something is missing.
-            TypeError: Something is of another type.
-            ValueError: A count, time or price is negative or not finite: it would lower what
-                was spent.
+            LookupError: A field is missing.
+            TypeError: A field has the wrong type.
+            ValueError: A count, time or price is negative or not finite, and would lower the
+                recorded spending.
         """
         values = dict(data)
         values["completions"] = tuple(Completion(**c) for c in values["completions"])
         reply = cls(**values)
         texts = [reply.model, *(t for c in reply.completions for t in (c.text, c.finish_reason))]
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("a text of the reply is no text")
+            raise TypeError("a text field of the reply is not a string")
         for name in _COUNTS:
             value = getattr(reply, name)
             unknown = value is None and name in ("cost", "prompt_tokens", "completion_tokens")
@@ -227,20 +226,20 @@ class Reply:
 
 
 def amount(value: object) -> float | None:
-    """Return a number of 0 or more, ``None`` for whatever is none."""
+    """Return a number of 0 or more, or ``None`` for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return value if 0 <= value < 2**63 else None
 
 
 def whole(value: object) -> int | None:
-    """Return a count of calls or tokens, ``None`` for whatever cannot be one."""
+    """Return a count of calls or tokens, or ``None`` if the value cannot be one."""
     found = amount(value)
     return None if found is None or found >= _MOST_TOKENS else int(found)
 
 
 def believed(tokens: int | None, *texts: str) -> int | None:
-    """Return a count that somebody told, ``None`` where these texts must have more tokens."""
+    """Return a reported count, or ``None`` if these texts must have more tokens."""
     return None if tokens is None or tokens < sum(map(least_tokens, texts)) else tokens
 
 
@@ -252,53 +251,52 @@ _COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "
 class Client(Protocol):
     """Anything that answers a `Request`.
 
-    `complete` is all that is needed. These attributes are read if they are there:
+    Only `complete` is required. llmopt also reads these attributes if they exist:
 
-    - ``name`` (str): short model string for tables and files, never holding a secret;
+    - ``name`` (str): short model string for tables and files, without secrets;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
       (``"words"`` if the attribute is missing);
     - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
-    - ``context_tokens`` (int | None): prompt and completion together; a server may tell it
-      only at the first `complete`;
+    - ``context_tokens`` (int | None): prompt and completion together; it may become known only
+      after the first `complete`;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
     - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or
-      ``ImportError`` if a key, a model or a package is missing, at no cost; see
-      `llmopt.client.base.check_ready`, which is called before the first evaluation;
-    - ``local`` (bool): whether the model runs on one's own machine, so that a call that is cut off
-      costs nothing (no if missing);
-    - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
-      is there and false, a cap on cost cannot be kept and is refused before anything is sent;
+      ``ImportError`` if a key, a model or a package is missing; free of charge, and called
+      before the first evaluation (see `llmopt.client.base.check_ready`);
+    - ``local`` (bool): whether the model runs on the user's own machine, so that an interrupted
+      call is free (no if missing);
+    - ``priced`` (bool): whether the cost of a reply is known in advance or reported with it. If
+      it is false, a cap on cost is rejected before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
-      `llmopt.client.http.retry.complete_with_retries` goes on;
-    - ``conclude(text)``: a search has ended; what came of it, in words;
+      `llmopt.client.http.retry.complete_with_retries` retries;
+    - ``conclude(text)``: called at the end of a search with its outcome in words;
     - ``close()``: release processes and memory.
 
-    A client makes no network call, reads no key and loads no model when constructed:
-    all of that waits for the first `complete`. It can be pickled and deep-copied.
+    The constructor makes no network call, reads no key and loads no model: all of this waits
+    for the first `complete`. A client can be pickled and deep-copied.
     """
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
 
         Args:
-            request: What to ask.
+            request: The request to send.
 
         Returns:
             At least one completion.
 
         Raises:
-            ClientError: The model could not be asked; ``retryable`` says whether asking
-                again may help.
+            ClientError: The call failed; ``retryable`` says whether a retry may help.
         """
         ...
 
 
 class Wrapper:
-    """A client that passes requests on to another one, whose other attributes show through.
+    """A client that forwards requests and all other attributes to another client.
 
     Args:
-        client: The other one.
+        client: The other client.
     """
 
     def __init__(self, client: Client) -> None:
@@ -306,7 +304,7 @@ class Wrapper:
         self.name = client_name(client)
 
     def __getattr__(self, attribute: str) -> Any:
-        # While it is unpickled there is no `client` yet to ask.
+        # During unpickling `client` does not exist yet.
         if attribute.startswith("__") or "client" not in self.__dict__:
             raise AttributeError(attribute)
         return getattr(self.client, attribute)
@@ -322,16 +320,16 @@ def client_name(client: Client) -> str:
 
 
 def check_ready(client: Client) -> None:
-    """Find out whether a client's key, model, server, file and package are there, at no cost.
+    """Check, free of charge, that a client's key, model, server, file and package exist.
 
-    A hosted model and a server are asked once per client object, for a list of models or for this
-    one; a provider without such a list, and a client without this method, are taken as ready.
+    Asks a hosted model's provider once per client object for its models. A provider without such
+    a list, and a client without the method `check_ready`, count as ready.
 
     Raises:
         MissingKeyError: There is no API key.
-        RefusedKeyError: The provider does not take the API key.
-        ModelNotFoundError: There is no such model.
-        ClientError: The server cannot be reached, or the address or the recording cannot be used.
+        RefusedKeyError: The provider rejects the API key.
+        ModelNotFoundError: The model does not exist.
+        ClientError: The server cannot be reached, or the address or the recording is invalid.
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
         ImportError: The client's package is not installed.
     """

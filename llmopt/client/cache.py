@@ -18,19 +18,19 @@ from llmopt.util.threads import Lock
 
 
 class CachedClient(Wrapper):
-    """A client that answers from a folder where it can, and asks the model where it must.
+    """A client that returns cached answers from a folder, and asks the model for new ones.
 
-    The folder holds a recording for each model's name and settings, in which an answer is found
-    again by the whole request. Where one and the same request is sent several times, the second
-    time gets the second answer and so on, so that a repeated experiment sees what the first one
-    saw. Only answers are kept, never failures, and no key: the folder can be shared.
+    The folder has one recording for each combination of model name and settings; answers are
+    looked up by the whole request. If the same request is sent several times, the second call gets
+    the second answer and so on, so that a repeated experiment sees the same answers. Failures and
+    keys are not stored: the folder can be shared.
 
-    An answer from the folder costs nothing: its reply counts 0 requests, 0 tokens and 0
-    dollars. What it cost the first time stays in the file.
+    A cached answer is free: its reply counts 0 requests, 0 tokens and 0 dollars. Its original
+    cost stays in the file.
 
     Args:
         client: The model to ask.
-        folder: Where to keep the answers; made if missing.
+        folder: Folder of the answers; created if missing.
 
     Attributes:
         hits: Answers that came from the folder.
@@ -59,7 +59,7 @@ class CachedClient(Wrapper):
 
     @cached_property
     def _kept(self) -> dict[str, list[Reply]]:
-        """What was in the file at first, by the digest of the request."""
+        """Replies that were in the file when it was opened, by the digest of the request."""
         found: dict[str, list[Reply]] = {}
         for request, reply in ReplayClient(self.path).exchanges if self.path.exists() else ():
             found.setdefault(request.digest(), []).append(reply)
@@ -69,7 +69,7 @@ class CachedClient(Wrapper):
         """Answer one request, from the folder or from the model.
 
         Raises:
-            StorageError: No folder can be made.
+            StorageError: The folder cannot be created.
             ClientError: The file in the folder cannot be read.
         """
         started = time.monotonic()
@@ -87,7 +87,7 @@ class CachedClient(Wrapper):
         try:
             reply = recorder.complete(request)
         except BaseException:
-            # The retry is the same time again.
+            # A retry counts as the same call.
             with self._lock:
                 self._times[digest] -= 1
             raise
@@ -96,7 +96,7 @@ class CachedClient(Wrapper):
         return reply
 
     def check_ready(self) -> None:
-        """Look for what the model needs, unless there are answers: they may be all it takes."""
+        """Check the model, unless there are cached answers: they may be sufficient."""
         if not self._kept:
             check_ready(self.client)
 

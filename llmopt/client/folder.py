@@ -1,15 +1,15 @@
 """A model behind a folder: each request is a file, and so is its answer.
 
-Whoever reads and writes files can be the model: a person, an agent, a batch system. Request 1 is
+A person, an agent or a batch system can be the model. Request 1 is
 
-- ``0001.request.md``: the text to answer. Where there are several messages, each follows a line
+- ``0001.request.md``: the text to answer. If there are several messages, each follows a line
   ``### system``, ``### user`` or ``### assistant``.
 - ``0001.request.json``: ``number``, ``sample`` and ``samples`` (a request for three samples is
   three files), ``digest`` and the whole ``request``.
-- ``0001.answer.md``, once it is answered: by ``llmopt next DIR --answer 1``, or by a program that
+- ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
-``done`` says that the search, or its process, has ended; the next request removes it.
+``done`` marks the end of the search or of its process; the next request removes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from llmopt.util.text import clean
 from llmopt.util.threads import Lock
 
 ANSWER_BYTES = 1_000_000
-"""Longest answer; of a longer one the client reads this much."""
+"""Maximum size of an answer; a longer one is cut."""
 
 _REQUEST_BYTES = 10_000_000
 _POLL_SECONDS = 0.2
@@ -47,7 +47,7 @@ _DONE = "done"
 
 
 class FolderError(LLMOptError, ValueError):
-    """An answer cannot be taken: it is empty, too long, or its request is not open."""
+    """An answer is not accepted: it is empty, too long, or its request is not open."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class OpenRequest:
     """A request that waits for its answer."""
 
     number: int  # in the folder, from 1 on
-    text: str  # what is to be answered
+    text: str  # the text to answer
     request: Request
-    sample: int  # which of the independent samples this is, from 1 on
+    sample: int  # number of this independent sample, from 1 on
     samples: int  # of the request
 
 
 class FolderClient:
-    """Hands each request to a file and waits for the answer in another.
+    """Writes each request to a file and waits for the answer in another file.
 
-    A search that is started again finds its requests by their digest, open and answered ones.
-    Within one process each answer is used once. Give each search a folder of its own.
+    A restarted search finds its open and answered requests by their digests. Each answer is used
+    once per process. Give each search its own folder.
 
     Args:
-        folder: Where requests and answers are kept; made at the first request.
-        timeout: Seconds to wait for an answer; for ever by default.
+        folder: Folder of requests and answers; created at the first request.
+        timeout: Seconds to wait for an answer; no limit by default.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float | None = None) -> None:
@@ -82,10 +82,10 @@ class FolderClient:
         self._lock = Lock()
 
     def check_ready(self) -> None:
-        """Raise a `ClientError` if there is a file in the folder's place."""
+        """Raise a `ClientError` if the path exists and is not a folder."""
         if self.folder.exists() and not self.folder.is_dir():
             raise ClientError(
-                f"{self.name}: {self.folder} is no folder; give a folder, which need not exist yet",
+                f"{self.name}: {self.folder} is not a folder; give a folder, new or existing",
                 requests=0,
             )
 
@@ -106,7 +106,7 @@ class FolderClient:
                     numbers.append(number)
             completions = tuple(self._wait(number, deadline) for number in numbers)
         except BaseException as error:
-            # Asked again, they are found again.
+            # A repeated request finds them again.
             self._taken.difference_update(numbers)
             if isinstance(error, OSError):
                 raise ClientError(
@@ -118,13 +118,13 @@ class FolderClient:
         return Reply(completions, self.name, 0, 0, 0, seconds=time.monotonic() - start)
 
     def close(self) -> None:
-        """Say in the folder that the search has ended; the end of the process does so, too."""
+        """Mark the end of the search in the folder; the end of the process does so too."""
         self.conclude("")
 
     def conclude(self, text: str) -> None:
-        """Say in the folder that the search has ended, and what came of it."""
+        """Mark the end of the search in the folder, with its outcome."""
         asked = os.getpid(), self.folder.absolute()
-        if asked in _asked or not (self.folder / _DONE).exists():  # else it has been said
+        if asked in _asked or not (self.folder / _DONE).exists():  # else it is already marked
             _asked.discard(asked)
             _say_ended(self.folder, text)
 
@@ -154,13 +154,13 @@ class FolderClient:
                 "request": request.to_dict(),
             }
             try:
-                # Opened anew or not at all: another process may have come first.
+                # Mode "x": another process may have created it first.
                 with _path(self.folder, number, _JSON).open("x", encoding="utf-8") as file:
                     json.dump(data, file, indent=1)
                 break
             except FileExistsError:
                 continue
-        # It may be shown on a terminal; the other file holds the request as it is.
+        # It may be shown on a terminal; the JSON file has the exact request.
         write_text_atomically(_path(self.folder, number, _REQUEST), clean(_text(request)))
         return number
 
@@ -191,13 +191,13 @@ class FolderClient:
 
 
 _asked: set[tuple[int, Path]] = set()
-"""Process and folder of each search that goes on."""
+"""Process and folder of each running search."""
 
 
 @atexit.register
 def _say_all_ended() -> None:
     for process, folder in _asked:
-        if process == os.getpid():  # a forked process has the set of its parent
+        if process == os.getpid():  # a forked process inherits its parent's set
             with contextlib.suppress(OSError):
                 _say_ended(folder)
 
@@ -226,13 +226,13 @@ def next_request(folder: Path) -> OpenRequest | None:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FolderError(
                 f"{_path(folder, number, _JSON)} cannot be read ({error}): remove the files of "
-                f"request {number}, and a search that waits for it is to be started again"
+                f"request {number}, and restart the search that waits for it"
             ) from error
     return None
 
 
 def hand_in(folder: Path, number: int, answer: bytes) -> None:
-    """Put the answer to a request, which is UTF-8 text, into its folder as a whole."""
+    """Write the answer to a request, UTF-8 text, into its folder atomically."""
     if not answer.strip():
         raise FolderError(f"the answer to request {number} is empty: give it on standard input")
     if len(answer) > ANSWER_BYTES:
@@ -259,13 +259,13 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
 
 
 def ended(folder: Path) -> str | None:
-    """Return what the search said when it ended, or ``None`` while it goes on."""
+    """Return the text that the search left at its end, or ``None`` while it runs."""
     try:
         return read_bytes(folder / _DONE, most=10_000, links=False).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{folder / _DONE} is there, and cannot be read ({error.strerror})"
+        return f"{folder / _DONE} exists, but cannot be read ({error.strerror})"
 
 
 def _text(request: Request) -> str:
@@ -291,12 +291,12 @@ def _open_numbers(folder: Path) -> list[int]:
 def _read_json(folder: Path, number: int) -> dict[str, Any]:
     data = json.loads(read_bytes(_path(folder, number, _JSON), most=_REQUEST_BYTES, links=False))
     if not isinstance(data, dict):
-        raise ValueError(f"it holds a {type(data).__name__}, expected an object")
+        raise ValueError(f"it contains a {type(data).__name__}, expected an object")
     return data
 
 
 def _read_answer(path: Path) -> Completion | None:
-    """Return an answer; an empty file is one that somebody is about to fill."""
+    """Return an answer, or ``None`` if the file is missing or still empty."""
     try:
         with open_file(path, links=False) as file:
             data = file.read(ANSWER_BYTES + 1)

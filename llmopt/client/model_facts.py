@@ -1,4 +1,4 @@
-"""Facts about a model that decide how it is asked: read in one place, from one function."""
+"""Facts about a model that decide how it is asked."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from dataclasses import dataclass
 from llmopt.client.base import Client, Style, client_name
 
 CAPABLE_PARAMETERS = 13_000_000_000
-"""Weights from which on a chat model is asked with the prompt ``"words"`` by default.
+"""Minimum number of weights for which a chat model gets the prompt ``"words"`` by default.
 
-A model of 1.5 billion weights made nothing of words; the smallest for which gains from them are
-published have 14 and 20 billion (ProPS, arXiv 2511.21928; R2PO, arXiv 2605.08315). Nothing
-between was measured.
+A model of 1.5 billion weights did not benefit from words. The smallest models with published gains
+have 14 and 20 billion (ProPS, arXiv 2511.21928; R2PO, arXiv 2605.08315). No size in between was
+measured.
 """
 
 _SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
 def size_in_name(name: str) -> int | None:
-    """Return the number of weights that a model's name tells: ``"llama3.2:1b"``, or ``None``."""
+    """Return the number of weights stated in a model's name (``"llama3.2:1b"``), or ``None``."""
     found = _SIZE.search(name)
     return round(int(found[1] or 1) * float(found[2]) * 1e9) if found else None
 
 
 def chat_prompt(parameters: int | None) -> str:
-    """Return the default prompt of a chat model with that many weights, ``None`` if unknown."""
+    """Return the default prompt of a chat model by its number of weights (``None``: unknown)."""
     return "props" if parameters is not None and parameters < CAPABLE_PARAMETERS else "words"
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model before it is asked."""
+    """What is known about a model before the first request."""
 
-    name: str  # short model string, never holding a secret
+    name: str  # short model string, without secrets
     style: Style = "chat"
-    chats: bool = True  # whether it takes several messages, so that a repair can follow an answer
+    chats: bool = True  # whether it accepts several messages, so that a repair can follow an answer
     context_tokens: int | None = None  # prompt and completion together; ``None`` if not known
     count_tokens: Callable[[str], int] | None = None  # the model's own tokenizer, if there is one
-    default_prompt: str = "words"  # what ``prompt="auto"`` means for it
-    max_samples: int | None = None  # the largest useful number a request; ``None`` for no limit
+    default_prompt: str = "words"  # the meaning of ``prompt="auto"``
+    max_samples: int | None = None  # maximum samples per request; ``None`` for no limit
     columns: bool = False  # whether `Request.columns` are answered
-    grammar: bool | None = None  # whether `Request.grammar` is kept; ``None`` if not known
-    schema: bool = False  # whether `Request.json_schema` is kept
-    structured: bool = False  # whether points are asked as JSON, held to a schema
+    grammar: bool | None = None  # whether `Request.grammar` is enforced; ``None`` if not known
+    schema: bool = False  # whether `Request.json_schema` is enforced
+    structured: bool = False  # whether points are requested as JSON with a schema
     parameters: int | None = None  # number of weights; ``None`` if not known
-    reads_text: bool = True  # whether it can be asked with other prompts than ``"columns"``
+    reads_text: bool = True  # whether it accepts other prompts than ``"columns"``
 
 
 def model_facts(client: Client) -> ModelFacts:
-    """Return what a client's own ``facts()`` says, or its attributes; loads and sends nothing."""
+    """Return a client's own ``facts()``, or facts from its attributes; loads and sends nothing."""
     own = getattr(client, "facts", None)
     if callable(own):
         facts = own()

@@ -1,4 +1,4 @@
-"""Who pays for a call to a provider, and what it costs."""
+"""The budget that pays for calls to providers, and the cost of a call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 
 
 class Payer(Protocol):
-    """Whoever pays for the calls inside of `paying`."""
+    """The budget that pays for the calls inside `paying`."""
 
     def take(self) -> None:
         """Allow one more call, or raise `BudgetExceededError`."""
         ...
 
     def paid(self, tokens: int, cost: float | None) -> None:
-        """Take note of what a call has used: tokens, and dollars or ``None`` for unknown."""
+        """Record the use of a call: tokens, and dollars (``None`` if unknown)."""
         ...
 
 
@@ -34,7 +34,7 @@ _PAYER: ContextVar[Payer | None] = ContextVar("payer", default=None)
 
 @contextmanager
 def paying(payer: Payer) -> Iterator[None]:
-    """Have all calls inside paid by somebody, those in threads of `within` included."""
+    """Charge all calls inside to `payer`, including calls in threads of `within`."""
     before = _PAYER.set(payer)
     try:
         yield
@@ -43,14 +43,14 @@ def paying(payer: Payer) -> Iterator[None]:
 
 
 def take_call() -> None:
-    """Ask whoever pays, if anybody does, for one call; right before each one is sent."""
+    """Ask the budget, if there is one, for one call; called right before each call is sent."""
     payer = _PAYER.get()
     if payer is not None:
         payer.take()
 
 
 def note_paid(tokens: int, cost: float | None) -> None:
-    """Tell whoever pays, if anybody does, what the call has used."""
+    """Record the use of a call in the budget, if there is one."""
     payer = _PAYER.get()
     if payer is not None:
         payer.paid(tokens, cost)
@@ -59,14 +59,14 @@ def note_paid(tokens: int, cost: float | None) -> None:
 def priced(
     answer: Reply, request: Request, price: Price | None, tells_cost: bool, key: Secret
 ) -> Reply:
-    """Return what one call brought as it is counted, whatever the server sent, with its cost."""
+    """Return one call's reply with checked counts and its cost, whatever the server sent."""
     answer = replace(
         answer,
         completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
         model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
     )
     texts = any(c.text for c in answer.completions)
-    # No prompt is empty, and no text either.
+    # A count of 0 is wrong: no prompt is empty, and a text has tokens.
     prompt, completion = answer.prompt_tokens or None, answer.completion_tokens
     completion = completion or (None if texts else completion)
     told = replace(answer, prompt_tokens=prompt, completion_tokens=completion).counted(request)
@@ -79,7 +79,7 @@ def priced(
 
 
 def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:
-    """End a sample at the first stop string, for servers that do not take them."""
+    """End a sample at the first stop string, for servers that ignore stop strings."""
     if not isinstance(completion.text, str):
         raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
     text = hide(clean(completion.text), (key,))

@@ -1,8 +1,8 @@
-"""What tokens cost: the list of the package ``genai-prices``, and ways to override it.
+"""Prices of tokens: the list of the package ``genai-prices``, and ways to override it.
 
-A price that is not in the list is unknown, and an unknown price is ``None``, never 0. Providers
-change prices without notice: where the sum matters, give your own, either ``price=Price(...)`` to a
-client, `set_price`, or a JSON file named by the environment variable ``LLMOPT_PRICES``::
+A price that is not in the list is unknown: ``None``, never 0. Providers change prices without
+notice. If the amount matters, set the price yourself: with ``price=Price(...)`` of a client, with
+`set_price`, or with a JSON file named by the environment variable ``LLMOPT_PRICES``::
 
     {"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}
 """
@@ -25,7 +25,7 @@ from llmopt.errors import PriceError, install_hint
 from llmopt.util.files import read_json, read_text
 
 PRICES_VARIABLE = "LLMOPT_PRICES"
-"""Environment variable that names a JSON file of prices that go before the list."""
+"""Environment variable that names a JSON file of prices, which take precedence."""
 
 _MILLION = 1e6
 
@@ -35,14 +35,14 @@ class Price:
     """US dollars per million tokens.
 
     Attributes:
-        input: Prompt tokens that came from no cache.
-        output: Completion tokens, those of hidden reasoning included.
+        input: Prompt tokens that no cache served.
+        output: Completion tokens, including hidden reasoning.
         cached: Prompt tokens read from a prefix cache; ``None`` means as `input`.
-        written: Prompt tokens written to a prefix cache, where that is charged apart;
-            ``None`` means as `input`.
-        written_long: The same for a cache that is kept for an hour; ``None`` means as `written`.
-        up_to: Longest prompt, in tokens, for which the price holds; beyond it the cost is
-            unknown.
+        written: Prompt tokens written to a prefix cache, if the provider charges for this
+            separately; ``None`` means as `input`.
+        written_long: Prompt tokens written to a cache for an hour; ``None`` means as `written`.
+        up_to: Maximum prompt length, in tokens, for which the price holds; the cost of a longer
+            prompt is unknown.
     """
 
     input: float
@@ -71,9 +71,9 @@ class Price:
         written: int = 0,
         written_long: int = 0,
     ) -> float | None:
-        """Return what a call costs in US dollars; ``None`` for a prompt longer than `up_to`.
+        """Return the cost of a call in US dollars; ``None`` for a prompt longer than `up_to`.
 
-        Cached and written tokens are among `prompt_tokens`, and `written_long` among `written`.
+        `prompt_tokens` includes cached and written tokens, and `written` includes `written_long`.
         """
         if self.up_to is not None and prompt_tokens > self.up_to:
             return None
@@ -90,13 +90,13 @@ class Price:
         ) / _MILLION
 
     def least(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return dollars that no discount goes below: a told cost below them is not believed."""
+        """Return a lower bound on the cost; a lower reported cost is ignored."""
         cached = self.input / 10 if self.cached is None else min(self.cached, self.input / 10)
         return (prompt_tokens * cached + completion_tokens * self.output / 10) / _MILLION
 
 
 FREE = Price(0.0, 0.0)
-"""Price of a model that runs on one's own machine."""
+"""Price of a model that runs on the user's own machine."""
 
 
 _overrides: dict[str, Price] = {}
@@ -106,11 +106,11 @@ _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|00\d|latest)$")
 
 
 def set_price(name: str, price: Price | None) -> None:
-    """Set what a model costs, in this process, before the list and the prices file.
+    """Set a model's price in this process; it takes precedence over the list and the file.
 
     Args:
         name: Model string, such as ``"openai:gpt-6-sol"`` or ``"deepseek:deepseek-flash"``.
-        price: Its price; ``None`` takes an earlier `set_price` back.
+        price: Its price; ``None`` undoes an earlier `set_price`.
     """
     if price is None:
         _overrides.pop(name, None)
@@ -119,7 +119,7 @@ def set_price(name: str, price: Price | None) -> None:
 
 
 def get_price(name: str, *, listed: bool = True) -> Price | None:
-    """Return what a model costs, or ``None``; a dated snapshot costs what its model does.
+    """Return a model's price, or ``None``; a dated snapshot has the price of its model.
 
     Raises:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
@@ -133,13 +133,13 @@ def get_price(name: str, *, listed: bool = True) -> Price | None:
 
 
 def price_source(name: str) -> str:
-    """Return where `get_price` has a model's price from, and of when it is."""
+    """Return the source and date of the price that `get_price` returns."""
     return "your own" if get_price(name, listed=False) else price_list()
 
 
 @functools.cache
 def price_list() -> str:
-    """Name the list of prices, with the newest day that it holds."""
+    """Return the name of the price list, with the date of its newest entry."""
     try:
         version = importlib.metadata.version("genai-prices")
         found = importlib.util.find_spec("genai_prices.data")
@@ -147,7 +147,7 @@ def price_list() -> str:
         return f"none ({install_hint('prices')})"
     today = datetime.date.today().isoformat()
     text = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
-    # It says of most prices when they were checked or began to hold; some are yet to come.
+    # Most entries have the date of a check or of a change; some dates are in the future.
     days = [day for day in re.findall(r"20\d\d-\d\d-\d\d", text) if day <= today]
     return f"genai-prices {version}" + (f", newest entry of {max(days)}" if days else "")
 
@@ -164,7 +164,7 @@ _PACKAGE_NAMES = {
 
 @functools.lru_cache(maxsize=256)
 def _listed(name: str) -> Price | None:
-    """Price by the list, if it knows the model; the dearest hour, so that a cap on cost holds."""
+    """Return the listed price of a model: of the highest hour, so that a cap on cost holds."""
     provider, _, model = name.partition(":")
     try:
         package = importlib.import_module("genai_prices.data_snapshot")
@@ -181,7 +181,7 @@ def _listed(name: str) -> Price | None:
 
 
 def _converted(prices: Any) -> Price | None:
-    """Turn the package's prices into ours; those of long prompts are left out."""
+    """Convert the package's prices; higher prices of long prompts are dropped (`up_to`)."""
     found: dict[str, float] = {}
     up_to = None
     for ours, theirs in (
@@ -203,7 +203,7 @@ def _converted(prices: Any) -> Price | None:
 
 
 def _prices_file() -> dict[str, Price]:
-    """Prices in the file that the environment names, if it names one."""
+    """Return the prices in the file that ``LLMOPT_PRICES`` names, if it is set."""
     path = os.environ.get(PRICES_VARIABLE)
     try:
         data = read_json(read_text(path)) if path else {}

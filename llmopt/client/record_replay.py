@@ -1,4 +1,4 @@
-"""Recordings: `RecordClient` writes what a model answered, `ReplayClient` answers from it."""
+"""Recordings: `RecordClient` writes a model's answers, `ReplayClient` replays them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ logger = logging.getLogger(__name__)
 
 
 class RecordClient(Wrapper):
-    """Passes requests on to another client and appends each exchange to a JSON Lines file.
+    """Forwards requests to another client and appends each exchange to a JSON Lines file.
 
     Only the fields of `Request` and `Reply` and the facts of the client are written: no key,
-    header or address of the client behind it. Failed requests are not recorded. A recorder may go
-    on with a file that is already there, and several may share one.
+    header or address. Failed requests are not recorded. A recorder can continue an existing file,
+    and several recorders can share one.
 
-    A recorder's first line holds ``{"facts": {...}, "prompts": 2}``, with the version of the
-    prompts; each other ``{"request": {...}, "reply": {...}}``, or ``{"block": {...}}`` with what a
-    model's Python came to, and nothing is left out. Each ends
-    in a checksum, ``"crc"``. A line that a kill cut off is left out when the file is read.
+    A recorder's first line is ``{"facts": {...}, "prompts": 2}``, with the version of the prompts;
+    every other line is ``{"request": {...}, "reply": {...}}``, or ``{"block": {...}}`` with the
+    result of a model's Python. Each line ends in a checksum, ``"crc"``. A line that was truncated
+    by a kill is skipped when the file is read.
 
-    A reply is paid for, so a file that cannot be written (a full disk) does not lose it: there is
-    a warning, and the next request is refused before it is sent.
+    A reply is paid for, so it is not lost if the file cannot be written (a full disk): a warning
+    is issued, and the next request is rejected before it is sent.
 
     Args:
         client: The client that answers.
@@ -56,10 +56,10 @@ class RecordClient(Wrapper):
     def complete(self, request: Request) -> Reply:
         """Answer through the recorded client, then append the exchange to the file.
 
-        Whether the file can be opened is found out before the first request is paid for.
+        Checks that the file can be opened before the first request is paid for.
 
         Raises:
-            StorageError: An earlier exchange is not in the file, and cannot be written now.
+            StorageError: An earlier exchange could not be written, and still cannot.
         """
         if self._unwritten:
             self._append(b"")
@@ -77,14 +77,14 @@ class RecordClient(Wrapper):
         return reply
 
     def record_block(self, block: Mapping[str, Any]) -> None:
-        """Append what a block of Python came to, so that a replay need not run it."""
+        """Append the result of a block of Python, so that a replay need not run it."""
         try:
             self._append(_line({"block": dict(block)}))
         except StorageError as error:
-            logger.warning("%s", error)  # the next request is refused before it is sent
+            logger.warning("%s", error)  # the next request is rejected before it is sent
 
     def close(self) -> None:
-        """Write what could not be written before, and close the other client."""
+        """Write pending exchanges, and close the other client."""
         try:
             if self._unwritten:
                 self._append(b"")
@@ -92,7 +92,7 @@ class RecordClient(Wrapper):
             super().close()
 
     def _append(self, data: bytes | None) -> None:
-        """Append lines after those that could not be written before; just open it for ``None``."""
+        """Append pending and new lines; with ``None``, only open the file."""
         with self._lock:
             self._write(data)
 
@@ -108,7 +108,7 @@ class RecordClient(Wrapper):
                 size = file.seek(0, os.SEEK_END)
                 if size:
                     file.seek(size - 1)
-                    if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
+                    if file.read(1) != b"\n":  # a recorder was killed during a write
                         begin = b"\n" + facts
                 try:
                     # One write of whole lines, so that recorders sharing a file do not interleave;
@@ -136,16 +136,15 @@ class _Recording:
 class ReplayClient:
     """Answers from a file that `RecordClient` wrote, without any model.
 
-    A reply takes no time and costs nothing; its tokens are as they were recorded. It is found by
-    the digest of its request. Equal requests get their replies in the
-    order of recording; the last one is not repeated. `facts` gives what was recorded of the
-    model, but for its tokenizer.
+    A reply takes no time and is free; its tokens are those recorded. It is found by the digest of
+    its request. Equal requests get their replies in the order of recording; the last one is not
+    repeated. `facts` returns the recorded facts of the model, without its tokenizer.
 
     Args:
-        path: The recording. It is read when it is first needed.
-        strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
-            order of recording, with one warning. A recording of another version of the shipped
-            prompts is played like this in any case, where the seed of the request is the same.
+        path: The recording, read when it is first needed.
+        strict: Reject a request that was not recorded. Otherwise it gets the next reply in the
+            order of recording, with one warning. If the recording has another version of the
+            shipped prompts, this also happens with ``strict=True``, as long as the seeds agree.
     """
 
     name = "replay"
@@ -157,7 +156,7 @@ class ReplayClient:
         self.strict = strict
         self._recording: _Recording | None = None
         self._given: set[int] = set()
-        self._blocks: set[int] = set()  # those that were given
+        self._blocks: set[int] = set()  # indices of returned blocks
         self._warned = False
         self._lock = Lock()
 
@@ -186,7 +185,7 @@ class ReplayClient:
         return offered or bool(recording.blocks)
 
     def replay_block(self, code: str) -> dict[str, Any] | None:
-        """Return what the next block with this code came to; ``None`` if none was recorded."""
+        """Return the result of the next block with this code; ``None`` if none was recorded."""
         with self._lock:
             for index, block in enumerate(self._read().blocks):
                 if index not in self._blocks and block.get("code") == code:
@@ -196,14 +195,14 @@ class ReplayClient:
 
     @property
     def default_prompt(self) -> str:
-        """What ``prompt="auto"`` means for this client."""
+        """The meaning of ``prompt="auto"`` for this client."""
         return self.facts().default_prompt
 
     def complete(self, request: Request) -> Reply:
-        """Give the recorded reply to an equal request.
+        """Return the recorded reply to an equal request.
 
         Raises:
-            ClientError: There is no further one, or the recording cannot be read.
+            ClientError: No recorded reply is left, or the recording cannot be read.
         """
         began = time.monotonic()
         with self._lock:
@@ -229,7 +228,7 @@ class ReplayClient:
                         f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
                         + difference(*pair, ("recorded", "asked"))
                     )
-                # The words of a prompt may change, but not the search that it stands in.
+                # The wording of a prompt may change, but not the search that it belongs to.
                 worded_anew = (
                     recording.prompts != {PROMPT_VERSION}
                     and left
@@ -251,7 +250,7 @@ class ReplayClient:
                     )
                 index = left[0]
             self._given.add(index)
-            # Nobody is waited for and nothing is paid now; tokens are those of the model then.
+            # A replay takes no time and is free; the tokens are the recorded ones.
             seconds = time.monotonic() - began
             return replace(exchanges[index][2], seconds=seconds, cost=0.0, unpriced=0)
 
@@ -274,7 +273,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
     recording = _Recording({}, set(), [])
     version = 1
     lines = data.splitlines()
-    # Where a line has no end, a recorder would go on with its facts.
+    # After a truncated line a recorder continues with its facts.
     after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS][: len(lines)]
     for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
         if following.startswith(_FACTS) and _is_torn(line):
@@ -307,7 +306,7 @@ _BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether a line holds the beginning of one that a recorder writes, and not all of it."""
+    """Whether a line is the truncated beginning of a recorder's line."""
     if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
         return False
     try:
@@ -322,24 +321,24 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 
 _MOST_BYTES = 500_000_000
-"""Longest recording."""
+"""Maximum size of a recording."""
 
 
 def _facts(client: Client) -> dict[str, Any]:
-    """Return what is known of a client's model, without what JSON cannot hold."""
+    """Return the facts of a client's model that JSON can represent."""
     facts = model_facts(client)
     return {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "count_tokens"}
 
 
 def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a recording that this version knows."""
+    """Return the recorded facts that this version knows, checked."""
     kinds = {**get_type_hints(ModelFacts), "style": str}
     del kinds["name"], kinds["count_tokens"]
     known = {name: data[name] for name in kinds if name in data}
     for name, value in known.items():
         if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value < 2**63:
             raise ValueError(f"its fact {name} is {value!r}")
-        # The name of a prompt may be the path of a template: a recording names none.
+        # A prompt's name could be the path of a template, which a recording must not choose.
         if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
             raise ValueError(f"its fact {name} is {value!r}")
     return known

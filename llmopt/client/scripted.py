@@ -1,6 +1,6 @@
 """A client without a model: answers from a script.
 
-It is public, so that code built on llmopt can be tested offline as llmopt itself is.
+It is public, so that code built on llmopt can be tested offline.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[R
 
 
 class ScriptedClient:
-    """Gives prepared answers in order, and keeps the requests that it saw.
+    """Returns prepared answers in order, and stores the requests.
 
     Args:
         replies: The answers, one for each request: a text, a list of texts (several samples
-            of one request, of which at most ``request.n`` are given), a `Reply`, an exception
+            of one request, at most ``request.n`` of which are returned), a `Reply`, an exception
             to raise, or a function from the `Request` to any of these. A single function
-            in place of the sequence answers every request.
+            instead of a sequence answers every request.
         name: Short name for tables and files.
-        default_prompt: What ``prompt="auto"`` means for this client.
+        default_prompt: The meaning of ``prompt="auto"`` for this client.
         cycle: Start again when the answers run out, instead of raising.
 
     Attributes:
-        requests: The requests seen, in order, those answered with an exception included.
+        requests: All requests in order, including those answered with an exception.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class ScriptedClient:
             self._cycle = cycle
 
     def complete(self, request: Request) -> Reply:
-        """Give the next answer of the script.
+        """Return the next answer of the script.
 
         Raises:
             ClientError: The script has no answer left.
-            Exception: Whatever the script says to raise.
-            TypeError: The script holds something that is no answer.
+            Exception: An exception of the script.
+            TypeError: An entry of the script is not an answer.
         """
         index = len(self.requests)
         self.requests.append(request)

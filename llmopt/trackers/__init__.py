@@ -1,9 +1,9 @@
-"""What a search tells of itself while it runs, and callbacks that pass it on.
+"""Callbacks that follow a search while it runs, and trackers that write it elsewhere.
 
     optimizer = LLMOptimizer(space, model, callbacks=[MLflow("my search"), Log()])
 
-`Callback` is the protocol. `Log`, `MLflow`, `WeightsAndBiases` and `TensorBoard` are
-callbacks; each imports its library when it is made.
+`Callback` is the base class. `Log`, `MLflow`, `WeightsAndBiases` and `TensorBoard` are
+callbacks; each imports its library when it is constructed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "add_track_argument",
     "callbacks_of",
 ]
-# By its name on the command line: what makes it, and where it writes if nothing else is said.
+# By name on the command line: the factory, and where it writes by default.
 _TRACKERS: dict[str, tuple[Callable[..., Callback], str]] = {
     "log": (Log, ""),
     "mlflow": (MLflow, "llmopt"),
@@ -39,7 +39,7 @@ _TRACKERS: dict[str, tuple[Callable[..., Callback], str]] = {
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--track``; `callbacks_of` makes callbacks of what it took."""
+    """Add ``--track``, whose values `callbacks_of` turns into callbacks."""
     parser.add_argument(
         "--track",
         metavar="NAME[:WHERE]",
@@ -60,6 +60,6 @@ def _made(name: str, where: str) -> Callback:
     if make is None or (where and not usual):
         said = f"--track {name}{where and ':' + where}: {did_you_mean(name, _TRACKERS)}"
         raise LLMOptError(said)
-    if name == "log":  # whoever asks for lines on the command line wants to see them
+    if name == "log":  # on the command line the lines should be visible
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     return make(where or usual) if usual else make()

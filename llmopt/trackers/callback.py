@@ -1,4 +1,4 @@
-"""The protocol of callbacks, and the bell that rings them."""
+"""The base class of callbacks, and the code that calls them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Which search something happened in; each is equal to itself alone.
+    """Identifies a search in callbacks; two searches are never equal.
 
     Attributes:
-        name: The file's name without its suffix, the method's in a run, or ``"search"``.
-        parameters: Their names.
+        name: The name of the storage file without its suffix, of the method in a run, or
+            ``"search"``.
+        parameters: The names of the parameters.
         directions: One for each objective.
-        settings: What the search was begun with, as JSON: seed, model, prompt, space, options.
-        place: Absolute path of its storage; empty where it cannot be resumed.
+        settings: The search's settings, as JSON: seed, model, prompt, space, options.
+        place: Absolute path of its storage; empty if the search cannot be resumed.
     """
 
     name: str
@@ -49,18 +50,18 @@ class Search:
 
 
 class Callback:
-    """What a search tells of itself. Derive from it, and override what you need.
+    """Follows a search: derive from it, and override the methods that you need.
 
-    Methods are called in the thread that asks or tells, after what happened has been stored. One
-    that raises `SearchStopped` ends the search; one that raises something else is warned of once,
-    and the search goes on. One callback may serve several searches.
+    Methods are called in the thread that calls ``ask`` or ``tell``, after the event has been
+    stored. A method that raises `SearchStopped` ends the search. Any other exception is logged
+    once, and the search continues. One callback may serve several searches.
     """
 
     def asked(self, search: Search, proposal: Proposal) -> None:
-        """A point was handed out: ``proposal.values``, in the order of ``search.parameters``."""
+        """``ask`` returned a point: ``proposal.values``, in the order of ``search.parameters``."""
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """A trial was recorded; `best` is the best one so far, `usage` what was spent so far."""
+        """A trial was recorded; `best` and `usage` are the best trial and the usage so far."""
 
     def sent(self, search: Search, spent: Spent) -> None:
         """A request to the model ended: its reply, or its error, and when it began."""
@@ -70,7 +71,7 @@ class Callback:
 
 
 class Bell:
-    """Calls the callbacks of one search, and lets none of them end it."""
+    """Calls the callbacks of one search, and contains their exceptions."""
 
     def __init__(self, callbacks: Sequence[Callback], search: Search) -> None:
         self.callbacks = tuple(callbacks)
@@ -94,10 +95,10 @@ class Bell:
                     self._failed.add(place)
                     where, kind = f"{type(callback).__name__}.{event}", type(error).__name__
                     said = first_line(error)
-                    logger.warning("%s failed and the search goes on: %s: %s", where, kind, said)
+                    logger.warning("%s failed; the search continues: %s: %s", where, kind, said)
 
     def end(self) -> None:
-        """Tell that the search was closed; once."""
+        """Call ``ended``, once."""
         if not self._ended:
             self._ended = True
             self.ring("ended", self.reason)
@@ -112,18 +113,18 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     for callback in callbacks:
         if not callable(getattr(callback, "told", None)):
             raise TypeError(
-                f"callbacks: {short(callback)} is no callback: derive a class from "
-                "llmopt.trackers.Callback, override told(search, trial, best, usage), and give "
-                "an object of it"
+                f"callbacks: {short(callback)} is not a callback: derive a class from "
+                "llmopt.trackers.Callback, override told(search, trial, best, usage), and pass "
+                "an instance"
             )
     return tuple(callbacks)
 
 
 class _Writer:
-    """Makes calls in order in a thread of its own, so that a slow server holds nobody up.
+    """Makes calls in order in its own thread, so that a slow server delays no trial.
 
-    After `FAILURES` failures in a row, or once `SECONDS` were waited for it at the end of a search
-    or of the process, it makes no further ones, with one warning.
+    It gives up with one warning after `FAILURES` consecutive failures, or if it is still busy
+    `SECONDS` after the end of a search or of the process.
     """
 
     FAILURES = 3
@@ -145,7 +146,7 @@ class _Writer:
         self._calls.put(call)
 
     def finish(self) -> None:
-        """Wait until all calls were made, for a bounded time."""
+        """Wait for all calls, at most `SECONDS`."""
         if self._process == os.getpid() and self._failed < self.FAILURES:
             done = threading.Event()
             self._calls.put(done)
@@ -168,17 +169,19 @@ class _Writer:
 
     def _give_up(self, reason: str) -> None:
         self._failed = self.FAILURES
-        logger.warning("%s failed and is switched off; the search goes on: %s", self._name, reason)
+        logger.warning(
+            "%s failed and is switched off; the search continues: %s", self._name, reason
+        )
 
 
 class RunTracker(Callback):
-    """A callback that writes each search as a run of its own, begun with its first new trial.
+    """A callback that writes each search as a separate run, from its first new trial on.
 
-    Derive from it with `_begin`, `_write` and `_end`, which are called in a thread of the tracker.
-    Two searches of one name are two runs.
+    Subclasses define `_begin`, `_write` and `_end`, which are called in the tracker's thread. Two
+    searches with the same name are two runs.
 
     Args:
-        content: Whether the settings say the task and its description, which may be source code.
+        content: Whether to write the task and its description, which may be source code.
     """
 
     def __init__(self, content: bool = False) -> None:
@@ -187,11 +190,11 @@ class RunTracker(Callback):
         self._calls_in_order = _Writer(type(self).__name__)
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Write a trial, soon."""
+        """Queue a trial to be written."""
         self._calls_in_order.put(partial(self._told, search, trial, best, usage))
 
     def ended(self, search: Search, reason: str) -> None:
-        """End the run, and wait until all is written."""
+        """End the run, and wait until everything is written."""
         self._calls_in_order.put(partial(self._ended, search, reason))
         self._calls_in_order.finish()
 
@@ -221,14 +224,14 @@ class RunTracker(Callback):
             self._end(self._runs.pop(search), reason)
 
     def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
-        """Return a run; `mark` tells its search from others."""
+        """Return a run; `mark` identifies its search."""
         raise NotImplementedError
 
     def _write(self, run: Any, trial: Trial, row: Row, best: Row) -> None:
         """Write a trial: its numbers and texts by name, and the best parameters so far.
 
         Names are ``reward``, ``best``, ``stderr``, ``state``, ``source``, ``explanation``,
-        ``feedback``, ``usage/…`` and ``params/…``, as far as there are values.
+        ``feedback``, ``usage/…`` and ``params/…``; names without a value are absent.
         """
         raise NotImplementedError
 

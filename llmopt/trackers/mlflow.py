@@ -23,15 +23,15 @@ _MARK = "llmopt.search"
 class MLflow(RunTracker):
     """Writes each search as a run: metrics with every trial, and a child run for each.
 
-    The parent has the search's settings as parameters, ``reward``, ``best`` and ``usage/…`` over
-    the trials. A child has the point's parameters, its reward, and what was said as tags. A search
-    that is resumed goes on in its run, which is found by the tag ``llmopt.search``.
+    The parent run has the search's settings as parameters, and ``reward``, ``best`` and ``usage/…``
+    over the trials. A child run has the point's parameters and reward, with reasons and feedback
+    as tags. A resumed search continues in its run, found by the tag ``llmopt.search``.
 
     Args:
-        experiment: The experiment's name; made if it is not there.
-        tracking_uri: Where; by default what MLflow itself takes (``MLFLOW_TRACKING_URI``).
+        experiment: Name of the experiment; created if missing.
+        tracking_uri: Address of the tracking server; MLflow's default (``MLFLOW_TRACKING_URI``).
         children: Whether to write a run for each trial.
-        content: Whether the task and its description are written, too.
+        content: Whether to write the task and its description too.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MLflow(RunTracker):
 
     @property
     def _experiment(self) -> str:
-        """The experiment's identifier; asked for, or made, in the tracker's thread."""
+        """The experiment's id; found or created in the tracker's thread."""
         if not self._id:
             found = self._client.get_experiment_by_name(self._name)
             made = found.experiment_id if found else self._client.create_experiment(self._name)
@@ -70,7 +70,7 @@ class MLflow(RunTracker):
             self._client.update_run(run.info.run_id, status="RUNNING")
             return str(run.info.run_id)
         made = self._client.create_run(self._experiment, run_name=search.name, tags={_MARK: mark})
-        with contextlib.suppress(self._refused):  # else each trial would begin a run
+        with contextlib.suppress(self._refused):  # otherwise each trial would begin a run
             self._params(made.info.run_id, search.settings)
         return str(made.info.run_id)
 
@@ -123,6 +123,6 @@ class MLflow(RunTracker):
 
 
 def _name(name: str) -> str:
-    """Return a name that MLflow takes, whose file stores read it as a path."""
+    """Return a name that MLflow accepts; its file stores use names as paths."""
     name = "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)[:_MOST_NAME]
     return f"_{name}" if name.startswith((".", " ")) or not name else name

@@ -14,10 +14,10 @@ from llmopt.trackers.callback import Row, RunTracker, Search
 
 
 class TensorBoard(RunTracker):
-    """Writes each search into a folder of its own: one step for every trial.
+    """Writes each search into a separate folder: one step for every trial.
 
     Args:
-        folder: Where; ``tensorboard --logdir FOLDER`` shows it.
+        folder: Parent folder; ``tensorboard --logdir FOLDER`` shows it.
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
@@ -40,10 +40,10 @@ class TensorBoard(RunTracker):
             mine = resumed and (self._folder / folder / mark).exists()
             if mine or not (folder in self._used or (self._folder / folder).exists()):
                 break
-            folder = f"{name}-{number}"  # another search of the same name
+            folder = f"{name}-{number}"  # another search with the same name
         self._used.add(folder)
         writer = self._writer(str(self._folder / folder))
-        if search.place:  # so that the search finds it when it is resumed
+        if search.place:  # so that a resumed search finds it
             (self._folder / folder / mark).touch()
         return writer
 

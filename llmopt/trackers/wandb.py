@@ -14,7 +14,7 @@ class WeightsAndBiases(RunTracker):
 
     Args:
         project: The project's name.
-        content: Whether the task and its description are uploaded, too.
+        content: Whether to upload the task and its description too.
         **options: Passed on to ``wandb.init``: ``mode="offline"``, ``dir="..."``, ``tags=[...]``.
     """
 
@@ -37,4 +37,4 @@ class WeightsAndBiases(RunTracker):
     def _end(self, run: Any, reason: str) -> None:
         if reason:
             run.summary["ended"] = reason
-        run.finish()  # uploads it where it is not offline
+        run.finish()  # uploads the run unless it is offline
