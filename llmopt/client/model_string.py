@@ -1,8 +1,8 @@
-"""Model strings: which client answers to ``"smollm2"`` or ``"openai:gpt-6-luna?effort=low"``.
+"""Model strings: the client for ``"smollm2"`` or ``"openai:gpt-6-luna?effort=low"``.
 
-A model string is all that commands, run folders and adapters pass on, so it carries the options of
-the client's class as well, behind a question mark. Their types are those of its signature. A key
-is none of them: model strings are shown and stored.
+Commands, run folders and adapters pass on only a model string, so it can also carry options of the
+client's class, after a question mark. Their types are those of the class's signature. API keys
+cannot be part of a model string, because model strings are shown and stored.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LEFT_OUT = {"self", _SECRET, "header"}
 
 
 class OptionError(LLMOptError, ValueError):
-    """An option of a client is unknown, or its value is none."""
+    """An option of a client is unknown, or its value is invalid."""
 
 
 class Provider(NamedTuple):
-    """Who answers to a model string."""
+    """A family of model strings, and the factory of its clients."""
 
-    module: str  # of `llmopt.client`, imported when it is used
-    factory: str  # its name for what makes the client, of what follows the prefix and of options
-    about: str  # how the model string is written, ": ", and what it is
-    options: Mapping[str, Any] = {}  # that the factory always gets
+    module: str  # module of `llmopt.client`, imported when it is used
+    factory: str  # name of a function of the argument after the prefix and of options
+    about: str  # the form of the model string, ": ", and a description
+    options: Mapping[str, Any] = {}  # always passed to the factory
 
 
 _OTHERS = (
@@ -75,8 +75,8 @@ for _name, _server in SERVERS.items():
     _about = f"{_name}:MODEL: {_server.about}{_key}"
     _made = Provider("providers.openai", "OpenAIClient", _about, {"server": _name})
     PROVIDERS.setdefault(f"{_name}:", _made)
-"""By prefix. One that ends in ``":"`` or ``"+"`` is followed by an argument, which the factory
-gets as its first; any other is a whole model string, whose factory gets none."""
+"""Providers by prefix. A prefix that ends in ``":"`` or ``"+"`` is followed by an argument for the
+factory; any other prefix is a whole model string."""
 
 
 def get_client(model: str | Client, **options: Any) -> Client:
@@ -90,11 +90,11 @@ def get_client(model: str | Client, **options: Any) -> Client:
         **options: Keyword arguments of the client's class.
 
     Returns:
-        A client that has loaded, fetched and asked nothing yet.
+        A client that has not loaded, fetched or sent anything yet.
 
     Raises:
-        ModelNotFoundError: No provider answers to the string.
-        OptionError: An option in the string is unknown, or its value is none.
+        ModelNotFoundError: The string matches no provider.
+        OptionError: An option in the string is unknown, or its value is invalid.
         TypeError: `model` is neither a string nor a client, an option is unknown, or
             options came with a client.
     """
@@ -119,8 +119,8 @@ def get_client(model: str | Client, **options: Any) -> Client:
             raise OptionError(f"model {bare!r}: {error}") from error
     maker, slash, rest = model.partition("/")
     if slash and ":" not in maker and f"{_ALIASES.get(maker, maker)}:" in PROVIDERS:
-        model = f"{_ALIASES.get(maker, maker)}:{rest}"  # as other libraries write it
-    # The longest prefix first, so that a provider may refine another's.
+        model = f"{_ALIASES.get(maker, maker)}:{rest}"  # the spelling of other libraries
+    # The longest prefix first: one provider's prefix may begin another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
         takes_argument = prefix.endswith((":", "+"))
         if not (model.startswith(prefix) if takes_argument else model == prefix):
@@ -137,7 +137,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
         try:
             return cast(Client, make(*given, **options))
         except TypeError:
-            if options:  # the class itself would name neither the model nor the nearest option
+            if options:  # the class's own error names neither the model nor the nearest option
                 names = _options_of(type(make(*given)), {"self"})
                 check_names(f"get_client({model!r})", options, names)
             raise
@@ -157,10 +157,10 @@ def get_client(model: str | Client, **options: Any) -> Client:
 
 
 def one_model(client: str | Client | None, model: str | Client | None) -> str | Client:
-    """Return the model that was given under one of its two names; the embedded one for none."""
+    """Return the model given as `client` or as `model`, or the embedded model by default."""
     if client is not None and model is not None:
         raise TypeError(
-            f"client={client!r} and model={model!r} are two names of one argument: give one of them"
+            f"client={client!r} and model={model!r} are two names of one argument: pass only one of them"
         )
     given = model if client is None else client
     return "smollm2" if given is None else given
@@ -187,7 +187,7 @@ _ALIASES = {
     }.items()
     for other in others.split()
 }
-# What the names of a provider's own models begin with.
+# How the names of a provider's own models begin.
 _FAMILIES = (
     (r"gpt(?!-?oss)|chatgpt|o\d", "openai"),
     (r"claude", "anthropic"),
@@ -201,12 +201,12 @@ _FAMILIES = (
 
 
 def _nearest(model: str) -> list[str]:
-    """Return the model strings that are spelt like one that nobody answers to."""
+    """Return known model strings that are spelt like an unknown one."""
     name, _, rest = model.lower().partition(":")
     written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
     near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
     return [
-        # A name without a part after ':', such as the embedded model's, stands alone.
+        # Some names, such as the embedded model's, have no part after ':'.
         f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
         for n in near
     ]
@@ -235,19 +235,19 @@ def _meant(model: str) -> list[str]:
 
 
 def split_options(model: str) -> tuple[str, dict[str, str]]:
-    """Return a model string without its options, and these."""
+    """Return a model string without its options, and the options."""
     found = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
     _, own, address = (found[1] if found else "").partition("openai+")
     if model.startswith("openai+") and not (own and ADDRESS.fullmatch(address)):
-        return model, {}  # a question in the address itself
+        return model, {}  # a question mark in the address itself
     return (found[1], dict(parse_qsl(found[2], keep_blank_values=True))) if found else (model, {})
 
 
 def with_options(model: str, options: Sequence[str]) -> str:
-    """Return a model string with further options, each ``"name=value"``; later ones replace.
+    """Return a model string with more options, each ``"name=value"``; later values win.
 
     Raises:
-        OptionError: One of them is not written so.
+        OptionError: An option does not have this form.
     """
     bare, known = split_options(model)
     for option in options:
@@ -263,16 +263,16 @@ def with_options(model: str, options: Sequence[str]) -> str:
 
 
 def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return options, texts by name, as the types that a client's class wants."""
+    """Convert options from text to the types of a client's class."""
     hints = _options_of(kind)
     for name in texts:
         if name == _SECRET:
             raise OptionError(
-                "api_key is no option of a model string, which is shown and stored: set the "
+                "api_key cannot be part of a model string, which is shown and stored: set the "
                 "provider's environment variable (`llmopt models` names it)"
             )
         if name not in hints:
-            from llmopt.client.http.remote import RemoteClient  # for this message alone
+            from llmopt.client.http.remote import RemoteClient  # only for this message
 
             others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
             raise OptionError(f"it has no option {name!r}{others}; {did_you_mean(name, hints)}")
@@ -280,7 +280,7 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _options_of(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
-    """Return the named arguments of a class, those that it passes on included, with types."""
+    """Return the keyword arguments of a class with their types, including forwarded ones."""
     found: dict[str, Any] = {}
     for cls in kind.__mro__:
         own: Any = cls.__dict__.get("__init__")
@@ -341,10 +341,9 @@ def _read(name: str, text: str, hint: Any) -> Any:
     raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}")
 
 
-# Providers whose model strings hold an address, a file or a folder in place of a model's name.
+# Providers whose model strings contain an address, a file or a folder.
 _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
-# Options of a client, behind a model's name, that hold none, nor what a request costs: a price of
-# 0 would lift a cap.
+# Options that contain no address, file or folder, and no price: a price of 0 would lift a cap.
 _HARMLESS = frozenset(
     {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
     | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
@@ -352,10 +351,10 @@ _HARMLESS = frozenset(
 
 
 def names_a_place(model: str) -> bool:
-    """Whether a model string holds an address, a file or a folder.
+    """Whether a model string contains an address, a file or a folder.
 
-    Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
-    to go there, and nothing there is to be read, before the user gave the string, too.
+    A model string from an untrusted file must not decide where prompts and keys go or what is
+    read: it takes effect only if the user repeats it.
     """
     bare, options = split_options(model)
     return (

@@ -1,4 +1,4 @@
-"""API keys: where they are found, and how they stay out of every text."""
+"""API keys: finding them, and keeping them out of every text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from llmopt.errors import MissingKeyError
 
-# Shapes that keys have, in case a body echoes one that is not ours or is partly masked.
+# Patterns of keys, in case a response echoes another key or a partly masked one.
 _KEY_SHAPES = re.compile(
     r"\b(?:sk|gsk|xai|pk|rk)-[\w*.…-]{6,}|\bAIza[\w*-]{10,}|\bAQ\.[\w*.-]{10,}"
     r"|(?i:\bbearer\s+)[\w*.~+/=-]{6,}|(?<=[?&]key=)[^&\s\"']+"
@@ -18,7 +18,7 @@ _KEY_SHAPES = re.compile(
 
 
 class Secret:
-    """A key whose ``repr`` hides it; pickling drops it, a deep copy in this process does not."""
+    """A key that ``repr`` hides; pickling drops it, a deep copy keeps it."""
 
     __slots__ = ("reveal",)
 
@@ -33,7 +33,7 @@ class Secret:
 
     @property
     def sendable(self) -> bool:
-        """Whether a header can hold it."""
+        """Whether it can be sent in a header."""
         value = self.reveal or ""
         return value.isascii() and value.isprintable() and " " not in value
 
@@ -53,8 +53,8 @@ class Secret:
 
 
 def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bool) -> Secret:
-    """Return the API key to use now: the given one, else that of the first variable that is set."""
-    # No local variable holds the bare key: tracebacks with variables would show it.
+    """Return the given API key, or else the first one that is set in the environment."""
+    # No local variable has the bare key, because tracebacks may show local variables.
     key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
     # A key read from a file often ends in a newline.
     key = Secret((key.reveal or "").strip() or None)
@@ -66,7 +66,7 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
         raise MissingKeyError(f"{name} needs an API key and there is none: {remedy}", requests=0)
     if not key.sendable:
         raise MissingKeyError(
-            f"the API key for {name} holds characters that no key has (a space, a line break or "
+            f"the API key for {name} contains characters that no key has (a space, a line break or "
             f"a non-ASCII letter): {remedy}",
             requests=0,
         )
@@ -83,5 +83,5 @@ def hide(text: str, secrets: Iterable[Secret | str | None]) -> str:
 
 
 def redact(text: str, secrets: Iterable[Secret | str | None] = ()) -> str:
-    """Return `text` with known keys and whatever else looks like one replaced by ``***``."""
+    """Return `text` with known keys, and everything that looks like a key, replaced by ``***``."""
     return _KEY_SHAPES.sub("***", hide(text, secrets))

@@ -1,4 +1,4 @@
-"""Where requests go: the known servers, and what is known of one address."""
+"""Where requests go: the known servers, and the facts about one address."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from urllib.parse import urlsplit
 from llmopt.client.http.transport import check_url, is_local
 
 ADDRESS = re.compile(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(?!\d+/)(.+)")
-"""What follows ``openai+`` in a model string: origin, path and model."""
+"""Pattern of the part after ``openai+`` in a model string: origin, path and model."""
 
 CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
-"""Holds the key for an address that is not among `SERVERS`, if it needs one."""
+"""Environment variable of the key for an address that is not in `SERVERS`."""
 
 
 class Documented(Flag):
-    """What a server documents of itself.
+    """Features that a server documents.
 
-    `SCHEMAS`: answers keep to a JSON schema, with all its models. `COST`: answers say what was
-    charged. `LISTS`: its list of models names every one that it answers to, or one that is not in
-    the list can be asked for by its name.
+    `SCHEMAS`: all its models support JSON schemas. `COST`: answers state what was charged.
+    `LISTS`: its list contains all its models, or an unlisted model can be looked up by its name.
     """
 
     NOTHING = 0
@@ -38,39 +37,39 @@ BOTH = SCHEMAS | LISTS
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What is known of the address that requests go to, resolved once."""
+    """The address that requests go to, with the facts about it."""
 
-    url: str  # where its API begins; empty while `trouble` says why there is none
-    variables: tuple[str, ...]  # environment variables that can hold the key, first one first
-    needs_key: bool = True  # whether there must be one
-    trouble: str = ""  # why there is no address, in words without the address
-    lacking: bool = False  # whether a variable that it needs is not set
-    usual: bool = True  # whether it is the provider's own address, which messages do not name
-    official: bool = True  # whether what the environment holds for this provider may go there
-    local: bool = False  # whether the model runs on one's own machine, so that tokens cost nothing
+    url: str  # base URL; empty if `trouble` explains why there is none
+    variables: tuple[str, ...]  # environment variables of the key, in order
+    needs_key: bool = True  # whether a key is required
+    trouble: str = ""  # why there is no address; does not quote it
+    lacking: bool = False  # whether a required variable is not set
+    usual: bool = True  # whether it is the provider's own address, which messages omit
+    official: bool = True  # whether this provider's settings in the environment may go there
+    local: bool = False  # whether the model runs on the user's own machine and is free
     documents: Documented = SCHEMAS
-    key_path: str = ""  # where a key is asked about, if not by the list of models
-    server: str = ""  # name of the known server whose prices hold
+    key_path: str = ""  # path that checks a key, if the list of models does not
+    server: str = ""  # name of the known server whose prices apply
 
 
 @dataclass(frozen=True)
 class Server:
     """A known server.
 
-    What stands in braces in its `url` is read from the environment: the first variable that is set.
+    Names in braces in its `url` are environment variables: the first one that is set counts.
     """
 
     url: str
-    variable: str  # environment variable that holds its key, or several with |; empty for none
-    about: str  # what it is, in words
+    variable: str  # environment variable of its key, or several with |; empty for none
+    about: str  # description
     documents: Documented = NOTHING
-    key_path: str = ""  # where a key is asked about, if anybody gets the list of models
-    gateway: bool = False  # whether it only passes on to models that may cost
-    elsewhere: str = ""  # environment variable that may hold another address
+    key_path: str = ""  # path that checks a key, if the list of models needs none
+    gateway: bool = False  # whether it forwards to models that may cost money
+    elsewhere: str = ""  # environment variable of another address
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold its key, first one first."""
+        """Environment variables of its key, in order."""
         return tuple(self.variable.split("|"))
 
     @property
@@ -80,23 +79,23 @@ class Server:
 
     @property
     def lacks(self) -> str:
-        """Environment variables that the address needs and that are not set."""
+        """Required environment variables that are not set."""
         names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
         return " and ".join(n.replace("|", " or ") for n in names)
 
     @property
     def address(self) -> str:
-        """Where its API begins here; ``""`` while `lacks` names something."""
+        """Base URL; ``""`` if `lacks` names a variable."""
         if self.lacks:
             return ""
         return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
 
     def endpoint(self, own: str | None = None, others: Iterable[Server] = ()) -> Endpoint:
-        """Return where it is asked, `own` being the address that the user has given, if any.
+        """Return the endpoint; `own` is an address that the user has given, if any.
 
-        This is the one rule about credentials. The key in a server's variable goes to a server that
-        `owns` the address: this one, or one of `others`. Any other address, whether an argument, a
-        model string or an environment variable names it, gets no more than `CUSTOM_KEY_VARIABLE`.
+        This is the only rule about credentials. The key in a server's variable is sent only to an
+        address that this server, or one of `others`, `owns`. Any other address, whether from an
+        argument, a model string or an environment variable, gets only `CUSTOM_KEY_VARIABLE`.
         """
         if not own and self.lacks:
             needed = f"set the environment variable {self.lacks}"
@@ -106,7 +105,7 @@ class Server:
             url = check_url(own or os.environ.get(self.elsewhere) or self.address)
         except ValueError as error:
             place = self.elsewhere or "the environment"
-            trouble = f"the address in {place} is none: {error}"
+            trouble = f"the address in {place} is invalid: {error}"
             return Endpoint("", self.variables, trouble=trouble)
         usual = url == self.address
         owner = next((server for server in (self, *others) if server.owns(url)), None)
@@ -120,18 +119,18 @@ class Server:
         )
 
     def hosts(self, host: str) -> bool:
-        """Whether an address's host is its own or that of one of its regions."""
+        """Whether a host is this server's own or one of its regions."""
         own, labels = _host(self.address), host.split(".")
         if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
             return False
-        # A region is a label more: us.api.openai.com, api.us-east-1.example.com. Any other label
-        # may be a customer's: BUCKET.storage.example.com.
+        # A region is one more label: us.api.openai.com, api.us-east-1.example.com. Any other
+        # label may belong to a customer: BUCKET.storage.example.com.
         if host == own or ".".join(labels[1:]) == own:
             return True
         return bool(_REGION.fullmatch(labels[1])) and ".".join(labels[:1] + labels[2:]) == own
 
     def owns(self, url: str) -> bool:
-        """Whether its key may go to an address: to its own host, and only over https."""
+        """Whether its key may go to an address: only to its own host, and only over https."""
         return bool(self.variable) and urlsplit(url).scheme == "https" and self.hosts(_host(url))
 
 
@@ -192,12 +191,12 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     known = SERVERS.get(found)
     own = base_url is None and place.usual
     if local is None:
-        # Ollama passes models of that name on to its makers' servers.
+        # Ollama forwards models with "cloud" in their names to its own company's servers.
         local = base_url is None and named.local and "cloud" not in model
     documents = known.documents if known else NOTHING
-    if base_url is None and server != "openai":  # there OPENAI_BASE_URL may name another server
+    if base_url is None and server != "openai":  # OPENAI_BASE_URL may name another server
         documents |= named.documents
-    # What passes models on to its makers' servers knows more than it has.
+    # A local server that forwards models also answers to models that it does not list.
     lists = own and LISTS in named.documents and (local or not named.local)
     return replace(
         place,

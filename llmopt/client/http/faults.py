@@ -1,4 +1,4 @@
-"""What can go wrong with a call, in the same words for every SDK."""
+"""Failures of a call, in the same form for every SDK."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RETRYABLE_STATUS = frozenset({408, 409, 429})
 _LONGEST_WAIT = 366 * 86_400.0
 _SHOWN_CHARACTERS = 300
 _READ_CHARACTERS = 20_000
-_DEEPEST = 12  # levels of an error's body that are read
+_DEEPEST = 12  # levels of an error's body to read
 
 
 class MalformedBody(Exception):
-    """A body that is valid JSON but not what the protocol promises."""
+    """A body is valid JSON, but violates the protocol."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong with one call, in the same words for every SDK.
+    """The failure of one call, in the same form for every SDK.
 
-    A ``"timeout"`` is silence, a ``"deadline"`` an answer without an end, ``"malformed"`` a body
-    that is not what the protocol says.
+    ``"timeout"`` means silence, ``"deadline"`` an answer that did not end in time, and
+    ``"malformed"`` a body that violates the protocol.
     """
 
     kind: Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
@@ -41,14 +41,14 @@ class Fault:
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
     code: str = ""  # the provider's short code for the error
-    parameter: str = ""  # where in the request the provider sees the fault: a name or a path
-    retry_after: float | None = None  # seconds to wait, where the body says so
-    unpriced: bool = False  # whether the call may be charged for although no usage came back
+    parameter: str = ""  # the field of the request that the error names: a name or a path
+    retry_after: float | None = None  # seconds to wait, if the body states them
+    unpriced: bool = False  # whether the call may be charged although no usage was returned
 
     def said(self, secrets: Iterable[Secret] = (), most: int = _SHOWN_CHARACTERS) -> str:
-        """Return the server's words as one clean line, cut, without `secrets`."""
+        """Return the server's message as one clean line of limited length, without `secrets`."""
         text = self.message
-        if len(text) > _READ_CHARACTERS:  # the last word may be a part of a key
+        if len(text) > _READ_CHARACTERS:  # a cut word may be part of a key
             text = text[:_READ_CHARACTERS].rpartition(" ")[0]
         return cut(clean(" ".join(redact(text, secrets).split())), most)
 
@@ -82,7 +82,7 @@ class Fault:
         if self.kind == "other" or self.status is None:
             return ClientError(f"{name}: {said}", status=self.status)
         if 300 <= self.status < 400:
-            # A path may echo the request, its headers included.
+            # A path may echo the request, including its headers.
             parts = urlsplit(clean(redact(self.headers.get("location", ""), secrets)))
             place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
             return ClientError(
@@ -96,10 +96,10 @@ class Fault:
     def _status_error(self, name: str, said: str, variables: Sequence[str]) -> ClientError:
         status = self.status or 0
         keys = " or ".join(variables) or "api_key"
-        if "scope" in self.code:  # a key that may do less: OpenAI answers 401, others 403
+        if "scope" in self.code:  # a key with fewer rights: OpenAI answers 401, others 403
             status = 403
         if status == 401 or self.code == "API_KEY_INVALID":
-            # The server's words are left out: some echo a part of the key.
+            # The server's message is omitted: some echo a part of the key.
             return RefusedKeyError(
                 f"{name} refused the API key (HTTP {status}): check {keys}", status=status
             )
@@ -138,7 +138,7 @@ class Fault:
 def parse_retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time
 ) -> float | None:
-    """Return the seconds to wait by ``retry-after-ms``, else ``retry-after`` (RFC 9110, 10.2.3)."""
+    """Return the seconds in ``retry-after-ms``, or in ``retry-after`` (RFC 9110, 10.2.3)."""
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(header)
         if value is None:
@@ -156,7 +156,7 @@ def parse_retry_after(
 
 
 def _seconds(value: object) -> float | None:
-    """Read a number of seconds that somebody may wait; ``None`` if it is none."""
+    """Return a plausible number of seconds to wait, or ``None``."""
     try:
         seconds = float(str(value))
     except ValueError:
@@ -165,14 +165,14 @@ def _seconds(value: object) -> float | None:
 
 
 def parse_duration(value: object) -> float | None:
-    """Return the seconds of a duration such as ``"13.5s"``, or ``None`` if it is none."""
+    """Return the seconds of a duration such as ``"13.5s"``, or ``None``."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(value), re.ASCII)
     return _seconds(found[1]) if found else None
 
 
 def joined(failures: list[ClientError]) -> ClientError:
-    """Return the error to raise for calls that all failed."""
-    # Where one of them is final, asking again is in vain.
+    """Return the error to raise if all calls failed."""
+    # If one of them is final, a retry is useless.
     error = next((f for f in failures if not f.retryable), failures[0])
     waits = [f.retry_after for f in failures if f.retry_after is not None]
     error.retry_after = max(waits, default=None)
@@ -181,7 +181,7 @@ def joined(failures: list[ClientError]) -> ClientError:
     return error
 
 
-# How Anthropic and OpenRouter name what an error in the middle of a stream would be in HTTP.
+# The HTTP status of errors that Anthropic and OpenRouter send in the middle of a stream.
 _STREAM_STATUS = {
     "overloaded_error": 529,
     "rate_limit_error": 429,
@@ -193,7 +193,7 @@ _STREAM_STATUS = {
 
 
 def status_fault(error: Any) -> Fault:
-    """Read status, headers, words and code off an exception of an OpenAI-like SDK."""
+    """Return the status, headers, message and code of an exception of an OpenAI-like SDK."""
     body = error.body
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {}
@@ -214,7 +214,7 @@ def status_fault(error: Any) -> Fault:
 
 
 def headers_of(response: Any) -> dict[str, str]:
-    """Return the headers of a response, names in lower case; none where there is none."""
+    """Return the headers of a response, with names in lower case; empty without a response."""
     found = getattr(response, "headers", None) or {}
     return {str(k).lower(): str(v) for k, v in found.items()}
 
@@ -228,7 +228,7 @@ def _place(body: object) -> str:
 
 
 def words(body: object, deepest: int = _DEEPEST) -> str:
-    """Return what an error's body says, wherever servers put it: they differ."""
+    """Return the message in an error's body, wherever the server put it."""
     if isinstance(body, str) or not deepest:
         return body if isinstance(body, str) else ""
     if isinstance(body, Mapping):
@@ -243,7 +243,7 @@ def words(body: object, deepest: int = _DEEPEST) -> str:
 
 
 def sdk_fault(sdk: Any, error: Exception) -> Fault | None:
-    """Say what an exception of an OpenAI-like SDK means; ``None`` if it is none of its own."""
+    """Return the fault of an exception of an OpenAI-like SDK; ``None`` for other exceptions."""
     if isinstance(error, sdk.APIResponseValidationError):
         return Fault("malformed", f"{type(error).__name__}: {error}")
     if isinstance(error, sdk.APIConnectionError):
@@ -254,7 +254,7 @@ def sdk_fault(sdk: Any, error: Exception) -> Fault | None:
 
 
 def transport_fault(error: BaseException) -> Fault | None:
-    """Say what an exception of an HTTP library means, or of one that came of it."""
+    """Return the fault of an exception of an HTTP library, or of one that it caused."""
     said = f"{type(error).__name__}: {error}"
     link: BaseException | None = error
     while link is not None:

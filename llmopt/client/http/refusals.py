@@ -1,7 +1,7 @@
-"""What a client has learnt of its model: parameters it refuses, its limits, room for its thoughts.
+"""What a client has learnt about its model: rejected parameters, limits, room for reasoning.
 
-What an error's documented fields name is left out, or halved if it is the cap; where they name
-nothing, at most three guesses are sent, once per client. Prose is shown, and never read.
+A parameter that an error's documented fields name is dropped, or halved if it is the cap. If they
+name nothing, at most three guesses are sent, once per client. Prose is shown but never parsed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from llmopt.util.text import estimate_tokens
 from llmopt.util.threads import Lock
 
 SCHEMA_FIELDS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
-"""Parameters that carry a form of the answer."""
+"""Parameters that prescribe the form of the answer."""
 CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 """Parameters that cap the answer's tokens."""
 ROOM = 16_384
-"""Tokens for hidden reasoning beside those of the answer, unless the user says otherwise."""
+"""Default tokens for hidden reasoning, in addition to those of the answer."""
 MOST_ROOM = 2**17
 _STREAM = frozenset({"stream", "stream_options"})
 _MOST_CAPS = 3  # times that the cap of one request is lowered
 _MOST_CHANGES = 8
 _LEAST_CAP = 16
-_LEAST_LIMIT = 256  # tokens; less is none
-_UNUSED = 8  # answers in a row without need of it after which added room is taken back
+_LEAST_LIMIT = 256  # tokens; a smaller number is not a limit
+_UNUSED = 8  # consecutive answers that did not need the added room before it is removed
 _CONTEXT = (
     "loaded_context_length", "n_ctx", "context_window", "context_length", "max_context_length",
     "max_model_len", "max_input_tokens", "input_token_limit",
@@ -37,12 +37,12 @@ _ANSWER = ("max_completion_tokens", "max_output_tokens", "output_token_limit", "
 
 @dataclass(frozen=True)
 class Change:
-    """How a request that was turned down is sent once more."""
+    """A change to a rejected request before it is sent again."""
 
-    without: frozenset[str] = frozenset()  # parameters that are left out
-    cap: int | None = None  # on the answer's tokens; ``None`` for the one it had
-    named: bool = True  # whether the server named what was wrong
-    kept: bool = True  # whether later requests are changed alike, once this one succeeds
+    without: frozenset[str] = frozenset()  # parameters to drop
+    cap: int | None = None  # new cap on the answer's tokens; ``None`` keeps the old one
+    named: bool = True  # whether the server named the parameter
+    kept: bool = True  # whether to apply it to later requests too, if it succeeds
 
 
 class Learned:
@@ -59,7 +59,7 @@ class Learned:
         self._lock = Lock()
 
     def read(self, entry: object) -> None:
-        """Take the limits from what a server says of the model, in documented fields."""
+        """Read the limits from documented fields of a server's description of the model."""
         self.context_tokens = _limit(entry, _CONTEXT) or self.context_tokens
         self.most_tokens = _limit(entry, _ANSWER) or self.most_tokens
 
@@ -84,12 +84,10 @@ class Learned:
             minute = whole_header(fault.headers.get("x-ratelimit-limit-tokens"))
             left = 0 if minute is None else minute - estimate_tokens(request.text)
             if fault.status == 429 and _LEAST_CAP <= left < cap:
-                # A cap counts against the tokens of a minute, whether it is used or not.
+                # The cap counts against the tokens per minute, even if it is not used.
                 return Change(cap=left)
             if not tried and (fault.status == 413 or fault.code == "context_length_exceeded"):
-                return Change(
-                    cap=cap // 4, kept=False
-                )  # in vain where the prompt alone is too long
+                return Change(cap=cap // 4, kept=False)  # useless if the prompt alone is too long
         if fault.status not in (400, 422) or fault.code == "context_length_exceeded":
             return None
         named = _parameter(fault.parameter, sent, fields)
@@ -106,7 +104,7 @@ class Learned:
         return next((guess for guess in guesses if guess not in tried), None)
 
     def keep(self, change: Change, fault: Fault) -> frozenset[str]:
-        """Remember a change that the server took; return what was not known as refused."""
+        """Remember a change that the server accepted; return the newly rejected parameters."""
         with self._lock:
             new = change.without - self.refused
             self.refused |= change.without
@@ -117,17 +115,17 @@ class Learned:
         return new
 
     def give_up(self) -> None:
-        """Remember that the guesses were in vain, so that no later request pays for them."""
+        """Remember that the guesses failed, so that no later request pays for them."""
         self._tried = True
 
     def room(self, least: int) -> int:
-        """Return the tokens for hidden reasoning; `least` is the usual number."""
+        """Return the tokens for hidden reasoning; `least` is the default number."""
         return least if self.added_room is None else self.added_room
 
     def watch_room(self, least: int, starved: bool, spared: bool) -> bool:
-        """Give hidden reasoning more room if it left none for the answer; return whether it did.
+        """Add room for hidden reasoning if it used up the answer's tokens; return whether it did.
 
-        It is taken back once the usual room, `least`, would have been enough for long (`spared`).
+        The added room is removed once the default, `least`, was sufficient (`spared`) for a while.
         """
         with self._lock:
             if starved:
@@ -141,7 +139,7 @@ class Learned:
 
 
 def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
-    """Return the first limit under one of these names, outermost first; ``None`` for none."""
+    """Return the first limit under one of these names, outermost first, or ``None``."""
     if isinstance(node, Mapping):
         numbers = (whole(node.get(name)) for name in names)
         found = next((n for n in numbers if n is not None and n >= _LEAST_LIMIT), None)
@@ -153,7 +151,7 @@ def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
 
 
 def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
-    """What may be wrong where the server names nothing, likeliest first."""
+    """Yield changes to try if the server names no parameter, the likeliest first."""
     schemas = frozenset(sent) & SCHEMA_FIELDS
     others = frozenset(sent) - SCHEMA_FIELDS - CAPS - _STREAM
     if schemas:
@@ -165,7 +163,7 @@ def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
 
 
 def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> str:
-    """Return the parameter that a path such as ``messages[0].content`` lies in, or ``""``."""
+    """Return the parameter to which a path such as ``messages[0].content`` belongs, or ``""``."""
     for part in re.findall(r"\w+", place):
         name = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", part).lower()
         name = fields.get(name, name)
@@ -175,5 +173,5 @@ def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> 
 
 
 def whole_header(value: str | None) -> int | None:
-    """Return a whole number that a header holds, if it does."""
+    """Return the whole number in a header, or ``None``."""
     return int(value) if value is not None and re.fullmatch(r"[0-9]{1,12}", value) else None

@@ -1,7 +1,7 @@
-"""The form in which providers take schemas, and prompts whose beginning their caches keep.
+"""Schemas and cacheable prompts in the form that providers accept.
 
-Blocks of whole lines, counted from the start, end at the same places as long as a prompt only
-grows; the line that changes is in the last block, which is not cached.
+Blocks of whole lines, counted from the start, keep their boundaries as long as a prompt only grows;
+the line that changes is in the last block, which is not cached.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _BLOCK_CHARACTERS = 2000
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 _DATA = ("enum", "const", "default", "examples", "required")
 WORTH_CACHING = 2 * _BLOCK_CHARACTERS
-"""Characters below which nothing is cached (about 1,024 tokens)."""
+"""Minimum characters of a cached prompt (about 1,024 tokens)."""
 
 
 def in_blocks(texts: Sequence[str]) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Return texts in blocks, as the protocols have them, and all blocks but the last."""
+    """Return texts as the protocols' blocks, and all blocks but the last."""
     parts = [[{"type": "text", "text": block} for block in blocks(text)] for text in texts]
     return parts, [block for blocks_of_one in parts for block in blocks_of_one][:-1]
 
 
 def blocks(text: str, size: int = _BLOCK_CHARACTERS) -> list[str]:
-    """Split after lines, into blocks of at least `size` characters; a longer text begins alike."""
+    """Split after lines into blocks of at least `size` characters; appending keeps the split."""
     result: list[str] = []
     block = ""
     for line in text.splitlines(keepends=True):
@@ -39,7 +39,7 @@ def blocks(text: str, size: int = _BLOCK_CHARACTERS) -> list[str]:
 
 
 def closed(schema: object) -> Any:
-    """Return a JSON schema as strict modes want it: closed, all fields required, no lengths."""
+    """Return a JSON schema for strict modes: closed, all fields required, no lengths."""
     if isinstance(schema, list | tuple):
         return [closed(item) for item in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""The one retry loop: bounded, and driven by what the error says of itself."""
+"""The only retry loop: bounded, and driven by the attributes of the error."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ def complete_with_retries(
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
     on_failure: Callable[[ClientError, int], None] | None = None,
-    call: Callable[[Request], Reply] | None = None,  # in place of the client's `complete`
+    call: Callable[[Request], Reply] | None = None,  # replaces the client's `complete`
 ) -> Reply:
-    """Ask a client, and ask again while its error says that this may help.
+    """Send a request, and retry while the error is retryable.
 
-    Every attempt sends the same request object. The wait before attempt ``k + 1`` is drawn
-    uniformly from ``[d/2, d]`` with ``d = min(60, 2**(k - 1))`` seconds, so that
-    workers that failed together do not come back together. A longer `retry_after` of the
-    error is honoured. One beyond a minute, or of a busy provider beyond what is left of the
-    client's `patience` (300 seconds), ends the loop: coming back earlier than the server allows is
-    sure to fail.
+    Every attempt sends the same request object. The wait before attempt ``k + 1`` is sampled
+    uniformly from ``[d/2, d]`` with ``d = min(60, 2**(k - 1))`` seconds, so that workers that
+    failed together do not retry together. A longer `retry_after` of the error is honoured. If it
+    exceeds a minute, or the remaining `patience` (300 seconds) for a busy provider, the loop ends:
+    retrying earlier than the server allows is sure to fail.
 
-    A provider that is busy (HTTP 429, 503, 529) charges nothing and comes back in minutes, so
-    the calls that it turns down are bounded by `patience`; all others by the client's
-    `transport_attempts` (4). A call that may be charged although nothing came of it
-    (`ClientError.unpriced`) is made once more at most.
+    A busy provider (HTTP 429, 503, 529) charges nothing and recovers in minutes, so its rejections
+    are limited by `patience`; all other failures by the client's `transport_attempts` (4). A call
+    that may be charged without an answer (`ClientError.unpriced`) is repeated at most once.
 
-    `most_calls` counts those that a client makes for one request, too. `on_failure` is called with
-    every error and the number of its attempt, from 1, before any wait.
+    `most_calls` includes all calls that a client makes for one request. `on_failure` is called
+    with every error and the number of its attempt, from 1, before any wait.
 
     Raises:
-        ClientError: The error of the last attempt, whose message then says how many
-            there were.
+        ClientError: The error of the last attempt; its message states the number of attempts.
     """
     attempts = int(getattr(client, "transport_attempts", 4))
     patience = float(getattr(client, "patience", 300.0))

@@ -1,4 +1,4 @@
-"""How servers are connected to: addresses, rules for every HTTP client, the rate of calls."""
+"""Connections to servers: addresses, rules for every HTTP client, the rate of calls."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from llmopt.errors import needs
 from llmopt.util.threads import Lock
 
 CONNECT_SECONDS = 20.0
-"""How long a connection may take to be made."""
+"""Maximum time to connect."""
 MOST_BYTES = 32 * 2**20
-"""Longest body of an answer, whatever was asked for."""
-_TOKEN_BYTES = 512  # a token in an event of its own, with all its names and identifiers
+"""Maximum size of a response body."""
+_TOKEN_BYTES = 512  # one token in a separate event, with all names and identifiers
 _TOKEN_MARKS = 24
 _LEAST_BYTES = 2**18
-_MOST_MARKS = 2**13  # of one event, or of a body that comes at once
+_MOST_MARKS = 2**13  # of one event, or of a body that is not streamed
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*("|\\?\Z)', re.DOTALL)
 _MARKS = re.compile(rb"[\[{,]")
 _BRACKETS = re.compile(rb"[\[{}\]]")
@@ -43,30 +43,30 @@ def load(module: str, package: str) -> Any:
 
 
 class TooLarge(Exception):
-    """A body is longer, or packed in another way, than was asked for."""
+    """A body is longer than allowed, or compressed without being asked for."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a reply may send. `marks` are the ``[``, ``{`` and ``,`` outside of its strings.
+    """Limits of a response. `marks` are the ``[``, ``{`` and ``,`` outside its strings.
 
-    A small body can make many objects, which take a thousand times its memory: ``[{},{},{}...``.
+    A small body can create many objects that take a thousand times its memory: ``[{},{},{}...``.
     """
 
-    size: int = 8 * 2**20  # as long as the longest lists of models
+    size: int = 8 * 2**20  # enough for the longest lists of models
     marks: int = 2**19
-    at_once: int = 2**19  # marks of one line, which is parsed as a whole
+    at_once: int = 2**19  # marks of one line, which is parsed at once
 
     @classmethod
     def of_answer(cls, tokens: int) -> Bound:
-        """Return the bound of a reply with at most so many tokens, in one body or in events."""
+        """Return the bound of a response with at most `tokens`, streamed or not."""
         size = min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
         return cls(size, _MOST_MARKS + _TOKEN_MARKS * tokens, _MOST_MARKS)
 
     def checked(self, chunks: Iterable[bytes], in_events: bool) -> Iterator[bytes]:
-        """Pass a body's bytes on, up to an error where it sends too much."""
+        """Yield a body's chunks; raise `TooLarge` if it exceeds a limit."""
         size = marks = in_line = depth = 0
-        begun = b""  # of a string, in the chunk before; no string goes on in another line
+        begun = b""  # start of a string in the previous chunk; no string spans lines
         for chunk in chunks:
             size += len(chunk)
             if size > self.size:
@@ -89,7 +89,7 @@ class Bound:
 
 
 def _unended(string: re.Match[bytes]) -> bytes:
-    """Return nothing for a whole string; for the beginning of one what its end is read with."""
+    """Return nothing for a complete string, or the state to resume an incomplete one."""
     return b"" if string[1] == b'"' else b'"' + string[1]
 
 
@@ -97,7 +97,7 @@ _ASKING: ContextVar[Bound | None] = ContextVar("asking", default=None)
 
 
 class _Quiet(logging.Filter):
-    """Drops what a library says of the inside of our calls: headers, and bodies with prompts."""
+    """Drops the debug lines of libraries during our calls: they show headers and prompts."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG or _ASKING.get() is None
@@ -120,7 +120,7 @@ for _name in _LIBRARIES:
 
 @contextlib.contextmanager
 def unlogged(bound: Bound) -> Iterator[None]:
-    """Bound the replies to calls inside, and keep them out of the libraries' logs at DEBUG."""
+    """Limit responses to the calls inside, and keep them out of the libraries' debug logs."""
     before = _ASKING.set(bound)
     try:
         yield
@@ -129,7 +129,7 @@ def unlogged(bound: Bound) -> Iterator[None]:
 
 
 class RateLimiter:
-    """At most `per_minute` starts in any 60 seconds, over all threads; ``None`` for no limit."""
+    """Allows at most `per_minute` calls in any 60 seconds, over all threads (``None``: any)."""
 
     def __init__(self, per_minute: int | None) -> None:
         if per_minute is not None and per_minute < 1:
@@ -139,7 +139,7 @@ class RateLimiter:
         self._lock = Lock()
 
     def wait(self) -> None:
-        """Return when the next call may start, and book it."""
+        """Wait until the next call may start, and count it."""
         if self.per_minute is None:
             return
         with self._lock:
@@ -152,30 +152,30 @@ class RateLimiter:
             time.sleep(start - now)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The clock of another process has another zero.
+        # Another process's clock has another origin.
         return {**self.__dict__, "_starts": deque(maxlen=self.per_minute)}
 
 
 def check_url(url: str) -> str:
-    """Return `url` without a trailing slash; refuse one whose secrets would end up in logs."""
+    """Return `url` without a trailing slash; reject one with secrets, which logs would show."""
     shown = "(hidden)" if "@" in url else redact(url)
     try:
         parts = urlsplit(url)
         port_known = parts.port is None or parts.port > 0
-    except ValueError as error:  # half an IPv6 address, a port that is none
+    except ValueError as error:  # an incomplete IPv6 address, an invalid port
         raise ValueError(f"base_url={shown!r}: {error}") from None
     if not port_known or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"base_url={shown!r}: expected http://host:port/path or https://...")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(
-            f"the base_url for {parts.hostname!r} holds a user name, a query or a fragment: give "
-            "the address alone, and a key as api_key=... or in the environment"
+            f"the base_url for {parts.hostname!r} contains a user name, a query or a fragment: "
+            "give only the address, and a key as api_key=... or in the environment"
         )
     return url.rstrip("/")
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is this very machine."""
+    """Whether an address is this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or host == "0.0.0.0" or ipaddress.ip_address(host).is_loopback
@@ -184,12 +184,12 @@ def is_local(url: str) -> bool:
 
 
 def http_options(url: str) -> dict[str, Any]:
-    """Return the arguments with which an SDK's HTTP client keeps to our rules.
+    """Return the arguments that make an SDK's HTTP client follow our rules.
 
-    No redirection is followed, which would hand key and prompt on; bodies come unpacked and within
-    the `Bound` of `unlogged`; this machine is not asked through a proxy, which would see the key.
+    It follows no redirection, which would forward key and prompt; responses are uncompressed and
+    within the `Bound` of `unlogged`; no proxy, which would see the key, is used for this machine.
     """
-    # One of the SDKs reads the environment's proxies whatever `trust_env` says.
+    # One SDK reads the environment's proxies even with `trust_env=False`.
     direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}
     return {
         **direct,
@@ -203,13 +203,13 @@ def http_options(url: str) -> dict[str, Any]:
 def bounded(
     headers: Mapping[str, str], chunks: Iterable[bytes], failed: bool = False
 ) -> Iterator[bytes]:
-    """Pass a body's bytes on, up to an error where it is packed or sends too much.
+    """Yield a body's chunks; raise `TooLarge` if it is compressed or exceeds a limit.
 
-    The body of a call that has failed is just cut: its status says enough.
+    The body of a failed call is cut instead: its status is sufficient.
     """
     packed = headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
-        # A small packed body can fill all memory.
+        # A small compressed body can fill all memory.
         raise TooLarge(f"the body is packed ({packed}), though this was not asked for")
     bound = _ASKING.get() or Bound()
     checked = bound.checked(chunks, "event-stream" in headers.get("content-type", ""))
@@ -231,7 +231,7 @@ def _bound_reply(response: Any) -> None:
 
 @functools.cache
 def _bounded_stream(base: Any) -> Any:
-    """Return the class of a stream that is read through `bounded`."""
+    """Return a stream class that reads through `bounded`."""
 
     class Bounded(base):  # type: ignore[misc]
         def __init__(self, stream: Any, chunks: Iterator[bytes]) -> None:
@@ -247,14 +247,14 @@ def _bounded_stream(base: Any) -> Any:
 
 
 def whole_body(response: Any) -> Any | None:
-    """Return a body that is no stream of events, though one was asked for, as objects."""
+    """Return the parsed body of a server that did not stream, or ``None`` if it streams."""
     if "event-stream" in response.headers.get("content-type", ""):
         return None
     return json.loads(response.read(), object_hook=lambda fields: SimpleNamespace(**fields))
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `over` laid on top, mappings inside mappings merged likewise."""
+    """Return `base` updated with `over`; nested mappings are merged recursively."""
     result = dict(base)
     for name, value in over.items():
         below = result.get(name)
