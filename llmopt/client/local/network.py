@@ -1,7 +1,7 @@
-"""The small network: 80,000 weights that read the lines of the prompt `columns`, with NumPy alone.
+"""The small network: 80,000 weights for the prompt `columns`, with only NumPy.
 
-They come with the package, and were trained on the lines that the embedded model's adapter was
-trained on (`llmopt.benchmarks.experiments.train_columns`).
+The weights are part of the package, and were trained on the same lines as the embedded model's
+adapter (`llmopt.benchmarks.experiments.train_columns`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Network:
     def __call__(
         self, levels: np.ndarray, leading: np.ndarray, dimensions: np.ndarray
     ) -> np.ndarray:
-        """Return the ``(count, LEVELS)`` probabilities of each level to be a good one.
+        """Return the ``(count, LEVELS)`` probabilities that each level is good.
 
-        `levels` are ``(count, 20)`` of the best points, best first; `leading` says whether a line's
-        axis is the slope; `dimensions` is the number of parameters of its search.
+        `levels` has shape ``(count, 20)``: the best points, best first. `leading` states for each
+        line whether its axis is the slope, and `dimensions` its search's number of parameters.
         """
         x = features(levels, leading, dimensions)
         for weight, bias in self._weights[:-1]:
@@ -59,7 +59,7 @@ class Network:
 
     @property
     def points(self) -> int:
-        """How many of the best points it reads."""
+        """The number of best points that it reads."""
         return int(self._weights[0][0].shape[1]) - 2
 
 
@@ -114,17 +114,17 @@ def _network(temperature: float) -> Network:
 
 
 def draw_choices(rng: np.random.Generator, weights: np.ndarray, count: int) -> np.ndarray:
-    """Draw ``(count, n)`` choices, each column by its row of ``(n, n_choices)`` weights."""
+    """Sample ``(count, n)`` choices, each column by its row of ``(n, n_choices)`` weights."""
     sums = weights.cumsum(axis=1)
     drawn: np.ndarray = (rng.random((count, len(sums), 1)) * sums[:, -1:] >= sums).sum(axis=-1)
     return drawn.clip(0, weights.shape[1] - 1)
 
 
 def draw_rows(rng: np.random.Generator, request: Request) -> list[str]:
-    """Draw rows of letters from a normal distribution around the middle of what a grammar allows.
+    """Sample rows of letters from a normal distribution around the middle of a grammar's range.
 
     Its standard deviation is a fifth of the range, which is one standard deviation of the best
-    trials where the range is their frame (`ColumnsPrompt.spread` is 2.5).
+    trials if the range is their frame (`ColumnsPrompt.spread` is 2.5).
     """
     ranges = letter_ranges(request.grammar or "")
 
@@ -148,7 +148,7 @@ def letter_ranges(grammar: str) -> list[tuple[int, int]]:
     found = [_RANGE.fullmatch(rules.get(name, "")) for name in names]
     if not found or None in found:
         raise ClientError(
-            "a model of numbers alone answers only the prompt 'columns', and its letters"
+            "a numeric-only model answers only the prompt 'columns': use prompt='columns'"
         )
     place = ascii_lowercase.index
     return [(place(m[1]), place(m[2])) for m in found if m]

@@ -1,4 +1,4 @@
-"""The library xllamacpp: imported with settings that share the cores, and its server started."""
+"""Imports xllamacpp with settings that share the cores, and starts its server."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from llmopt.errors import install_hint
 from llmopt.util.threads import within
 
 EXITING = threading.Event()
-"""Set when the interpreter shuts down: no model is loaded from then on."""
+"""Set when the interpreter shuts down; no model is loaded after that."""
 _loads: list[threading.Event] = []
 _EXIT_SECONDS = 1.0
-"""How long the end of the process waits for a load that was interrupted."""
+"""Maximum time that the end of the process waits for an interrupted load."""
 
 
 def start_server(make: Callable[[], Any]) -> Any:
-    """Return a server whose loop runs, made in a thread: Ctrl-C need not wait for the load."""
+    """Return a running server, started in a thread so that Ctrl-C need not wait for the load."""
     ended = threading.Event()
 
     def started() -> Any:
         try:
             server = make()
-            # A server that is dropped before its loop runs waits for the loop for ever. This
-            # call comes back from the loop.
+            # A server that is dropped before its loop runs waits forever. This call returns
+            # from the loop.
             server.handle_metrics()
             return server
         finally:
@@ -37,19 +37,18 @@ def start_server(make: Callable[[], Any]) -> Any:
 
 
 def not_installed() -> ImportError:
-    """Return the error that says how to install it."""
+    """Return an error that explains how to install xllamacpp."""
     return ImportError(
         f"running a language model in this process needs xllamacpp: {install_hint('local')}, or "
-        "take the model 'network', which searches numbers and needs no further package"
+        "use the model 'network', which is numeric-only and needs no other package"
     )
 
 
 def import_xllamacpp() -> Any:
-    """Import it."""
-    # llama.cpp's threads meet hundreds of times a token, and GNU OpenMP's spin while they
-    # wait. Where another process wants the same cores, that takes generation down to a
-    # twentieth of its speed; a short spin costs nothing on idle cores. The library reads this
-    # when it is loaded, and only then.
+    """Import xllamacpp."""
+    # llama.cpp's threads synchronize hundreds of times per token, and GNU OpenMP spins while it
+    # waits. If another process uses the same cores, generation slows down twentyfold; a short
+    # spin is free on idle cores. The library reads this variable only when it is loaded.
     set_here = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ)
     if set_here:
         os.environ["GOMP_SPINCOUNT"] = "1000"
@@ -64,13 +63,13 @@ def import_xllamacpp() -> Any:
 
 
 def available_threads() -> int | None:
-    """The CPUs this process may use, where they are fewer than the machine has."""
+    """Return the number of CPUs of this process, or ``None`` if it may use all of them."""
     affinity = getattr(os, "sched_getaffinity", None)
     available = len(affinity(0)) if affinity else 0
     return available if 0 < available < (os.cpu_count() or 0) else None
 
 
 def wait_for_loads() -> None:
-    """Wait a moment for loads that were interrupted, before the process ends."""
+    """Wait briefly for interrupted loads before the process ends."""
     for ended in list(_loads):
         ended.wait(_EXIT_SECONDS)

@@ -24,15 +24,16 @@ _MARKS: Mapping[str, dict[str, str] | None] = {
     "long": {"type": "ephemeral", "ttl": "1h"},
     "off": None,
 }
-# The protocol has no word for less than little.
+# The protocol has no lower effort than "low".
 _EFFORTS = {"minimal": "low"}
 
 
 class AnthropicClient(RemoteClient):
     """A Claude model; the key comes from ``ANTHROPIC_API_KEY``.
 
-    The system prompt and what stays of the history are marked for the prefix cache. A call brings
-    one sample: of a long prompt the first goes ahead, and the others read its prefix. No seed.
+    The system prompt and the settled part of the history are marked for the prefix cache. A call
+    returns one sample: for a long prompt the first call goes ahead, and the others read its prefix
+    from the cache. There is no seed.
     """
 
     provider = "anthropic"
@@ -60,7 +61,7 @@ class AnthropicClient(RemoteClient):
         return {"api_key": key.reveal or "none", "base_url": url, **self._http(sdk, url)}
 
     def _cleaned(self, client: Any, endpoint: Endpoint) -> Any:
-        """Return an SDK's client without what it found in the environment for Anthropic."""
+        """Return an SDK's client without Anthropic's settings from the environment."""
         client.auth_token = None
         if not endpoint.official:
             client._custom_headers = {}
@@ -76,9 +77,9 @@ class AnthropicClient(RemoteClient):
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {
             "stream": True,
-            # The range ends at 1 here, at 2 elsewhere.
+            # The maximum is 1 here, 2 elsewhere.
             "temperature": None if request.temperature is None else min(request.temperature, 1.0),
-            # Stop strings of white space alone are not allowed; the answer is cut at them later.
+            # Stop strings of only white space are not allowed; the answer is cut at them later.
             "stop_sequences": [s for s in request.stop if s.strip()] or None,
             "schema": request.json_schema,
         }
@@ -97,7 +98,7 @@ class AnthropicClient(RemoteClient):
             schema = closed(parameters.pop("schema"))
             output["format"] = {"type": "json_schema", "schema": schema}
         streamed = parameters.pop("stream", False)
-        # In the body rather than as arguments: releases of the SDK differ in which they take.
+        # In the body, because releases of the SDK differ in their arguments.
         own = {"system": system, "output_config": output}
         body = {**parameters, **{name: value for name, value in own.items() if value}}
         asked: dict[str, Any] = {
@@ -106,14 +107,14 @@ class AnthropicClient(RemoteClient):
             "messages": messages,
             "extra_body": merged(body, self.extra_body),
         }
-        if not streamed:  # silent until it is complete
+        if not streamed:  # no byte until it is complete
             return _read(sdk.messages.create(**asked, timeout=DEADLINE * self.timeout))
         with sdk.messages.stream(**asked) as stream:
             return _read(_whole(stream))
 
 
 def _whole(stream: Any) -> Any:
-    """Return the message that came in pieces, as it would have come at once."""
+    """Return the complete message of a stream."""
     whole = whole_body(stream.response)
     if whole is not None:
         return whole
@@ -127,7 +128,7 @@ def _whole(stream: Any) -> Any:
 
 
 def _read(message: Any) -> Reply:
-    """Turn a message, whose fields a server may have left out, into a `Reply`."""
+    """Turn a message, in which fields may be missing, into a `Reply`."""
     content = getattr(message, "content", None)
     if not isinstance(content, list):
         raise MalformedBody("no content in the answer")
@@ -155,7 +156,7 @@ def _read(message: Any) -> Reply:
 def _conversation(
     request: Request, mark: dict[str, str] | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return system blocks, which go first, and messages, with a mark where each prefix ends."""
+    """Return the system blocks and the messages, with a mark at the end of each prefix."""
     system: list[dict[str, Any]] = [
         {"type": "text", "text": m.content}
         for m in request.messages

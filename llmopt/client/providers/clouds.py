@@ -1,4 +1,4 @@
-"""Models of Anthropic, Google and others behind the doors of Amazon and Google Cloud."""
+"""Models of Anthropic, Google and others on Amazon Bedrock and Google Cloud."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
-    """Return the client for a model on Amazon Bedrock; Claude is asked in Anthropic's protocol."""
+    """Return the client for a model on Amazon Bedrock; Claude uses Anthropic's protocol."""
     if "claude" in model:
         return BedrockClaudeClient(model, **options)
     return OpenAIClient(model, server="bedrock", **options)
 
 
 class BedrockClaudeClient(AnthropicClient):
-    """Claude on Amazon Bedrock; key in ``AWS_BEARER_TOKEN_BEDROCK``, place in ``AWS_REGION``."""
+    """Claude on Amazon Bedrock; key in ``AWS_BEARER_TOKEN_BEDROCK``, region in ``AWS_REGION``."""
 
     provider = "bedrock"
     home = Server(
@@ -42,7 +42,7 @@ class BedrockClaudeClient(AnthropicClient):
         sdk = load(self.module, self.package)
         if not hasattr(sdk, "AnthropicBedrockMantle"):
             raise ImportError(
-                f"anthropic {sdk.__version__} knows no Bedrock keys: pip install -U anthropic"
+                f"anthropic {sdk.__version__} has no Bedrock keys: pip install -U anthropic"
             )
         client = sdk.AnthropicBedrockMantle(
             aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
@@ -88,12 +88,12 @@ class VertexClient(GeminiClient):
             client = genai.Client(
                 vertexai=True, project=project, location=place, http_options=options
             )
-            # With a certificate of this machine, older releases send by another library.
+            # With a client certificate, older releases use another HTTP library.
             other = getattr(client._api_client, "_use_google_auth_sync", None)
             if other is not None and other():
                 raise ImportError(
-                    f"google-genai {genai.__version__} would follow redirections, and hand your "
-                    "credentials on: pip install -U google-genai, or set "
+                    f"google-genai {genai.__version__} would follow redirections and forward your "
+                    "credentials: pip install -U google-genai, or set "
                     "GOOGLE_API_USE_CLIENT_CERTIFICATE=false"
                 )
             return client

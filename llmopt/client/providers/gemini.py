@@ -28,7 +28,7 @@ FINISH: dict[str, FinishReason] = {
 }  # fmt: skip
 
 
-# Thinking is bought by the token up to 2.5, and in levels from 3 on.
+# Up to Gemini 2.5 thinking has a token budget, from 3 on a level.
 _BUDGETS = {
     "none": 0, "minimal": 512, "low": 2048, "medium": 8192,
     "high": 24_576, "xhigh": 24_576, "max": 24_576,
@@ -53,7 +53,7 @@ class GeminiClient(RemoteClient):
         "thinking_config": "thinking",
         "response_schema": "response_json_schema",
     }
-    samples_per_call = 8  # the most that the API takes as candidateCount
+    samples_per_call = 8  # the API's maximum of candidateCount
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load("google.genai", self.package)
@@ -66,7 +66,7 @@ class GeminiClient(RemoteClient):
         return {
             "base_url": url,
             "timeout": max(1, round(self.timeout * 1000)),
-            # The SDK would tell the server to end the whole answer after `timeout`.
+            # Otherwise the SDK makes the server end the whole answer after `timeout`.
             "headers": {"X-Server-Timeout": str(math.ceil(DEADLINE * self.timeout))},
             "retry_options": {"attempts": 1},
             "client_args": http_options(url),
@@ -97,14 +97,14 @@ class GeminiClient(RemoteClient):
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         if system:
             config["system_instruction"] = system
-        # It is on by default, and says so in the log at every call.
+        # It is on by default, and logs a line at every call.
         config["automatic_function_calling"] = {"disable": True}
-        # In the body rather than as an argument: releases of the SDK differ in what they take.
+        # In the body, because releases of the SDK differ in their arguments.
         thinking = config.pop("thinking", None)
         body = {"generationConfig": {"thinkingConfig": thinking}} if thinking else {}
         http: dict[str, Any] = {"extra_body": merged(body, self.extra_body)}
         if not stream:
-            # Silent until it is complete.
+            # No byte until it is complete.
             http["timeout"] = max(1, round(DEADLINE * self.timeout * 1000))
         config["http_options"] = http
         ask = sdk.models.generate_content_stream if stream else sdk.models.generate_content
@@ -143,12 +143,12 @@ class GeminiClient(RemoteClient):
             )
         if type(error).__name__ in ("UnknownApiResponseError", "ValidationError"):
             return Fault("malformed", f"{type(error).__name__}: {error}")
-        # The SDK lets the exceptions of its HTTP library through, whichever that is.
+        # The SDK does not wrap the exceptions of its HTTP library.
         return None
 
 
 def _collected(chunks: Iterable[Any]) -> Any:
-    """Return the response that came in pieces, as it would have come at once."""
+    """Return the complete response of a stream."""
     parts: dict[int, list[str]] = {}
     reasons: dict[int, Any] = {}
     usage = version = feedback = None
@@ -173,7 +173,7 @@ def _collected(chunks: Iterable[Any]) -> Any:
 
 
 def contents(request: Request) -> list[dict[str, Any]]:
-    """Return a request's messages, system ones left out, as the protocol writes them."""
+    """Return a request's messages, without system messages, in the protocol's form."""
     return [
         {"role": "model" if m.role == "assistant" else "user", "parts": [{"text": m.content}]}
         for m in request.messages
@@ -182,7 +182,7 @@ def contents(request: Request) -> list[dict[str, Any]]:
 
 
 def completions(response: Any) -> tuple[Completion, ...]:
-    """Read the samples off a response of either SDK; the model's thoughts are left out."""
+    """Return the samples of a response of either SDK, without the model's thoughts."""
     if not response.candidates:
         feedback = response.prompt_feedback
         blocked = getattr(feedback, "block_reason", None)
@@ -199,13 +199,13 @@ def completions(response: Any) -> tuple[Completion, ...]:
 
 
 def _text(candidate: Any) -> str:
-    """Return what a candidate says; the model's thoughts are left out."""
+    """Return the text of a candidate, without the model's thoughts."""
     parts = getattr(candidate.content, "parts", None) or ()
     return "".join(p.text or "" for p in parts if not getattr(p, "thought", False))
 
 
 def _text_at(details: object, name: str, deepest: int = 12) -> str:
-    """Return a text of a Google error body: the ``reason`` of an ErrorInfo, say, or ``""``."""
+    """Return a text field of a Google error body, such as ``reason`` of ErrorInfo, or ``""``."""
     if isinstance(details, Mapping):
         found = details.get(name)
         if isinstance(found, str):
@@ -217,5 +217,5 @@ def _text_at(details: object, name: str, deepest: int = 12) -> str:
 
 
 def retry_delay(details: object) -> float | None:
-    """Seconds to wait that a Google error body names (google.rpc.RetryInfo), or ``None``."""
+    """Return the seconds to wait in a Google error body (google.rpc.RetryInfo), or ``None``."""
     return parse_duration(_text_at(details, "retryDelay"))

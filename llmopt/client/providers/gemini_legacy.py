@@ -1,6 +1,6 @@
-"""Gemini through `google-generativeai`, which its vendor has retired, for whoever is bound to it.
+"""Gemini through the retired package `google-generativeai`, for users who depend on it.
 
-It has no seed, no count of reasoning tokens and no JSON schema: otherwise use
+It has no seed, no count of reasoning tokens and no JSON schema: prefer
 `llmopt.client.providers.gemini`.
 """
 
@@ -31,30 +31,30 @@ class GeminiLegacyClient(RemoteClient):
         super().__init__(model, **options)
         if self.effort is not None:
             raise ValueError(
-                f"effort={self.effort!r}: this retired SDK has no such parameter; take "
+                f"effort={self.effort!r}: this retired SDK has no such parameter; use "
                 f"gemini:{model}"
             )
 
     def _endpoint(self) -> Endpoint:
-        # Its SDK has the usual address, and reads no other one from the environment.
+        # The SDK has a default address, and reads none from the environment.
         home = replace(GeminiClient.home, documents=NOTHING, elsewhere="")
         return replace(home.endpoint(self.base_url), usual=not self.base_url)
 
     def current_price(self) -> Price | None:
-        """What tokens cost now, whichever SDK they go through."""
+        """Return the current price of tokens, which does not depend on the SDK."""
         return super().current_price() or get_price(f"gemini:{self.model}")
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         load("google.generativeai", self.package)
         glm = load("google.ai.generativelanguage", self.package)
-        # Without a key the SDK would take Google's credentials of this machine.
+        # Without a key the SDK would use Google's credentials of this machine.
         options = {"api_key": key.reveal or "none"}
         if self.base_url:
             options["api_endpoint"] = self.base_url
-        # REST, not gRPC: one kind of time-out and proxy for all providers.
+        # REST, not gRPC, so that time-outs and proxies work as for other providers.
         client = glm.GenerativeServiceClient(transport="rest", client_options=options)
         session = client.transport._session
-        # On a 401 the session would refresh what is no token and send the request again.
+        # After a 401 the session would try to refresh the key and send the request again.
         session._refresh_status_codes = ()
         session.get_redirect_target = lambda response: None
         session.headers["Accept-Encoding"] = "identity"
@@ -78,12 +78,12 @@ class GeminiLegacyClient(RemoteClient):
         response = model.generate_content(
             contents(request),
             generation_config={**parameters, **self.extra_body},
-            # Silent until it is complete.
+            # No byte until it is complete.
             request_options={"timeout": self.timeout, "retry": None},
         )
         usage = response.usage_metadata
         prompt_tokens = usage.prompt_token_count
-        # The total holds the reasoning tokens, for which this SDK has no field.
+        # The total includes the reasoning tokens, for which this SDK has no field.
         completion_tokens = max(
             usage.candidates_token_count, usage.total_token_count - prompt_tokens
         )
@@ -125,7 +125,7 @@ def _bound_reply(response: Any, **_: Any) -> Any:
 
 
 def _delay(response: Any) -> float | None:
-    """Seconds to wait that an error's body names, or ``None``."""
+    """Return the seconds to wait that an error's body states, or ``None``."""
     try:
         return retry_delay(response.json())
     except (AttributeError, ValueError):

@@ -44,31 +44,31 @@ _SHOWN_CHARACTERS = 80
 
 
 class OpenAIClient(RemoteClient):
-    """A model behind OpenAI's protocol: OpenAI itself, or any compatible server.
+    """A client for OpenAI's protocol: OpenAI itself, or any compatible server.
 
-    A key goes only where it belongs: ``OPENAI_API_KEY`` to OpenAI, each hosted server's own
-    variable to that server, and ``LLMOPT_API_KEY`` to any other address, such as the one in
-    ``OPENAI_BASE_URL``. Such an address may need none.
+    A key goes only to its owner: ``OPENAI_API_KEY`` to OpenAI, each hosted server's variable to
+    that server, and ``LLMOPT_API_KEY`` to any other address, such as the one in
+    ``OPENAI_BASE_URL``. Such an address may need no key.
 
-    Ollama cuts prompts that are longer than its context without a word; set
-    ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long. It, vLLM, llama.cpp and LM Studio are
-    asked for their context length after the first answer.
+    Ollama silently cuts prompts that exceed its context; for long histories set its
+    ``OLLAMA_CONTEXT_LENGTH``. After the first answer, the client looks up the context length of
+    Ollama, vLLM, llama.cpp and LM Studio.
     """
 
     provider = "openai"
     package = module = "openai"
     fields = _FIELDS
-    samples_per_call = 128  # the most that the API takes as `n`
+    samples_per_call = 128  # the API's maximum of `n`
 
     def __init__(
         self,
         model: str,
         *,
         server: str = "openai",  # one of `SERVERS`
-        base_url: str | None = None,  # any other address that speaks the protocol
-        endpoint: Literal["chat", "completions"] = "chat",  # "completions" continues a bare text
-        # Whether the model runs on one's own machine, at no cost; by default only for the servers
-        # of `SERVERS` that do: what else listens there may be a gateway to models that cost.
+        base_url: str | None = None,  # any other address with the same protocol
+        endpoint: Literal["chat", "completions"] = "chat",  # "completions" continues plain text
+        # Whether the model runs on the user's own machine and is free. By default only for such
+        # servers of `SERVERS`: any other local server may be a gateway to paid models.
         local: bool | None = None,
         **options: Any,
     ) -> None:
@@ -95,7 +95,7 @@ class OpenAIClient(RemoteClient):
 
     @property
     def local(self) -> bool:
-        """Whether the model runs on one's own machine, so that tokens cost nothing."""
+        """Whether the model runs on the user's own machine, so that tokens are free."""
         return self.where.local
 
     @property
@@ -108,7 +108,7 @@ class OpenAIClient(RemoteClient):
         own = self.price or get_price(self.name, listed=False)
         if own is not None or self.local:
             return own or FREE
-        # Another server behind OPENAI_BASE_URL or base_url= does not charge what OpenAI does.
+        # Another server (OPENAI_BASE_URL or base_url=) has other prices than OpenAI.
         server = self.where.server
         return get_price(f"{server}:{self.model}") if server else None
 
@@ -131,7 +131,7 @@ class OpenAIClient(RemoteClient):
         entries = _of_model(body, self.model)
         if isinstance(entries, list) and entries:
             self._learned.read(entries[0])
-        # The last part of a name may choose a provider or a price: OpenRouter's ":free".
+        # A name's suffix may choose a provider or a price, such as OpenRouter's ":free".
         same = {self.model, f"{self.model}:latest", self.model.partition(":")[0]}
         if not listed or same & listed or LISTS not in endpoint.documents:
             return ""
@@ -148,12 +148,12 @@ class OpenAIClient(RemoteClient):
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("openai", self.package)
         client = sdk.OpenAI(
-            api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
+            api_key=key.reveal or "none",  # the SDK requires one; local servers ignore it
             base_url=endpoint.url,
             **self._http(sdk, endpoint.url),
         )
         if self.server != "openai" or not endpoint.official:
-            # What OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS hold is OpenAI's.
+            # OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS are only for OpenAI.
             client.organization = client.project = None
             client._custom_headers = {}
         return client
@@ -169,7 +169,7 @@ class OpenAIClient(RemoteClient):
             "n": request.n if request.n > 1 else None,
         }
         if request.max_tokens is not None:
-            # OpenAI has renamed it, most other servers know the old name alone.
+            # OpenAI has renamed it; most other servers know only the old name.
             names = ["max_completion_tokens", "max_tokens"]
             if self.endpoint == "completions" or self.server != "openai" or self.base_url:
                 names.reverse()
@@ -185,7 +185,7 @@ class OpenAIClient(RemoteClient):
                     "strict": True,
                 },
             }
-        # llama.cpp's own field; other servers pass over it, or refuse it once.
+        # llama.cpp's own field; other servers ignore it, or reject it once.
         if request.grammar is not None and (
             self.server == "llamacpp" or (self.base_url and is_local(self.url))
         ):
@@ -193,31 +193,31 @@ class OpenAIClient(RemoteClient):
         if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
-                # Requests of one search begin alike, and are to reach the same cache.
+                # Requests of one search begin alike, and should reach the same cache.
                 start = request.text[: WORTH_CACHING // 4].encode()
                 parameters["prompt_cache_key"] = "llmopt-" + hashlib.sha256(start).hexdigest()[:24]
         if {"stream", "stream_options"} & self._learned.refused:
-            # A stream without these options does not say what it has used.
+            # A stream without these options does not report its usage.
             del parameters["stream"], parameters["stream_options"]
         return parameters
 
     @property
     def marks_cache(self) -> bool:
-        """Whether the model caches up to marks of ours, and charges for what it writes.
+        """Whether llmopt marks cached prefixes, because the model charges for cache writes.
 
-        From GPT-5.6 on OpenAI does; without marks it would write all of every prompt, and read
-        nothing where the last line changes.
+        OpenAI does from GPT-5.6 on. Without marks it would write the whole of every prompt, and
+        read nothing if the last line changes.
         """
         found = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
         version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
         return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        # All in the body, since releases of the SDK differ in the arguments that they take.
+        # All in the body, because releases of the SDK differ in their arguments.
         body: dict[str, Any] = {**parameters, "model": self.model}
         options: dict[str, Any] = {"stream": body.pop("stream", False)}
         if not options["stream"]:
-            # Silent until it is complete.
+            # No byte until it is complete.
             options["timeout"] = DEADLINE * self.timeout
         required: dict[str, Any]
         if self.endpoint == "completions":
@@ -237,8 +237,8 @@ class OpenAIClient(RemoteClient):
     def complete(self, request: Request) -> Reply:
         """Answer one request; see `RemoteClient.complete`.
 
-        A model on one's own machine is asked for its context length after its first answer, when
-        it is loaded for sure: `context_tokens` has it from then on.
+        The context length of a model on the user's own machine is looked up after the first
+        answer, when the model is certainly loaded; `context_tokens` returns it from then on.
         """
         reply = super().complete(request)
         if self.local and not self._asked_context:
@@ -248,15 +248,15 @@ class OpenAIClient(RemoteClient):
         return reply
 
     def _ask_context(self, sdk: Any) -> None:
-        """Ask each kind of server in its own way, until one of them works, in a bounded time."""
+        """Try the queries of all kinds of servers until one works, in a bounded time."""
         seconds = min(self.timeout, ASIDE_SECONDS)
         came = self._guarded(seconds, partial(self._read_context, sdk, seconds))
         if isinstance(came, Fault):
-            logger.debug("%s does not say its context (%s)", self.name, came.kind)
+            logger.debug("%s does not report its context (%s)", self.name, came.kind)
 
     def _read_context(self, sdk: Any, seconds: float) -> None:
         root = self.url.removesuffix("/v1")
-        # vLLM, llama.cpp for each of its slots, Ollama of what is loaded, LM Studio.
+        # vLLM; llama.cpp (for each slot); Ollama (for loaded models); LM Studio.
         for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
             try:
                 body = sdk.get(root + path, cast_to=object, options={"timeout": seconds})
@@ -273,7 +273,7 @@ def _has_none(error: Exception) -> bool:
 
 
 def _names(body: Any) -> set[str]:
-    """Return the names in a list of models; none if it is no such list."""
+    """Return the names in a list of models; empty for any other body."""
     entries = body.get("data") if isinstance(body, Mapping) else body
     found = entries if isinstance(entries, list) else []
     names = (e.get("id") for e in found if isinstance(e, Mapping))
@@ -281,7 +281,7 @@ def _names(body: Any) -> set[str]:
 
 
 def _of_model(body: Any, model: str) -> Any:
-    """Return what a list of models says of one of them, or the body if it is no such list."""
+    """Return the entries of one model in a list of models, or the body if it is no list."""
     for name in ("data", "models"):
         entries = body.get(name) if isinstance(body, Mapping) else None
         if isinstance(entries, list):
@@ -296,9 +296,9 @@ def _of_model(body: Any, model: str) -> Any:
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:
-    """Return the client for what follows ``openai+`` in a model string."""
+    """Return the client for the part after ``openai+`` in a model string."""
     if re.match(r"https?://[^/@:]+(?::[^/@]+)?@", address):
-        # It would be taken for a model's name, which is shown and written to files.
+        # It would be read as a model's name, which is shown and written to files.
         raise ModelNotFoundError(
             "the address in the model string 'openai+...' holds a user name or a password: give "
             f"the address alone, and a key in {CUSTOM_KEY_VARIABLE}"
@@ -318,14 +318,14 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
 
 
 def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
-    """Return the messages, with a mark for the prefix cache after each block that stays.
+    """Return the messages, with marks for the prefix cache after the latest settled blocks.
 
-    A prefix is found again only at a mark, hence at all of them; only the latest four are written.
+    The cache finds a prefix only at a mark, so all are marked; only the latest four are written.
     """
     messages: list[dict[str, Any]] = [
         {"role": m.role, "content": m.content} for m in request.messages
     ]
-    # The protocol takes no marks in what the model said.
+    # The protocol accepts no marks in the model's messages.
     own = [m for m in messages if m["role"] != "assistant" and m["content"].strip()]
     parts, settled = in_blocks([m["content"] for m in own] if marked else ())
     for message, content in zip(own, parts, strict=False):
@@ -336,7 +336,7 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
 
 
 def _collect(stream: Any) -> Reply:
-    """Put an answer together that came in pieces."""
+    """Return the complete answer of a stream."""
     whole = whole_body(stream.response)
     if whole is not None:
         return _read(whole)
@@ -366,7 +366,7 @@ def _collect(stream: Any) -> Reply:
 
 
 def _read(response: Any) -> Reply:
-    """Turn the SDK's response, whose fields a server may have left out, into a `Reply`."""
+    """Turn the SDK's response, in which fields may be missing, into a `Reply`."""
     choices = getattr(response, "choices", None)
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices in the answer")
@@ -383,24 +383,24 @@ def _answer(completions: list[Completion], usage: Any, model: Any) -> Reply:
         whole(getattr(usage, f"{name}_tokens", None)) for name in ("prompt", "completion", "total")
     )
     if prompt is not None and total is not None and total > prompt:
-        # xAI counts hidden reasoning in the total alone.
+        # xAI counts hidden reasoning only in the total.
         completion = max(completion or 0, total - prompt)
     return Reply(
         completions=tuple(completions),
         model=model or "",
         prompt_tokens=prompt,
-        # DeepSeek has a field of its own.
+        # DeepSeek has its own field.
         cached_tokens=getattr(details, "cached_tokens", None)
         or getattr(usage, "prompt_cache_hit_tokens", None)
         or 0,
         written_tokens=getattr(details, "cache_write_tokens", None) or 0,
         completion_tokens=completion,
-        cost=getattr(usage, "cost", None),  # OpenRouter says what it charged
+        cost=getattr(usage, "cost", None),  # OpenRouter reports what it charged
     )
 
 
 def _completion(choice: Any) -> Completion:
-    message = getattr(choice, "message", choice)  # a text that is continued has none
+    message = getattr(choice, "message", choice)  # a text completion has no message
     refusal = getattr(message, "refusal", None)
     if isinstance(refusal, str) and refusal:
         return Completion(refusal, "refusal")
@@ -412,11 +412,11 @@ def _completion(choice: Any) -> Completion:
 
 
 def _content(message: Any) -> Any:
-    """Return a message's text, or whatever is in its place."""
+    """Return a message's text, or its invalid content."""
     content = getattr(message, "content", None)
     if not isinstance(content, list):
         return content
-    # Some servers bring parts, of which those of a reasoning model's thoughts have no text.
+    # Some servers send parts; those with a reasoning model's thoughts have no text.
     texts = [
         part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
         for part in content
