@@ -157,6 +157,40 @@ def test_a_link_in_place_of_the_data_is_not_followed(tmp_path):
         _ = TrialData(tmp_path / "000000.npz", kept.words, kept.digest)["a"]
 
 
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_a_link_in_place_of_the_folder_of_the_data_is_not_followed(tmp_path, moment):
+    file, folder, other = (tmp_path / name for name in ("s.jsonl", "s.jsonl.data", "other"))
+    other.mkdir()
+    (other / "000000.npz").write_bytes(b"of another search")
+    (other / "laboratory-000007.bin").write_bytes(b"of another search")
+    if moment == "before":
+        folder.symlink_to(other)
+        with pytest.raises(StorageError, match="is a link"):
+            LLMOptimizer(SPACE, ScriptedClient([]), storage=file, warmup=2)
+        with pytest.raises(StorageError, match="is a link"):
+            LLMOptimizer(SPACE, ScriptedClient([]), warmup=2).save(file)
+        assert not file.exists()
+    else:
+        with LLMOptimizer(SPACE, ScriptedClient([]), storage=file, warmup=2) as optimizer:
+            folder.symlink_to(other)
+            with pytest.raises(StorageError, match="is a link"):
+                optimizer.tell(optimizer.ask(), 1.0, data={"mass": 2.0})
+    assert sorted(path.name for path in other.iterdir()) == ["000000.npz", "laboratory-000007.bin"]
+    assert {path.read_bytes() for path in other.iterdir()} == {b"of another search"}
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_compression_that_nothing_here_writes_is_refused(kind):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", kind) as folder:
+        folder.writestr("a.npy", bytes(1000))
+    sent = bytearray(file.getvalue())
+    at = sent.index(b"a.npy") + len("a.npy")
+    sent[at + 5 : at + 9] = b"\xff" * 4  # LZMA: a dictionary of 4 GB
+    with pytest.raises(DataError, match="compression"):
+        unpack(bytes(sent))
+
+
 def test_an_objective_returns_an_evaluation():
     found = minimize(
         lambda p: Evaluation(p["x"], "seen", {"path": np.arange(3)}),

@@ -178,6 +178,29 @@ def test_an_error_ends_the_search_once_what_runs_is_told(tmp_path):
     assert len({t.values for t in result.trials}) == 12
 
 
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_a_timeout_of_centuries_is_none(n_jobs):
+    assert len(search(square, n_jobs=n_jobs, timeout=1e300).trials) == 12
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+def test_an_evaluation_that_exits_ends_the_search_once_what_runs_is_told(tmp_path, error):
+    started = threading.Barrier(3, timeout=30)
+
+    def f(point):
+        if started.wait() == 0:
+            raise error(3)
+        time.sleep(0.1)
+        return 1.0
+
+    path = tmp_path / "s.jsonl"
+    with pytest.raises(error):
+        search(f, n_jobs=3, storage=path)
+    evaluated = []
+    search(lambda point: evaluated.append(point) or 1.0, n_jobs=3, storage=path)
+    assert len(evaluated) == 10  # two were recorded; the one that failed is evaluated again
+
+
 def test_a_caught_exception_is_a_failed_evaluation():
     def f(point):
         if point["x"] > 0:

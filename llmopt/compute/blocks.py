@@ -287,7 +287,7 @@ class Calculator:
         self._blocks = blocks
         try:
             if self.folder is not None:
-                make_folder(self.folder, "give another storage=")
+                make_folder(self.folder, "give another storage=", links=False)
                 write_bytes_atomically(self._file(blocks), stored, durable=True)
                 self._snapshots.clear()
                 for old in self.folder.glob("laboratory-*.bin"):
@@ -320,7 +320,7 @@ class Calculator:
     def export(self, folder: Path, blocks: int) -> None:
         """Write the snapshot after so many blocks, if there is one, into another folder."""
         if blocks and (stored := self._stored(blocks)) is not None:
-            make_folder(folder, "save to another path")
+            make_folder(folder, "save to another path", links=False)
             write_bytes_atomically(folder / self._name(blocks), stored, durable=True)
 
     @staticmethod

@@ -23,7 +23,7 @@ import numpy as np
 
 from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.errors import StorageError
-from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
+from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
 from llmopt.util.text import cut
 
 _FILE = re.compile(r"\d{6}\.npz")
@@ -106,7 +106,7 @@ class TrialData(Mapping[str, Any]):
         """
         if not self:
             return self
-        make_folder(path.parent, "give another storage=")
+        make_folder(path.parent, "give another storage=", links=False)
         write_bytes_atomically(path, self.packed, durable=True)
         return TrialData(path, self.words, self.digest)
 
@@ -168,8 +168,14 @@ NO_DATA = TrialData(b"", {}, "")
 
 
 def folder_of(storage: str | os.PathLike[str]) -> Path:
-    """Return the folder beside a storage file that holds the data of its trials."""
-    return Path(f"{os.fspath(storage)}.data")
+    """Return the folder beside a storage file that holds the data of its trials.
+
+    Raises:
+        StorageError: It is a link.
+    """
+    folder = Path(f"{os.fspath(storage)}.data")
+    refuse_link(folder)
+    return folder
 
 
 def data_file(folder: Path, number: int) -> Path:

@@ -167,6 +167,9 @@ def _tree(packed: bytes) -> dict[str, Any]:
             parts = name.split("/")
             if len(parts) > 3 or not _is_name(parts[0]):
                 raise DataError(f"a member {member.filename!r:.80} that is no entry")
+            # What `pack` and NumPy write. Others take memory that their header names.
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise DataError(f"a member of compression {member.compress_type}: expected deflate")
             with folder.open(member) as file:
                 content = file.read(member.file_size + 1)
             at = tree

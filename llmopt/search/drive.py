@@ -213,7 +213,7 @@ class _Parallel(Generic[Job]):
         self._running: dict[int, Future[Any]] = {}
         self._asking = self._dry = False  # whether it is asked, and whether it gave no jobs
         self._done = self._done_before = 0  # evaluations that ended, in all and before that ask
-        self._raised: Exception | None = None  # the first error, raised once all has ended
+        self._raised: BaseException | None = None  # the first error, raised once all has ended
         self._ended = ""
 
     def run(self, deadline: float | None, late: str) -> str:
@@ -223,7 +223,9 @@ class _Parallel(Generic[Job]):
                 self._begin_ask()
                 while self._asking or self._running:
                     try:
-                        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+                        wait = None
+                        if deadline is not None:
+                            wait = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
                         self._take(*self._arrived.get(timeout=wait))
                     except Empty:
                         self._end(late)
@@ -268,7 +270,9 @@ class _Parallel(Generic[Job]):
                 self._running.pop(id(future), None)
                 self._done, self._dry = self._done + 1, False
                 self._finish(job, future)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit of one evaluation: the others are told first
             self._raised = self._raised or error
             self._end(str(error) or type(error).__name__)
 

@@ -81,8 +81,9 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self._merged = Merged(space.key)
         self._bell: Bell | None = None
         if options.storage is not None:
+            folder = folder_of(options.storage)
             self._attach(options.storage, options.durable, partial(self._resume, seed_given))
-            self._state.folder = folder_of(options.storage)
+            self._state.folder = folder
             if self._model.calculator is not None:
                 self._model.calculator.folder = self._state.folder
         if options.callbacks:

@@ -235,12 +235,23 @@ def _put(partial: Path, path: Path, anew: bool) -> None:
     os.replace(partial, path)
 
 
-def make_folder(path: Path, remedy: str) -> None:
-    """Make a folder where there is none; `remedy` is for the message."""
+def make_folder(path: Path, remedy: str, *, links: bool = True) -> None:
+    """Make a folder where there is none; `remedy` is for the message, `links` as in `open_file`."""
+    if not links:
+        refuse_link(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {path} ({error.strerror or error}): {remedy}") from error
+
+
+def refuse_link(path: Path) -> None:
+    """Raise where a folder that belongs to a file is a link, which may lead anywhere."""
+    if path.is_symlink():
+        raise StorageError(
+            f"{path} is a link, and a search may be somebody else's: put the folder that it points "
+            "to in its place"
+        )
 
 
 def sync_folder(path: Path) -> None:
