@@ -285,6 +285,15 @@ def test_a_missing_key_leaves_no_file_of_the_search(tmp_path, capsys, monkeypatc
     assert (tmp_path / "search.jsonl").exists()
 
 
+def test_a_description_gives_options_of_its_model(monkeypatch):
+    from llmopt.service.search_file import open_described
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
+    with open_described({"space": space, "model": "openai:gpt-6-luna?timeout=7"}, None) as search:
+        assert search.client.timeout == 7
+
+
 @pytest.mark.defect(72)
 def test_a_description_makes_no_folder(tmp_path):
     from llmopt.service.search_file import open_file

@@ -111,8 +111,9 @@ def _open(
 ) -> LLMOptimizer[Any]:
     """Open a search by the arguments of `LLMOptimizer`."""
     described = str(arguments.get("client") or "")
-    folder = split_options(described)[0].removeprefix("folder:")
-    if model is None and asks and folder != described and not Path(folder).expanduser().is_dir():
+    name = split_options(described)[0]
+    folder = name.removeprefix("folder:")
+    if model is None and asks and folder != name and not Path(folder).expanduser().is_dir():
         raise LLMOptError(
             f"model={cut(described, 100)!r}: a folder that a description names must be there: make "
             "it first, or give --model"
