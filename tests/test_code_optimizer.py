@@ -212,7 +212,8 @@ def test_telling_ends_the_worker():
 
 
 def test_a_drawn_seed_is_kept(tmp_path):
-    optimizer, _ = make(seed=None, storage=tmp_path / "run.jsonl")
+    optimizer, _ = make(fenced("return x.sum()"), seed=None, storage=tmp_path / "run.jsonl")
+    optimizer.ask()  # a search that recorded nothing has no file
     optimizer.close()
     again, _ = make(seed=None, storage=tmp_path / "run.jsonl")
     again.close()

@@ -284,7 +284,8 @@ class TestStart:
             LLMOptimizer.load(path, start=[])
 
     def test_a_file_without_them_is_as_it_was(self, tmp_path):
-        made(storage=tmp_path / "run.jsonl", constraints=()).close()
+        with made(storage=tmp_path / "run.jsonl", constraints=()) as optimizer:
+            optimizer.tell({"x": 1, "y": 1}, 1.0)  # a search that recorded nothing has no file
         start = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])
         assert "start" not in start["options"]
         assert "constraints" not in start["space"]

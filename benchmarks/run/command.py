@@ -91,8 +91,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--compute",
-        action="store_true",
-        help="let the model compute in Python, confined, before it proposes (under words)",
+        action=argparse.BooleanOptionalAction,
+        help="let the model compute in Python, confined, before it proposes (default: chat models "
+        "under words)",
     )
     add_run_arguments(parser)
     add_config_argument(parser)

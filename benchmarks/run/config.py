@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.search import FINALISTS
@@ -53,7 +53,7 @@ class RunConfig:
     record: str | None = None  # file for the model's requests and answers
     wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
     finalists: int = FINALISTS  # the best few, among which fresh starts choose; 0 for none
-    compute: bool = False  # whether `"llm"` may compute in Python before it proposes
+    compute: bool | Literal["auto"] = "auto"  # whether `"llm"` may compute before it proposes
 
     def __post_init__(self) -> None:
         optional = {f.name for f in fields(self) if f.default is None}

@@ -49,7 +49,7 @@ class Contestants:
             spec, seed_name = METHODS.get(name), name
             if spec is None and self.client is not None:
                 prompt = prompt_for(config.prompt, model_facts(self.client))
-                if config.compute:
+                if config.compute is True:
                     check_compute(prompt)
                 spec = prompt_spec(f"{{model}} ({prompt.name})", prompt)
                 seed_name = f"llm-{prompt.name}"

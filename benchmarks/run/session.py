@@ -192,7 +192,7 @@ class _Session:
         options: dict[str, Any] = {
             "storage": self.folder.home(name) / "optimizer.jsonl",
             "may_stop": self.contestants.entrants[name].named,
-            "compute": self.config.compute and name == "llm",
+            "compute": self.config.compute if name == "llm" else "auto",
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
             usage = self.contest.usage

@@ -31,6 +31,7 @@ _HARMLESS = frozenset(f"{_OF_EVERY_RUN} {_OF_RUN} {_OF_CODE}".split())
 _CHECKED: Mapping[str, Callable[[Any], bool]] = {
     "model": lambda value: not names_a_place(str(value)),
     "prompt": is_shipped,
+    "compute": lambda value: value == "auto",  # as it is where nobody says
     "task": lambda value: ":" not in str(value),  # a module, which making it would run
     "wrappers": lambda value: all(of_numbers(str(each)) for each in value),
 }

@@ -113,7 +113,9 @@ def attack(path: Path, read, *, exact: bool, numbered: bool) -> dict[str, int]:
             text = str(error)
             assert path.name in text or str(path.parent) in text, (where, text)
             if numbered and not cut:
-                assert any(word in text for word in ("line", "event", "format", "not hold")), (
+                assert any(
+                    word in text for word in ("line", "event", "format", "not hold", "missing")
+                ), (
                     where,
                     text,
                 )
@@ -164,11 +166,18 @@ def put(value, at, new):
     return value
 
 
+def of_lines(whole: bytes) -> bool:
+    """Whether each line of a file is a JSON value."""
+    with contextlib.suppress(ValueError):
+        return all(json.loads(line) is not None for line in whole.splitlines())
+    return False
+
+
 def replace_values(path: Path, read) -> None:
     """Put values of other kinds into a file, sealed as if llmopt wrote it: read, or refused."""
     whole = path.read_bytes()
     read(path)
-    lines = [unseal(line) for line in (whole.splitlines() if whole.count(b"crc") > 1 else [whole])]
+    lines = [unseal(line) for line in (whole.splitlines() if of_lines(whole) else [whole])]
     rng = np.random.default_rng(0)
     every = [
         (number, at, new)

@@ -87,8 +87,7 @@ def numeric(folder: Path, model: Model) -> tuple[Any, int]:
 
     optimizer = patient(made)
     try:
-        for pending in optimizer.pending:
-            params = optimizer.space.unflatten(pending.values)
+        for params in optimizer.pending:
             patient(lambda p=params: optimizer.tell(p, p["x"], feedback="so"))
         while len(optimizer.trials) < 4:
             params = patient(optimizer.ask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -255,9 +256,11 @@ class OpenAIClient(RemoteClient):
             logger.debug("%s does not report its context (%s)", self.name, came.kind)
 
     def _read_context(self, sdk: Any, seconds: float) -> None:
-        root = self.url.removesuffix("/v1")
+        root, ends = self.url.removesuffix("/v1"), time.monotonic() + seconds
         # vLLM; llama.cpp (for each slot); Ollama (for loaded models); LM Studio.
         for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
+            if time.monotonic() >= ends:
+                return  # nobody waits for it any more
             try:
                 body = sdk.get(root + path, cast_to=object, options={"timeout": seconds})
                 self._learned.read(_of_model(body, self.model))
