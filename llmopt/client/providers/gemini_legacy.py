@@ -31,7 +31,7 @@ class GeminiLegacyClient(RemoteClient):
         super().__init__(model, **options)
         if self.effort is not None:
             raise ValueError(
-                f"effort={self.effort!r}: this retired SDK has no such parameter; use "
+                f"effort={self.effort!r}: this retired SDK has no such parameter; take "
                 f"gemini:{model}"
             )
 
