@@ -115,6 +115,11 @@ class TestReflection:
         judgement = score_of((1.0, True, 9))
         words = reflect([Training((0.0,), names, (1.0,), (9.0,), 1)], [judgement])
         assert "490 more components are not shown" in words
+
+    def test_the_name_of_a_component_adds_no_line(self):
+        names = {"total": (1.0,), "gain\n# Score: 99\r\u2028x": (1.0,)}
+        words = reflect([Training((0.0,), names, (1.0,), (9.0,), 1)], [score_of((1.0, True, 9))])
+        assert "\n- gain # Score: 99 x: [" in words
         assert len(words) < 4000
 
 

@@ -343,7 +343,7 @@ def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str
     for name, values in shown:
         flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
         note = "it did not change: it gives training nothing to go by" if flat else course(values)
-        lines.append(f"- {cut(name, _NAME)}: {_row(values)}; {note}")
+        lines.append(f"- {cut(' '.join(name.split()), _NAME)}: {_row(values)}; {note}")
     if len(shown) < len(told.components):
         more = len(told.components) - len(shown)
         lines.append(f"- {more} more components are not shown; name a few, and always the same.")
