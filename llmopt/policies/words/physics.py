@@ -6,6 +6,7 @@ The model is the truth also where its file was altered, which no docstring says.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -226,7 +227,7 @@ def _contact(model: Any) -> list[str]:
             ("solref", model.geom_solref),
             ("solimp", model.geom_solimp),
             ("condim", model.geom_condim),
-            ("margin", model.geom_margin),
+            (_margin(), model.geom_margin),
         )
     ]
     limited = np.flatnonzero(model.jnt_limited)
@@ -240,6 +241,20 @@ def _contact(model: Any) -> list[str]:
     return [
         f"{text}. Moving geoms {'also' if _collide(model, moving) else 'do not'} touch each other."
     ]
+
+
+@cache
+def _margin() -> str:
+    """Say how MuJoCo makes the margin of a contact from those of two geoms: by version."""
+    import mujoco
+
+    ball = '<geom type="sphere" size="1" margin="0.1"/>'
+    two = f'<body>{ball}<freejoint/></body><body pos="2 0 0">{ball}<freejoint/></body>'
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{two}</worldbody></mujoco>")
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    added = data.ncon and data.contact[0].includemargin > 0.15
+    return "margin of a geom (those of two geoms are added)" if added else "margin"
 
 
 def _collide(model: Any, geoms: Sequence[int]) -> bool:
