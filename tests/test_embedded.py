@@ -229,7 +229,7 @@ class TestFetch:
     def test_folder_that_cannot_be_made(self, tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "file" / "models"))
-        with pytest.raises(ClientError, match=r"cannot keep .*LLMOPT_MODEL_DIR"):
+        with pytest.raises(ClientError, match=r"cannot store .*LLMOPT_MODEL_DIR"):
             embedded.fetch_model()
 
     def test_those_who_come_together_fetch_once(self, folder, index, monkeypatch):

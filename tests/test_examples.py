@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
 SCRIPTS = {
     "agent.py": ([], ["mcp"], r"best: \{.*'reward': (0\.\d|\d(\.\d+)?e-)"),
     "conditional.py": ([], [], r"best: \{'kernel': '\w+'.*error"),
-    "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 15 trials"),
+    "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 14 trials"),
     "parallel.py": (["--quick"], [], r"first: .*timeout=.*second: 40 evaluations.*best 0\.\d"),
     "pareto.py": ([], [], r"12 trials, \d+ on the Pareto front\n  .* kg, bends"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),

@@ -120,7 +120,8 @@ def test_a_recording_goes_to_a_regular_file_alone(tmp_path, kind):
     with pytest.raises(StorageError, match="no regular file"):
         check_new_recording(path)
     client = RecordClient(ScriptedClient(["x: 1"]), path)
-    with pytest.warns(RuntimeWarning, match="cannot write the recording"):
+    with pytest.raises(StorageError, match="cannot write the recording"):
         client.complete(Request((Message("user", "x?"),)))
+    assert client.client.requests == []  # nothing is paid
     assert kind != "dangling link" or not outside.exists()
     assert kind != "link" or not outside.read_text()

@@ -521,7 +521,7 @@ def test_estimate_command(capsys):
 
 def test_estimate_says_what_it_counts_and_which_price_applies(capsys):
     command = ["estimate", "cartpole", "--model", "anthropic:m", "--prompt", "props"]
-    command += ["--iterations", "90", "--warmup", "15", "--requests", "40"]
+    command += ["--iterations", "90", "--warmup", "15"]
 
     def told(*options):
         assert main([*command, *options]) == 0
@@ -529,7 +529,7 @@ def test_estimate_says_what_it_counts_and_which_price_applies(capsys):
 
     price = '{"input": 100, "output": 100, "cached": 10, "written": 125, "written_long": 200}'
     paid = told("--option", f"price={price}")
-    assert paid.startswith("105 evaluations per method, 15 of them warm-up; about 40 requests to")
+    assert paid.startswith("105 evaluations per method, 15 of them warm-up; about 90 requests to")
     sums = re.search(
         r"\$([\d.]+) where an evaluation takes less than 5 minutes.*up to \$([\d.]+)", paid
     )

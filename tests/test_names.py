@@ -195,6 +195,7 @@ def test_a_sampler_says_how_many_trials_are_random_at_the_first_one(caplog):
     from llmopt.adapters.optuna import LLMSampler
 
     optuna.logging.enable_propagation()
+    optuna.logging.set_verbosity(logging.INFO)  # another test may have changed it
     study = optuna.create_study(sampler=LLMSampler("network", seed=0))
     with caplog.at_level(logging.INFO):
         study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)

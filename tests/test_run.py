@@ -533,7 +533,7 @@ def test_a_failing_model_or_ctrl_c_stops_the_run_and_a_resume_goes_on(tmp_path, 
 
 @pytest.mark.parametrize(
     ("where", "nth"),
-    [("journal", n) for n in (1, 4, 8, 10, 17)] + [("texts", n) for n in (1, 2, 5, 9, 12)],
+    [("journal", n) for n in (1, 4, 7, 9, 10, 17)] + [("texts", n) for n in (1, 2, 5, 9, 12)],
 )
 def test_a_full_disk_stops_the_run_and_a_resume_goes_on(
     tmp_path, monkeypatch, reference, where, nth

@@ -131,8 +131,8 @@ def stint(
     def tell(point: dict[str, Any]) -> None:
         told.add(result(optimizer.tell(point, -(point["x"] ** 2) - point["y"] ** 2)))
 
-    for pending in optimizer.pending:
-        tell(optimizer.space.unflatten(pending.values))
+    for params in optimizer.pending:
+        tell(params)
     number = len(optimizer.trials)
     while number < tells:
         # Most results are the user's own; an ask comes between them.

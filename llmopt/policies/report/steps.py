@@ -85,7 +85,12 @@ class StepData:
         """Return the entries for ``tell(data=)``: lists with an array for each initial state."""
         if not self._tracks:
             return {}
-        full = [t for t in self._tracks if len(t.observations) == len(t.rewards) + 1]
+        full = [
+            t
+            for t in self._tracks
+            if len(t.observations) == len(t.rewards) + 1
+            and len(set(map(np.shape, t.observations))) == 1
+        ]
         none = np.zeros((0,))
 
         def each(read: Callable[[_Track], Any]) -> list[np.ndarray]:
