@@ -227,7 +227,7 @@ def _contact(model: Any) -> list[str]:
             ("solref", model.geom_solref),
             ("solimp", model.geom_solimp),
             ("condim", model.geom_condim),
-            (_margin(), model.geom_margin),
+            ("margin", model.geom_margin),
         )
     ]
     limited = np.flatnonzero(model.jnt_limited)
@@ -235,7 +235,8 @@ def _contact(model: Any) -> list[str]:
         f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in limited}))}"
         for name, values in (("solref", model.jnt_solref), ("solimp", model.jnt_solimp))
     ]
-    text = f"Contacts (of two geoms the larger friction and condim count): {', '.join(parts)}"
+    counts = f"the larger friction and condim{' and the sum of the margins' * _adds_margins()}"
+    text = f"Contacts (of two geoms {counts} count): {', '.join(parts)}"
     text += f". Stops of joints: {', '.join(stops)}" if len(limited) else ""
     moving = [int(i) for i in on if model.body_weldid[model.geom_bodyid[i]]]
     return [
@@ -244,8 +245,8 @@ def _contact(model: Any) -> list[str]:
 
 
 @cache
-def _margin() -> str:
-    """Say how MuJoCo makes the margin of a contact from those of two geoms: by version."""
+def _adds_margins() -> bool:
+    """Whether this version of MuJoCo adds the margins of two geoms; else the larger counts."""
     import mujoco
 
     ball = '<geom type="sphere" size="1" margin="0.1"/>'
@@ -253,8 +254,7 @@ def _margin() -> str:
     model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{two}</worldbody></mujoco>")
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    added = data.ncon and data.contact[0].includemargin > 0.15
-    return "margin of a geom (those of two geoms are added)" if added else "margin"
+    return bool(data.ncon and data.contact[0].includemargin > 0.15)
 
 
 def _collide(model: Any, geoms: Sequence[int]) -> bool:
