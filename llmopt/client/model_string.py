@@ -99,17 +99,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
             options came with a client.
     """
     if not isinstance(model, str):
-        if not callable(getattr(model, "complete", None)) or isinstance(model, type):
-            raise TypeError(
-                f"model is {short(model)}; expected a model string such as 'smollm2', or a client: "
-                "an object with a complete(request) method"
-            )
-        if options:
-            raise TypeError(
-                f"options {sorted(options)} cannot be applied to the ready client {model!r}; "
-                "set them where it is made"
-            )
-        return model
+        return _ready_client(model, options)
     bare, texts = split_options(model)
     if texts:
         kind = type(get_client(bare))
@@ -122,27 +112,49 @@ def get_client(model: str | Client, **options: Any) -> Client:
         model = f"{_ALIASES.get(maker, maker)}:{rest}"  # the spelling of other libraries
     # The longest prefix first: one provider's prefix may begin another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
-        takes_argument = prefix.endswith((":", "+"))
-        if not (model.startswith(prefix) if takes_argument else model == prefix):
-            continue
-        provider = PROVIDERS[prefix]
-        argument = model[len(prefix) :]
-        if takes_argument and not argument:
-            raise ModelNotFoundError(
-                f"model {model!r} lacks its part after {prefix[-1]!r}; {provider.about}"
-            )
-        module = importlib.import_module(f"llmopt.client.{provider.module}")
-        make = partial(getattr(module, provider.factory), **provider.options)
-        given = (argument,) if takes_argument else ()
-        try:
-            return cast(Client, make(*given, **options))
-        except TypeError:
-            if options:  # the class's own error names neither the model nor the nearest option
-                names = _options_of(type(make(*given)), {"self"})
-                check_names(f"get_client({model!r})", options, names)
-            raise
+        if prefix.endswith((":", "+")) and model.startswith(prefix):
+            if model == prefix:
+                about = PROVIDERS[prefix].about
+                raise ModelNotFoundError(
+                    f"model {model!r} lacks its part after {prefix[-1]!r}; {about}"
+                )
+            return _make_client(model, PROVIDERS[prefix], (model[len(prefix) :],), options)
+        if model == prefix:
+            return _make_client(model, PROVIDERS[prefix], (), options)
+    raise _unknown_model(model)
+
+
+def _ready_client(client: Client, options: Mapping[str, Any]) -> Client:
+    if not callable(getattr(client, "complete", None)) or isinstance(client, type):
+        raise TypeError(
+            f"model is {short(client)}; expected a model string such as 'smollm2', or a client: "
+            "an object with a complete(request) method"
+        )
+    if options:
+        raise TypeError(
+            f"options {sorted(options)} cannot be applied to the ready client {client!r}; "
+            "set them where it is made"
+        )
+    return client
+
+
+def _make_client(
+    model: str, provider: Provider, argument: tuple[str, ...], options: dict[str, Any]
+) -> Client:
+    module = importlib.import_module(f"llmopt.client.{provider.module}")
+    make = partial(getattr(module, provider.factory), **provider.options)
+    try:
+        return cast(Client, make(*argument, **options))
+    except TypeError:
+        if options:  # the class's own error names neither the model nor the nearest option
+            names = _options_of(type(make(*argument)), {"self"})
+            check_names(f"get_client({model!r})", options, names)
+        raise
+
+
+def _unknown_model(model: str) -> ModelNotFoundError:
     if model.startswith("github:"):
-        raise ModelNotFoundError(
+        return ModelNotFoundError(
             f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
             "own provider, or openrouter:MODEL"
         )
@@ -150,7 +162,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
     such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
     expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
     expected += "'network', the small network."
-    raise ModelNotFoundError(
+    return ModelNotFoundError(
         f"unknown model {model!r}: {f'did you mean {meant}?' if meant else expected} "
         "`llmopt models` lists all model strings"
     )

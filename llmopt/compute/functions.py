@@ -14,7 +14,7 @@ import io
 import marshal
 import pickle
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 BLOCK = "block"
@@ -41,14 +41,8 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == BLOCK:
-            cells = value.__closure__ or ()
-            contents: list[tuple[Any, ...]] = []
-            for cell in cells:
-                try:
-                    contents.append((cell.cell_contents,))
-                except ValueError:  # it is empty
-                    contents.append(())
-            made = marshal.dumps(value.__code__), value.__name__, len(cells)
+            contents = _contents(value)
+            made = marshal.dumps(value.__code__), value.__name__, len(contents)
             defaults = value.__defaults__, value.__kwdefaults__
             filled = value.__qualname__, *defaults, value.__dict__, contents
             return make, made, filled, None, None, fill
@@ -116,33 +110,44 @@ def _named(code: types.CodeType) -> Iterator[str]:
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
     """Yield the code that a function or class of a block, or what holds one, runs."""
-    if isinstance(value, functools.partial):
-        for part in (value.func, *value.args, *value.keywords.values()):
-            yield from _codes(part)
-    elif isinstance(value, types.MethodType):
-        yield from _codes(value.__func__)
-        yield from _codes(type(value.__self__))
-    elif isinstance(value, functools._lru_cache_wrapper):
-        yield from _codes(value.__wrapped__)
-    elif isinstance(value, types.FunctionType):
-        if value.__globals__.get("__name__") == BLOCK:
-            yield value.__code__
-            for cell in value.__closure__ or ():
-                try:
-                    yield from _codes(cell.cell_contents)
-                except ValueError:
-                    continue
-    elif isinstance(value, type):
-        if value.__name__ in sources and value.__module__ == BLOCK:
-            yield compile(sources[value.__name__], "<class>", "exec", dont_inherit=True)
-    elif isinstance(value, (list, tuple)):
-        for part in value[:_MOST_PARTS]:
-            yield from _codes(part)
-    elif isinstance(value, dict):
-        for part in list(value.values())[:_MOST_PARTS]:
-            yield from _codes(part)
-    elif type(value).__module__ == BLOCK:
-        yield from _codes(type(value))
+    if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == BLOCK:
+        yield value.__code__
+    elif isinstance(value, type) and value.__module__ == BLOCK and value.__name__ in sources:
+        yield compile(sources[value.__name__], "<class>", "exec", dont_inherit=True)
+    for part in _parts(value):
+        yield from _codes(part)
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """Return what a value holds or calls that may be of a block."""
+    match value:
+        case functools.partial():
+            return (value.func, *value.args, *value.keywords.values())
+        case types.MethodType():
+            return value.__func__, type(value.__self__)
+        case functools._lru_cache_wrapper():
+            return (value.__wrapped__,)
+        case types.FunctionType():
+            own = value.__globals__.get("__name__") == BLOCK
+            return [content for cell in _contents(value) for content in cell] if own else ()
+        case type():
+            return ()
+        case list() | tuple():
+            return value[:_MOST_PARTS]
+        case dict():
+            return list(value.values())[:_MOST_PARTS]
+    return (type(value),) if type(value).__module__ == BLOCK else ()
+
+
+def _contents(function: types.FunctionType) -> list[tuple[Any, ...]]:
+    """Return what each cell of a closure holds; nothing in place of an empty one."""
+    contents: list[tuple[Any, ...]] = []
+    for cell in function.__closure__ or ():
+        try:
+            contents.append((cell.cell_contents,))
+        except ValueError:
+            contents.append(())
+    return contents
 
 
 def packed(value: Any, space: Mapping[str, Any]) -> bytes:

@@ -247,7 +247,7 @@ class Pool:
         """Have every worker do something before its next function: a name and arguments."""
         self.preparations.append(preparation)
 
-    def _send(self, member: Member, *message: Any) -> bool:
+    def send(self, member: Member, *message: Any) -> bool:
         """Send a message to an idle worker, after what it is to prepare."""
         try:
             for preparation in self.preparations[member.prepared :]:
@@ -255,10 +255,11 @@ class Pool:
             member.prepared = len(self.preparations)
             send(member.fd, message)
         except OSError:
-            self._lose(member)
+            self.lose(member)
         return member.alive
 
-    def _lose(self, member: Member) -> None:
+    def lose(self, member: Member) -> None:
+        """Leave out a worker that has ended; its job fails."""
         member.alive = False
         job, member.job = member.job, None
         if job is not None:
@@ -277,7 +278,7 @@ class Pool:
                 job._result = functions.loads(found, new_space()) if right else None
                 job._error = "" if right else str(found)
             except (EOFError, OSError):
-                self._lose(member)
+                self.lose(member)
                 continue
             except Exception as error:
                 job._error = f"{type(error).__name__}: {error}"
@@ -286,7 +287,7 @@ class Pool:
             if self.waiting and member.alive and member.job is None:
                 job = self.waiting.pop(0)
                 member.job, job._member = job, member
-                self._send(member, "job", job._payload)
+                self.send(member, "job", job._payload)
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Job:
         """Run a function in another worker, and return its job at once.
@@ -309,46 +310,62 @@ class Pool:
         if not members or len(listed) < 2:
             return [function(item) for item in listed]
         payload = functions.packed(function, self.space)
-        members = [m for m in members[: len(listed)] if self._send(m, "function", payload)]
-        size = max(1, len(listed) // (max(1, len(members)) * _CHUNKS))
-        left = list(range(0, len(listed), size))[::-1]
-        results: list[Any] = [None] * len(listed)
-        working: dict[int, tuple[Member, int]] = {}
-        trouble = ""
-        while working or (left and not trouble):
-            for member in members:
-                if left and not trouble and member.alive and member.fd not in working:
-                    start = left.pop()
-                    try:
-                        part = functions.packed(listed[start : start + size], self.space)
-                    except Exception as error:  # the others are still to be waited for
-                        trouble = f"item {start} cannot be sent to another process: {error}"
-                        break
-                    if self._send(member, "items", part):
-                        working[member.fd] = member, start
-                    else:
-                        left.append(start)
-            if not working:
-                trouble = trouble or _ENDED
+        members = [m for m in members[: len(listed)] if self.send(m, "function", payload)]
+        return _Map(self, members, listed).run()
+
+
+class _Map:
+    """One `pmap`: parts of its items, each sent to a worker that has none."""
+
+    def __init__(self, pool: Pool, members: Sequence[Member], items: list[Any]) -> None:
+        self._pool, self._members, self._items = pool, members, items
+        self._size = max(1, len(items) // (max(1, len(members)) * _CHUNKS))
+        self._left = list(range(0, len(items), self._size))[::-1]  # first items of parts
+        self._working: dict[int, tuple[Member, int]] = {}
+        self._results: list[Any] = [None] * len(items)
+        self._trouble = ""
+
+    def run(self) -> list[Any]:
+        """Return the results. After an error no part is sent; those under way are waited for."""
+        while self._working or (self._left and not self._trouble):
+            for member in self._members:
+                if member.alive and member.fd not in self._working:
+                    self._send(member)
+            if not self._working:
+                self._trouble = self._trouble or _ENDED
                 break
-            for fd in _ready(list(working), 60.0):
-                member, start = working.pop(fd)
-                try:
-                    right, found = receive(fd)
-                    values = [functions.loads(each, self.space) for each in found if right]
-                    results[start : start + len(values)] = values
-                except (EOFError, OSError):
-                    self._lose(member)
-                    right, found = False, _ENDED
-                except Exception as error:
-                    right, found = False, f"{type(error).__name__}: {error}"
-                if not right:
-                    last = min(start + size, len(listed)) - 1
-                    which = f"item {start}" if start == last else f"one of items {start} to {last}"
-                    trouble = trouble or f"{which}: {found}"
-        if trouble:
-            raise WorkerError(trouble)
-        return results
+            for fd in _ready(list(self._working), 60.0):
+                self._receive(*self._working.pop(fd))
+        if self._trouble:
+            raise WorkerError(self._trouble)
+        return self._results
+
+    def _send(self, member: Member) -> None:
+        if self._trouble or not self._left:
+            return
+        start = self._left[-1]
+        try:
+            part = functions.packed(self._items[start : start + self._size], self._pool.space)
+        except Exception as error:
+            self._trouble = f"item {start} cannot be sent to another process: {error}"
+            return
+        if self._pool.send(member, "items", part):
+            self._working[member.fd] = member, self._left.pop()
+
+    def _receive(self, member: Member, start: int) -> None:
+        try:
+            right, found = receive(member.fd)
+            values = [functions.loads(each, self._pool.space) for each in found if right]
+            self._results[start : start + len(values)] = values
+        except (EOFError, OSError):
+            self._pool.lose(member)
+            right, found = False, _ENDED
+        except Exception as error:
+            right, found = False, f"{type(error).__name__}: {error}"
+        if not right:
+            last = min(start + self._size, len(self._items)) - 1
+            which = f"item {start}" if start == last else f"one of items {start} to {last}"
+            self._trouble = self._trouble or f"{which}: {found}"
 
 
 def _ready(fds: Sequence[int], seconds: float) -> list[int]:

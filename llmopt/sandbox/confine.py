@@ -21,6 +21,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on every architecture
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
@@ -183,52 +184,64 @@ def confine(partly: bool = False, allowed: Sequence[str] = ()) -> tuple[str, ...
     to be had raises `ConfinementError`. `allowed` names system calls of `WAITING` to allow, too.
     """
     found = support()
-    problems: list[str] = []
-
-    def tolerate(part: Callable[[], None]) -> None:
-        try:
-            part()
-        except (ConfinementError, OSError) as error:
-            if not partly:
-                raise
-            problems.append(str(error))
-
-    def kernel() -> None:
-        if found.problems:
-            raise ConfinementError("; ".join(found.problems))
-
-    def threads() -> None:
-        folder = "/proc/self/task"
-        running = len(os.listdir(folder)) if os.path.isdir(folder) else 1
-        if running > 1:
-            # Landlock and the dropped capabilities bind one thread only.
-            raise ConfinementError(f"{running} threads run already; an import started them")
-
-    def privileges() -> None:
-        for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
-            if libc.prctl(option, value, 0, 0, 0) != 0:
-                raise ConfinementError(f"prctl({option}) failed: {_reason()}")
-
-    def capabilities() -> None:
-        # Root's: with them a permitted call can do more, such as madvise with broken memory.
-        if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
-            raise ConfinementError(f"capset failed: {_reason()}")
-
-    for part in (kernel, threads):
-        tolerate(part)
-    if not sys.platform.startswith("linux"):
-        return tuple(problems)
-    libc = _libc()
-    tolerate(privileges)
-    if found.landlock:
-        with contextlib.suppress(ConfinementError):  # seccomp alone holds
-            _landlock(libc, found.landlock)
-    tolerate(capabilities)
-    if found.seccomp:
-        tolerate(lambda: _seccomp(libc, allowed))
-    if not problems:
-        tolerate(lambda: _check(libc))
+    parts: list[Callable[[], None]] = [partial(_check_kernel, found), _check_threads]
+    last: Callable[[], None] | None = None
+    if sys.platform.startswith("linux"):
+        libc = _libc()
+        parts += [
+            partial(_drop_privileges, libc),
+            partial(_add_landlock, libc, found.landlock),
+            partial(_drop_capabilities, libc),
+        ]
+        if found.seccomp:
+            parts.append(partial(_seccomp, libc, allowed))
+        last = partial(_check, libc)
+    problems = [why for part in parts if (why := _apply(part, partly))]
+    if last is not None and not problems:
+        problems = list(filter(None, [_apply(last, partly)]))
     return tuple(problems)
+
+
+def _apply(part: Callable[[], None], partly: bool) -> str:
+    """Return why a part of the confinement is not to be had; empty if it is. See `confine`."""
+    try:
+        part()
+    except (ConfinementError, OSError) as error:
+        if not partly:
+            raise
+        return str(error)
+    return ""
+
+
+def _check_kernel(found: Support) -> None:
+    if found.problems:
+        raise ConfinementError("; ".join(found.problems))
+
+
+def _check_threads() -> None:
+    folder = "/proc/self/task"
+    running = len(os.listdir(folder)) if os.path.isdir(folder) else 1
+    if running > 1:
+        # Landlock and the dropped capabilities bind one thread only.
+        raise ConfinementError(f"{running} threads run already; an import started them")
+
+
+def _drop_privileges(libc: ctypes.CDLL) -> None:
+    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise ConfinementError(f"prctl({option}) failed: {_reason()}")
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> None:
+    # Root's: with them a permitted call can do more, such as madvise with broken memory.
+    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
+        raise ConfinementError(f"capset failed: {_reason()}")
+
+
+def _add_landlock(libc: ctypes.CDLL, version: int) -> None:
+    if version:
+        with contextlib.suppress(ConfinementError):  # seccomp alone holds
+            _landlock(libc, version)
 
 
 def _libc() -> ctypes.CDLL:
