@@ -117,6 +117,18 @@ def test_a_job_runs_on_between_blocks_and_shows_its_best(bench):
     assert bench.says("print(pmap(abs, [-1, -2]), job.wait(0.1))") == "[1, 2] False"
 
 
+def test_a_job_that_reported_nothing_has_no_best_of_the_job_or_pmap_before(bench):
+    bench.calculator.workers = 1
+    said = bench.says(
+        "import time\ndef say(n):\n    report((n, float(n)))\n    return n\n"
+        "def quiet(_):\n    time.sleep(0.3)\n"
+        "first = submit(say, 7)\nfirst.wait(30)\nlate = submit(quiet, 0)\nseen = late.best\n"
+        "late.wait(30)\npmap(say, [5, 6])\nnext = submit(quiet, 0)\n"
+        "print(first.best, seen, late.best, next.best)"
+    )
+    assert said == "(7, 7.0) None None None"
+
+
 def test_cma_and_fit(shared):
     found = shared.says(
         "x, v = cma(lambda x: ((x - [1, -2, 3]) ** 2).sum(), np.zeros(3), 1.0, 5.0, target=1e-12)\n"

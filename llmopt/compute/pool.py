@@ -95,8 +95,6 @@ def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
                 items = functions.unpacked(parts[0], space)
                 done: Any = [functions.dumps(task(item)) for item in items]
             else:
-                if slot is not None:
-                    slot[: _HEAD.size] = _HEAD.pack(0, 0)
                 function, args, kwargs = functions.unpacked(parts[0], new_space())
                 done = functions.dumps(function(*args, **kwargs))
             answer = (True, done)
@@ -286,6 +284,7 @@ class Pool:
         for member in self.members:
             if self.waiting and member.alive and member.job is None:
                 job = self.waiting.pop(0)
+                _HEAD.pack_into(member.memory, 0, 0, 0)  # here, not where it runs: it may be late
                 member.job, job._member = job, member
                 self.send(member, "job", job._payload)
 
