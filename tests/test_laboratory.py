@@ -129,6 +129,25 @@ def test_a_job_that_reported_nothing_has_no_best_of_the_job_or_pmap_before(bench
     assert said == "(7, 7.0) None None None"
 
 
+def test_a_job_is_cancelled_at_its_next_report_and_one_that_waits_never_begins(bench):
+    bench.calculator.workers = 1
+    said = bench.says(
+        "import time\ndef long(n):\n    while True:\n        report(n)\n        time.sleep(0.01)\n"
+        "job, late = submit(long, 1), submit(long, 2)\nlate.cancel()\n"
+        "while job.best is None:\n    time.sleep(0.01)\njob.cancel()\njob.cancel()\n"
+        "print(job, late, job.best, late.best, job.done)\n"
+        "job = submit(cma, lambda x: 1.0, [0.0], 1.0, 1000)\njob.cancel()\n"
+        "after = submit(lambda: report(3) or 4)\nprint(after.result, after.best)\n"
+        "print(pmap(lambda n: report(n) or n, [1, 2]))\njob.result"
+    )
+    assert said.splitlines()[:3] == [
+        "Job(long: cancelled) Job(long: cancelled) 1 None True", "4 3", "[1, 2]"
+    ]  # fmt: skip
+    assert said.endswith("WorkerError: it was cancelled")
+    bench.calculator.close()
+    assert "cancelled" in bench.says("print(late)")
+
+
 def test_cma_and_fit(shared):
     found = shared.says(
         "x, v = cma(lambda x: ((x - [1, -2, 3]) ** 2).sum(), np.zeros(3), 1.0, 5.0, target=1e-12)\n"

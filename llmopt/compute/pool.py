@@ -26,8 +26,11 @@ from llmopt.compute import functions
 
 _SLOT = 1 << 20  # bytes of what a job reports on its way
 _HEAD = struct.Struct("<QQ")  # a counter, odd while it is written, and the length
+_FLAG = _HEAD.size  # a byte: whether the job is to end
+_AT = _FLAG + 1  # where the report begins
 _SIZE = struct.Struct("<Q")
 _ENDED = "its worker ended: too much memory or time?"
+_CANCELLED = "it was cancelled"
 _CHUNKS = 8  # parts of the items of one worker: they take differently long
 
 slot: mmap.mmap | None = None
@@ -38,15 +41,26 @@ class WorkerError(RuntimeError):
     """A function failed in another worker; the message holds its traceback."""
 
 
+class Cancelled(BaseException):
+    """Raised by `report` in a job that `Job.cancel` ends."""
+
+
+def check_cancelled() -> None:
+    """Raise `Cancelled` in a job that is to end; elsewhere nothing happens."""
+    if slot is not None and slot[_FLAG]:
+        raise Cancelled(_CANCELLED)
+
+
 def report(value: Any) -> None:
     """Show a value as `job.best`, from within a job; elsewhere nothing happens."""
     if slot is None:
         return
+    check_cancelled()
     data = functions.dumps(value)
-    if len(data) <= _SLOT - _HEAD.size:
+    if len(data) <= _SLOT - _AT:
         count = _HEAD.unpack_from(slot)[0] // 2 * 2
         _HEAD.pack_into(slot, 0, count + 1, len(data))
-        slot[_HEAD.size : _HEAD.size + len(data)] = data
+        slot[_AT : _AT + len(data)] = data
         _HEAD.pack_into(slot, 0, count + 2, len(data))
 
 
@@ -184,7 +198,7 @@ class Job:
             count, size = _HEAD.unpack_from(memory)
             if not count:
                 return
-            data = bytes(memory[_HEAD.size : _HEAD.size + min(size, _SLOT)])
+            data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
                 with contextlib.suppress(Exception):
                     self._best = functions.loads(data, new_space())
@@ -205,8 +219,28 @@ class Job:
             self._pool.look(min(1.0, max(0.0, ends - time.monotonic())))
         return self._ended
 
+    def cancel(self) -> None:
+        """End it at its next `report` or generation of `cma`; one that waits never begins."""
+        if self.done or self._pool is None:
+            return
+        if self._member is None:
+            self._pool.waiting.remove(self)
+        else:
+            self.read_report()
+            self._member.memory[_FLAG] = 1
+        self._ended, self._error = True, _CANCELLED
+
     def __repr__(self) -> str:
-        state = "failed" if self._error else "done" if self.done else "running"
+        cancelled = self._error == _CANCELLED
+        state = (
+            "cancelled"
+            if cancelled
+            else "failed"
+            if self._error
+            else "done"
+            if self.done
+            else "running"
+        )
         if self._member is None and not self._ended:
             state = "waiting for a worker"
         return f"Job({self._name}: {state})"
@@ -247,6 +281,7 @@ class Pool:
 
     def send(self, member: Member, *message: Any) -> bool:
         """Send a message to an idle worker, after what it is to prepare."""
+        member.memory[:_AT] = bytes(_AT)  # here: where it runs, it may be late
         try:
             for preparation in self.preparations[member.prepared :]:
                 send(member.fd, ("prepare", *preparation))
@@ -261,7 +296,7 @@ class Pool:
         member.alive = False
         job, member.job = member.job, None
         if job is not None:
-            job._ended, job._error, job._member = True, _ENDED, None
+            job._ended, job._error, job._member = True, job._error or _ENDED, None
 
     def look(self, seconds: float = 0.0) -> None:
         """Take the results of jobs that have ended, and start those that wait."""
@@ -273,8 +308,9 @@ class Pool:
             job.read_report()
             try:
                 right, found = receive(fd)
-                job._result = functions.loads(found, new_space()) if right else None
-                job._error = "" if right else str(found)
+                if not job._ended:
+                    job._result = functions.loads(found, new_space()) if right else None
+                    job._error = "" if right else str(found)
             except (EOFError, OSError):
                 self.lose(member)
                 continue
@@ -284,7 +320,6 @@ class Pool:
         for member in self.members:
             if self.waiting and member.alive and member.job is None:
                 job = self.waiting.pop(0)
-                _HEAD.pack_into(member.memory, 0, 0, 0)  # here, not where it runs: it may be late
                 member.job, job._member = job, member
                 self.send(member, "job", job._payload)
 
@@ -292,7 +327,8 @@ class Pool:
         """Run a function in another worker, and return its job at once.
 
         It runs on while later blocks run and the objective is evaluated: look at ``job.done``,
-        ``job.best`` (what it gave to `report`), ``job.wait(seconds)`` and ``job.result``.
+        ``job.best`` (what it gave to `report`), ``job.wait(seconds)``, ``job.result`` and
+        ``job.cancel()``.
         """
         if not any(m.alive for m in self.members):
             raise RuntimeError("there is no worker to run a job on: call the function itself")

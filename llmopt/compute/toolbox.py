@@ -64,6 +64,7 @@ def cma(
 
     def evaluate(points: list[Any]) -> np.ndarray:
         nonlocal best_x, best_f
+        pool.check_cancelled()
         found = [_value(f, x) for x in points] if fast else pmap(partial(_value, f), points)
         k = int(np.argmin(found))
         if found[k] < best_f:

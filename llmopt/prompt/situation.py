@@ -53,6 +53,8 @@ class Situation:
     variables: tuple[str, ...] = ()  # what earlier blocks left for later ones
     compute_seconds: float = 120.0  # what a block may take
     compute_blocks: int = IN_A_ROW  # how many blocks may follow each other
+    seconds_left: float = 14_400.0  # what all further blocks may take
+    workers: int = 1  # processes for `pmap` and jobs
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
 
     def __post_init__(self) -> None:

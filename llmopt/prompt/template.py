@@ -382,6 +382,8 @@ class TemplatePrompt:
             "blocks": situation.blocks,
             "compute_seconds": f"{situation.compute_seconds:g}",
             "compute_blocks": situation.compute_blocks,
+            "seconds_left": f"{situation.seconds_left:.0f}",
+            "workers": situation.workers,
             "tools": [quoted(line, headings_alone=True) for line in situation.tools],
             "data": quoted(data_words(history)) if situation.compute else "",
             "most_output": MOST_OUTPUT,

@@ -314,6 +314,8 @@ class ModelEmitter(Metered):
             computed=computed,
             compute_seconds=self.options.compute_seconds,
             compute_blocks=self.options.compute_blocks,
+            seconds_left=self._seconds_left(),
+            workers=getattr(self.calculator, "workers", 0),
             tools=self.tools,
             variables=computed[-1].variables if computed else self._meter.variables,
             explores=self.explores,
