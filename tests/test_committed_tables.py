@@ -17,6 +17,7 @@ from llmopt.benchmarks.experiments import (
     bbob,
     command,
     design,
+    findings,
     hpo,
     policy_defaults,
     rivals,
@@ -24,8 +25,7 @@ from llmopt.benchmarks.experiments import (
     weak_models,
     words,
 )
-from llmopt.benchmarks.report import claims as numbers
-from llmopt.benchmarks.report import findings
+from llmopt.benchmarks.experiments import claims as numbers
 from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
 from llmopt.benchmarks.report.stats import duels, format_p

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import math
 
@@ -16,10 +15,8 @@ pytest.importorskip("sklearn")
 
 from llmopt.benchmarks.experiments import command, studies  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
-from llmopt.cli import main  # noqa: E402
 from llmopt.client.scripted import ScriptedClient  # noqa: E402
 from llmopt.errors import LLMOptError  # noqa: E402
-from llmopt.search.eventlog import read_events  # noqa: E402
 
 BAD = {
     "bearing": {"band_low_hz": 1500.0, "band_width_hz": 900.0},
@@ -72,31 +69,15 @@ def test_a_study_chooses_by_validation_and_is_judged_by_test(method, monkeypatch
     assert ("requests" in line) == (method in ("network", "anonymous"))
 
 
-def test_the_bench_command_runs_the_suite_and_prints_its_table(tmp_path, capsys):
-    out = str(tmp_path / "s.jsonl")
-    command = ["bench", "--suite", "studies", "--tasks", "drift", "--out", out]
-    arguments = [*command, "--methods", "random", "default", "--seeds", "1"]
-    assert main(arguments) == 0
-    told = capsys.readouterr()
-    assert "| random search | 1 |" in told.out
-    assert "2 cells, 0 of them done" in told.err
-    # The same cells as those of the committed lines.
-    assert main([*arguments[:-2], "--dry-run"]) == 0
-    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(c["method"], c["seed"]) for c in listed] == [
-        (m, s) for s in range(1, 5) for m in ("random", "default")
-    ]
-    assert main([*arguments, "--seeds", "2", "--track", "log"]) == 2
-    assert "does not follow the suite studies" in capsys.readouterr().err
-
-
-def test_the_committed_lines_without_a_chat_model_are_those_of_the_suite():
-    committed = {Cell.of(line) for line in read_events(studies.RESULTS)}
-    assert set(studies.make_cells()) <= committed
-    asked = set(studies.make_cells("openai:x")) - committed
-    assert {(c.method, c.seed) for c in asked} == {
-        ("words", 0), ("words", 1), ("names", 0), ("anonymous", 0)
-    }  # fmt: skip
+def test_the_command_runs_what_is_missing_and_prints_its_table(tmp_path, capsys):
+    methods = ["--methods", "random", "default"]
+    arguments = ["--tasks", "drift", *methods, "--out", str(tmp_path / "s.jsonl")]
+    assert studies.EXPERIMENT.main(studies.__doc__, arguments) == 0
+    shown = capsys.readouterr()
+    assert "| random search | 1 |" in shown.out
+    assert "2 cells, 0 of them done" in shown.err
+    assert studies.EXPERIMENT.main(studies.__doc__, [*arguments, "--seeds", "0", "1"]) == 0
+    assert "4 cells, 2 of them done" in capsys.readouterr().err
 
 
 def test_a_study_leaves_the_loggers_as_they_were():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -19,11 +18,10 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
     task_of,
 )
-from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES
-from llmopt.benchmarks.engine.cell import Cell, read_lines
+from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
-from llmopt.benchmarks.engine.pool import load_model, run_pool
-from llmopt.benchmarks.experiments.command import Experiment
+from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
@@ -31,7 +29,6 @@ from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
-from llmopt.errors import LLMOptError
 from llmopt.trackers import add_track_argument, callbacks_of
 from llmopt.util.files import read_bytes, write_bytes_atomically
 from llmopt.util.text import clean
@@ -89,11 +86,9 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     take_options(vars(args))
     cells = _cells(args)
-    experiment = _experiment(args.suite)
-    read = read_lines if experiment else read_results
-    _check(cells, not args.dry_run, experiment)
+    _check(cells, not args.dry_run)
     out = args.out or _default_out(args.suite)
-    done = set(map(Cell.of, read(out))) if Path(out).exists() else set()
+    done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
     missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
         for cell in missing:
@@ -105,36 +100,17 @@ def main(args: argparse.Namespace) -> int:
         callbacks = callbacks_of(getattr(args, "track", ()))
         if (kept := getattr(args, "config", None)) is not None:
             write_bytes_atomically(Path(f"{out}.toml"), read_bytes(kept))
-        if experiment is None:
-            failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
-        elif callbacks:
-            raise LLMOptError(f"--track does not follow the suite {args.suite}: leave it out")
-        else:
-            failures = run_pool(
-                cells, experiment.run, out, jobs=args.jobs, summary=experiment.summary
-            )
+        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
     except KeyboardInterrupt:
-        print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
+        print("\nllmopt: stopped; the same command resumes", file=sys.stderr)
         return 130
-    after = "" if experiment else f"\nllmopt report {out}  makes the page of it"
-    print(f"{out}{after}", file=sys.stderr)
+    print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
     wanted = set(cells)
-    table = experiment.page if experiment else _table
-    print(table([line for line in read(out) if Cell.of(line) in wanted]))
+    print(_table([line for line in read_results(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0
 
 
-def _experiment(suite: str | None) -> Experiment | None:
-    """Return the experiment that a suite belongs to; ``None`` for one of policies."""
-    if suite not in EXPERIMENTS:
-        return None
-    found: Experiment = importlib.import_module(EXPERIMENTS[suite]).EXPERIMENT
-    return found
-
-
-def _check(cells: Sequence[Cell], to_run: bool, experiment: Experiment | None) -> None:
-    if experiment is not None:
-        return experiment.check(cells) if to_run else None
+def _check(cells: Sequence[Cell], to_run: bool) -> None:
     for method in dict.fromkeys(cell.method for cell in cells if to_run):
         check_method(method)
     for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():

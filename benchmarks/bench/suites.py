@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 from llmopt.benchmarks.bench.cells import make_cell
 from llmopt.benchmarks.engine.cell import Cell
-from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.table import METHODS
 
 BATCH = 4
@@ -86,28 +85,16 @@ def _smoke(model: str, batch: int) -> list[Cell]:
     ]
 
 
-def _studies(model: str, batch: int) -> list[Cell]:
-    require_packages("the suite studies", ["optuna", "sklearn"])
-    from llmopt.benchmarks.experiments.studies import make_cells
-
-    return make_cells(model)
-
-
 SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
     "policies": _policies,
     "more-policies": _more_policies,
     "smoke": _smoke,
-    "studies": _studies,
 }
 """Name -> the cells for a model and its batch size.
 
 - ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the
   committed results, in about three quarters of an hour of one core without PyTorch's methods;
-- ``more-policies``: the same methods, and a tuned TPE, on six more tasks;
-- ``smoke``: a minute's worth of everything;
-- ``studies``: Optuna studies whose trials are trained, in about two hours of one core; those of a
-  model that reads words, too, where one is named.
+- ``more-policies``: the same methods, and a tuned TPE, on six more tasks (two of
+  them are in a checkout only);
+- ``smoke``: a minute's worth of everything.
 """
-
-EXPERIMENTS = {"studies": "llmopt.benchmarks.experiments.studies"}
-"""Suites of an experiment: a module whose `EXPERIMENT` says how its cells are run."""

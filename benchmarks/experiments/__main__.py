@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterator
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.report import claims, findings
+from llmopt.benchmarks.experiments import claims, findings
 
 PAGES = ("bbob", "design", "hpo", "policy_defaults", "rivals", "studies", "weak_models", "words")
 NOT_AGAIN = {
@@ -23,7 +23,7 @@ NOT_AGAIN = {
     "seconds and overheads (*.json, columns of seconds)": "they depend on the machine",
     "first_command.json": "made by the README's first command; floating-point sums differ between "
     "processors",
-    "docs/images/results.png": "drawn by `report.findings`; its bytes depend on Matplotlib",
+    "docs/images/results.png": "drawn by `findings`; its bytes depend on Matplotlib",
 }
 
 

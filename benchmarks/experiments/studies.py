@@ -13,7 +13,8 @@ The arms of a chat model: ``words`` (the task in words, curves, notes, failures)
 same without a period, a band or other facts that give the solution away; six tasks), ``names``
 (names, ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered choices).
 
-    llmopt bench --suite studies --jobs 2
+    python -m llmopt.benchmarks.experiments.studies --jobs 2 --seeds 0 1 2 3 4 \
+        --methods embedded network network-tpe tpe gp cma random default
     python -m llmopt.benchmarks.experiments.studies --model folder:DIR --record DIR \
         --name "a frontier chat model, relayed" --tasks bearing --evaluations 20
 
@@ -49,7 +50,6 @@ from llmopt.benchmarks.report.stats import (
 )
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
-from llmopt.client.model_facts import model_facts
 from llmopt.errors import LLMOptError
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
@@ -73,26 +73,7 @@ LABELS = {
 }
 METHODS = tuple(LABELS)
 LATER = ("tpe-five", "design-tpe")
-"""Rivals added after the others: in no suite, and they do not say which regret is 0."""
-
-
-def make_cells(model: str = "") -> list[Cell]:
-    """Return the cells of ``llmopt bench --suite studies``, whole seeds first.
-
-    Args:
-        model: A model that reads words is told them in two studies a task, and less in one; another
-            one is not asked.
-    """
-    seeds = dict.fromkeys((m for m in METHODS if m not in (*CHAT, *LATER)), 5)
-    if model and model_facts(load_model(model)).default_prompt == "words":
-        seeds |= {"words": 2, "names": 1, "anonymous": 1}
-    return [
-        Cell.make(task, method, seed, TRIALS, model if method in CHAT else "")
-        for seed in range(5)
-        for task in STUDIES
-        for method, count in seeds.items()
-        if seed < count
-    ]
+"""Rivals added after the others: they do not say which regret is 0."""
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -360,7 +341,6 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "of a task and seed, 1 the median of random settings. Every study counts.",
         "",
         "```",
-        "llmopt bench --suite studies",
         "python -m llmopt.benchmarks.experiments.studies --table  # this page",
         "```",
         "",

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llmopt.benchmarks.report.findings import ROOT, lines_of
+from llmopt.benchmarks.experiments.findings import ROOT, lines_of
 
 Numbers = Iterable[Any]
 _FIGURE = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?")

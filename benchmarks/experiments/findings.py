@@ -1,6 +1,6 @@
 """The page of results: one row for each question, made from the committed lines alone.
 
-    python -m llmopt.benchmarks.report.findings          # writes docs/results.md and its figure
+    python -m llmopt.benchmarks.experiments.findings  # writes docs/results.md and its figure
 
 All runs of a method meet all runs of its rival on the same task. The effect is the share of these
 pairs that the method wins, ties counting half, averaged over tasks: the probability of improvement
