@@ -304,7 +304,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "run_bench", stop)
     out = str(tmp_path / "r.jsonl")
     assert main(["bench", "--tasks", "cartpole", "--methods", "random", "--out", out]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_the_suites_are_the_promised_ones():
