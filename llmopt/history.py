@@ -41,6 +41,9 @@ Source = Literal[
     "warmup", "llm", "drawn", "fallback", "cma", "refine", "network", "sampler", "finish", "user"
 ]
 
+OLD_SOURCES: tuple[Source, ...] = ("refine", "finish")
+"""Sources of points in files of earlier versions: small random changes of the best point."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -52,8 +55,7 @@ class Proposal:
             (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
             with no model: see `ColumnsPrompt`), ``"fallback"`` (drawn at random because the
             model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
-            (the small network) and ``"sampler"`` (a sampler of Optuna's); in files of earlier
-            versions ``"refine"`` and ``"finish"`` (small random changes of the best point).
+            (the small network) and ``"sampler"`` (a sampler of Optuna's); or one of `OLD_SOURCES`.
         explanation: What the model said about it, if anything.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.

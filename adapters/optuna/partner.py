@@ -58,7 +58,7 @@ class BestBranch:
             return []
         base = space.conform(best.values)
         names = {space.names[i] for i in free}
-        part = space.part(free).constrained([c for c in space._constraints if c.names <= names])
+        part = space.part(free).constrained([c for c in space.limits if c.names <= names])
         trials = tuple(self._part(t, free) for t in history.trials if _same(t.values, base, free))
         pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
         known = replace(history, trials=trials, pending=pending)

@@ -69,7 +69,7 @@ def read_space(space: Any) -> Known:
     constraints: tuple[Any, ...] = ()
     if isinstance(space, Space) or is_configspace(space):
         whole = Space.of(space)
-        constraints = whole._constraints
+        constraints = whole.limits
         space = dict(zip(whole.names, whole.dimensions, strict=True))
     if not isinstance(space, Mapping):
         raise SpaceError(

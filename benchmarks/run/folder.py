@@ -44,6 +44,7 @@ from llmopt.benchmarks.run.published import (
     rollout_text,
 )
 from llmopt.errors import StorageError
+from llmopt.history import OLD_SOURCES
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 from llmopt.util.closing import Closing
@@ -58,7 +59,7 @@ SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
 _STOPPED = "stopped.json"
-_BY_MODEL = ("llm", "fallback", "refine")  # sources of points that a model, or its stand-in, gave
+_BY_MODEL = ("llm", "fallback", *OLD_SOURCES)  # sources of a model's points, or its stand-in's
 _RECORD = b'{"method":'
 
 

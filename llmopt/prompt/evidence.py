@@ -13,17 +13,15 @@ seen, the others a row and one line.
 
 from __future__ import annotations
 
-import heapq
 import re
-from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from llmopt.history import History, Trial
+from llmopt.history import OLD_SOURCES, History, Trial
 from llmopt.prompt.answer import MAX_NOTE, zero_point
 from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
 from llmopt.prompt.differences import (
@@ -34,6 +32,7 @@ from llmopt.prompt.differences import (
     telling,
     within_noise,
 )
+from llmopt.prompt.draft import Draft
 from llmopt.prompt.past import RANDOM, Past, thought
 from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
@@ -50,34 +49,19 @@ _FEW_MOVES = 3  # tiny changes from which f's roughness is told
 _TINY = 0.01  # a change of each parameter by less than this part of its range
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
-_STEP = 128  # the log is laid out anew after so many trials at least
-_BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
-_RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
 _ANSWERS, _POINTS = 3, 5  # latest answers, and points in them, that tell whether it still gets on
 _TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)
-_TUNED = ("cma", "refine", "finish")
+_TUNED = ("cma", *OLD_SOURCES)
 _SOURCES = {
     "warmup": "warm-up",
     "drawn": "drawn from the best",
     "cma": "found by CMA-ES",
-    "refine": "a small random change of the best",
-    "finish": "a small random change of the best",
     "network": "drawn by a small network",
     "sampler": "found by a sampler",
     "fallback": "drawn at random",
+    **dict.fromkeys(OLD_SOURCES, "a small random change of the best"),
 }
-
-
-@dataclass
-class _Draft:
-    """A log that trials are added to until it is full, and then cut."""
-
-    first: int  # how many trials it began with
-    trials: list[Trial]  # those that were seen
-    top: list[tuple[tuple[float, float], int]]  # rank and number of the best of them
-    kept: list[tuple[Trial, bool]] = field(default_factory=list)  # see `Evidence._laid_out`
-    used: int = 0  # tokens
 
 
 @dataclass(frozen=True)
@@ -134,62 +118,19 @@ class Evidence:
         trials = sorted(self.shown, key=lambda t: t.number)
         if self.budget is None:
             return [(t, True) for t in trials]
-        kept = self._draft(trials, self.budget).kept
+        past, history, budget = self._past, self.history, self.budget
+        draft = past.drafts.get(budget)
+        if draft is None or not draft.precedes(trials):
+            draft = past.drafts[budget] = Draft(trials, budget, past.ranks)
+        draft.extend(trials, history, past.ranks, lambda trial, full: self._entry(trial, full)[1])
+        kept = draft.kept
         answer = self._answers[-1] if self._answers else []
         fresh = [t for t in trials if t.number in answer]
-        if sum(self._entry(t, True)[1] for t in fresh) > self.budget:
+        if sum(self._entry(t, True)[1] for t in fresh) > budget:
             return [*kept]
         # What the latest answer brought is seen in full once at least.
         older = [one for one in kept if one[0].number not in answer]
         return sorted([*older, *((t, True) for t in fresh)], key=lambda one: one[0].number)
-
-    def _draft(self, trials: list[Trial], budget: int) -> _Draft:
-        """Return the log of some trials, made from that of the prompt before."""
-        first = max(0, len(trials) // _STEP - 1) * _STEP
-        past, draft = self._past, self._past.drafts.get(budget)
-        if draft is None or draft.first != first or draft.trials != trials[: len(draft.trials)]:
-            top = heapq.nsmallest(_BEST, ((past.ranks[t.number], t.number) for t in trials[:first]))
-            draft = past.drafts[budget] = _Draft(first, trials[:first], top)
-            if first:
-                self._shorten(draft, budget)
-        for trial in trials[len(draft.trials) :]:
-            draft.trials.append(trial)
-            insort(draft.top, (past.ranks[trial.number], trial.number))
-            del draft.top[_BEST:]
-            draft.kept.append((trial, True))
-            draft.used += self._entry(trial, True)[1]
-            if draft.used > budget:
-                self._shorten(draft, budget)
-        return draft
-
-    def _shorten(self, draft: _Draft, budget: int) -> None:
-        """Cut a log to about two thirds of its budget."""
-        trials = draft.trials
-        if len(self.history.directions) > 1:
-            top = list(replace(self.history, trials=tuple(trials)).ranked[:_BEST])
-        else:
-            top = [self.history.trials[number] for _, number in draft.top]
-        top = [t for t in top if t.state == "complete"]
-        latest = trials[: -_LATEST - 1 : -1]
-        turns = [t for i in range(_BEST_FULL) for t in (*latest[i : i + 1], *top[i : i + 1])]
-        chosen: dict[int, tuple[Trial, bool]] = {}
-        used = 0
-        rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
-        best = [t for t in top[:1] if t.source not in RANDOM]
-        room = sum(self._entry(t, True)[1] for t in best)
-        for notes, wanted, most in (
-            (True, best, budget * 0.3),  # all later points start from it
-            (False, rows, budget * 0.45 + room),
-            (True, turns, budget * 0.58),
-        ):
-            for trial in wanted:
-                known = chosen.get(trial.number)
-                size = self._entry(trial, notes)[1]
-                size -= self._entry(*known)[1] if known else 0
-                if (notes or not known) and used + size <= most:
-                    chosen[trial.number] = (trial, notes)
-                    used += size
-        draft.kept, draft.used = [chosen[number] for number in sorted(chosen)], used
 
     def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
         """Return a trial's row with its notes, or with one line of them, and its tokens."""

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from llmopt._version import __version__
-from llmopt.history import Trial, Usage
+from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.prompt.answer import Answer
 from llmopt.report import charts
 from llmopt.report.data import SearchData, value_text
@@ -38,8 +38,7 @@ SOURCES = {
     "fallback": "fallback (random, the model did not deliver)",
     "drawn": "drawn by the prompt",
     "cma": "CMA-ES",
-    "refine": "small changes of the best",
-    "finish": "small changes after the end",
+    **dict.fromkeys(OLD_SOURCES, "small changes of the best"),
     "network": "the small network",
     "sampler": "a sampler of Optuna",
     "user": "the user",

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, needs
+from llmopt.history import OLD_SOURCES
 from llmopt.report.charts import MOST_PARAMETERS
 from llmopt.report.data import SearchData
 from llmopt.report.importance import importance
@@ -22,8 +23,7 @@ COLOURS = {
     "fallback": "#d55e00",
     "warmup": "#999999",
     "cma": "#009e73",
-    "refine": "#56b4e9",
-    "finish": "#56b4e9",
+    **dict.fromkeys(OLD_SOURCES, "#56b4e9"),
     "network": "#e69f00",
     "sampler": "#009e73",
     "user": "#cc79a7",

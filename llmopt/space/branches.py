@@ -98,7 +98,7 @@ class BranchedSpace(Space):
     ) -> None:
         super().__init__(dimensions)
         self._uniform = False
-        places = self._place
+        places = self.place
         fixed = {places[name]: value for name, value in (given or {}).items()}
         learned = {places[n]: c for n, c in (optional or {}).items()}
         rules = dict(self._activity.rules)

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
-from llmopt.space.numeric import MAX_DECIMALS, BaseDimension, Float, Int, freeze
+from llmopt.space.numeric import BaseDimension, Float, Int, freeze
 from llmopt.space.values import (
     Value,
     as_number,
@@ -37,7 +37,6 @@ from llmopt.space.values import (
 from llmopt.space.when import When, read_when
 
 __all__ = [
-    "MAX_DECIMALS",
     "Categorical",
     "Dimension",
     "Float",

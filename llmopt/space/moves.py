@@ -29,6 +29,13 @@ _PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
 
 def find_anchor(space: Space) -> tuple[Value, ...]:
     """Return a point that keeps the constraints, in their midst if possible."""
+    for limit in space.limits:
+        for name, _ in limit.factors:
+            if isinstance(space.dimensions[space.place[name]], Categorical):
+                raise SpaceError(
+                    f"constraint {limit.text!r}: `{name}` is a choice; only numbers can be "
+                    "constrained"
+                )
     rng = np.random.default_rng(0)
     drawn = [space.draw(rng) for _ in range(DRAWS)]
     kept = [values for values in drawn if space.admits(values)]
@@ -59,7 +66,7 @@ def _centre(space: Space) -> tuple[Value, ...] | None:
     It is empty if no point keeps them. ``None`` where SciPy is not installed, or a parameter may be
     absent, which a constraint does not bind then.
     """
-    own = [c for c in space._constraints if isinstance(c, Constraint) and c.factors]
+    own = [c for c in space.limits if isinstance(c, Constraint) and c.factors]
     if space.conditional or not own or find_spec("scipy") is None:
         return None
     from scipy.optimize import linprog
@@ -111,8 +118,8 @@ def mended(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
     aside = _aside(space, moved)
     if aside is not None:
         return aside
-    here, there = space.encode(moved), space.encode(space._anchor)
-    named = {name for c in space._constraints for name in c.names}
+    here, there = space.encode(moved), space.encode(space.anchor)
+    named = {name for c in space.limits for name in c.names}
     fixed = [name not in named for name in space.names]
     for step in range(1, _PULLS):
         pulled = space.decode(here + (there - here) * step / _PULLS)
@@ -123,8 +130,8 @@ def mended(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
         if space.admits(pulled):
             return pulled
     if space.conditional:  # which of its parameters a point has, depends on the others
-        return space._anchor
-    pairs = zip(values, space._anchor, fixed, strict=True)
+        return space.anchor
+    pairs = zip(values, space.anchor, fixed, strict=True)
     return tuple([a if stays else b for a, b, stays in pairs])
 
 
@@ -141,9 +148,9 @@ def _completed(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:
 def _aside(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...] | None:
     """Return a point without a forbidden combination that differs in one value, if there is one."""
     point = dict(zip(space.names, values, strict=True))
-    broken = [c for c in space._constraints if isinstance(c, Forbidden) and c.amount(point)]
+    broken = [c for c in space.limits if isinstance(c, Forbidden) and c.amount(point)]
     for name in dict.fromkeys(t.name for c in broken for t in reversed(c.tests)):
-        i = space._place[name]
+        i = space.place[name]
         for value in _others(space.dimensions[i], values[i], [t for c in broken for t in c.tests]):
             other = _completed(space, space.conform((*values[:i], value, *values[i + 1 :])))
             if space.admits(other):
@@ -171,10 +178,10 @@ def _projected(space: Space, values: tuple[Value, ...], most: int) -> tuple[tupl
     looked = 0
     for _ in range(DRAWS):
         before = dict(point)
-        for constraint in space._constraints:
+        for constraint in space.limits:
             if amount := constraint.amount(point):
                 _step_inside(space, point, constraint, amount)
-        looked += len(space._constraints)
+        looked += len(space.limits)
         if point == before or looked >= most:
             break
     return space.clip(tuple(point.values())), looked
@@ -183,7 +190,7 @@ def _projected(space: Space, values: tuple[Value, ...], most: int) -> tuple[tupl
 def _step_inside(space: Space, point: dict[str, Any], constraint: Limit, amount: float) -> None:
     scales = []
     for name, factor in constraint.factors:
-        dimension: Any = space.dimensions[space._place[name]]
+        dimension: Any = space.dimensions[space.place[name]]
         # On a logarithmic scale a share of the range is in proportion to the value.
         extent = point[name] if dimension.log else 1.0
         scales.append((name, dimension, factor * (dimension.span * extent) ** 2))
@@ -236,7 +243,7 @@ def read_forbidden(combinations: Iterable[tuple[Test, ...]], space: Space) -> li
                 f"{did_you_mean(unknown[0], space.names)}"
             )
         (tests,) = exact("forbidden:", When((tests,)), own).alternatives
-        texts = [t.words(lambda n, v: space.format(space._place[n], v)) for t in tests]
+        texts = [t.words(lambda n, v: space.format(space.place[n], v)) for t in tests]
         text = f"never {' and '.join(texts)}" + " together" * (len(texts) > 1)
         found.append(Forbidden(text, tests))
     return found

@@ -489,3 +489,16 @@ def _resolution(dimension: Float, decimals: int | None) -> tuple[int | None, int
         if math.floor(high * scale + 1e-9) - math.ceil(low * scale - 1e-9) >= 1:
             return shown, 0
     return None, digits
+
+
+def read_decimals(decimals: Any) -> int | None:
+    """Return the decimals of a space as a Python integer, or ``None`` for automatic ones."""
+    if decimals is None:
+        return None
+    integer = isinstance(decimals, int | np.integer) and not isinstance(decimals, bool)
+    if not integer or not 0 <= decimals <= MAX_DECIMALS:
+        raise SpaceError(
+            f"decimals={decimals!r}; expected an integer from 0 to {MAX_DECIMALS}, or None for "
+            "automatic ones."
+        )
+    return int(decimals)

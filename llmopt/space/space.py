@@ -29,7 +29,6 @@ from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.conditions import Activity, settled
 from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints
 from llmopt.space.dimensions import (
-    MAX_DECIMALS,
     Categorical,
     Dimension,
     dimension_from_dict,
@@ -50,6 +49,7 @@ from llmopt.space.layout import (
     read_gymnasium,
 )
 from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidden
+from llmopt.space.numeric import read_decimals
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, read_tests
 
@@ -90,18 +90,16 @@ class Space:
             space of more than 10,000 points those that break a constraint, or that differ in
             parameters which they do not have, count, too.
         constraints: The constraints, as text.
+        limits: The constraints and the forbidden combinations, as they are computed.
+        place: Position of each dimension, by its name.
 
     Raises:
         SpaceError: There is no dimension, a name is not usable, something is not a
             dimension, or no point was found that keeps the constraints.
     """
 
-    names: tuple[str, ...]
-    dimensions: tuple[Dimension, ...]
-    decimals: tuple[int | None, ...]
-    cardinality: float
     constraints: tuple[str, ...] = ()
-    _constraints: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     def __init__(
         self,
@@ -124,9 +122,8 @@ class Space:
             for name, one in dimensions.items()
         }
         self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
-        if isinstance(constraints, str):
-            constraints = [constraints]
-        self._constrain((*constraints, *read_forbidden(map(read_tests, forbidden), self)))
+        texts = [constraints] if isinstance(constraints, str) else constraints
+        self._constrain((*texts, *read_forbidden(map(read_tests, forbidden), self)))
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
@@ -188,17 +185,8 @@ class Space:
     ) -> None:
         if not named:
             raise SpaceError("the space is empty; give it at least one dimension.")
-        if decimals is not None and (
-            isinstance(decimals, bool)
-            or not isinstance(decimals, int | np.integer)
-            or not 0 <= decimals <= MAX_DECIMALS
-        ):
-            raise SpaceError(
-                f"decimals={decimals!r}; expected an integer from 0 to {MAX_DECIMALS}, "
-                "or None for automatic ones."
-            )
         self._layout = layout
-        self._asked_decimals = None if decimals is None else int(decimals)
+        self._asked_decimals = read_decimals(decimals)
         self.names = tuple(name for name, _ in named)
         check_names(self.names)
         self.dimensions = dimensions = tuple(
@@ -206,14 +194,14 @@ class Space:
             for (name, dimension), dtype in zip(named, layout.dtypes(), strict=True)
         )
         self.decimals = tuple(d.decimals for d in dimensions)
-        self._place = {name: i for i, name in enumerate(self.names)}
+        self.place = {name: i for i, name in enumerate(self.names)}
         conditions = settled(dict(zip(self.names, dimensions, strict=True)))
         if conditions:
             self.dimensions = dimensions = tuple(
                 d.under(conditions.get(n)) for n, d in zip(self.names, dimensions, strict=True)
             )
-        rules = {self._place[name]: when for name, when in conditions.items()}
-        self._activity = Activity(self._place, dimensions, rules)
+        rules = {self.place[name]: when for name, when in conditions.items()}
+        self._activity = Activity(self.place, dimensions, rules)
         self._choices = [(i, d) for i, d in enumerate(dimensions) if isinstance(d, Categorical)]
         self._log_at = np.array([i for i, d in enumerate(dimensions) if d.log], dtype=int)
         self._offset = np.array([d.offset for d in dimensions], dtype=float)
@@ -237,28 +225,21 @@ class Space:
             return self
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._constrain((*self._constraints, *read))
+        made._constrain((*self.limits, *read))
         return made
 
     def _constrain(self, constraints: str | Iterable[str | Limit]) -> None:
-        self._constraints = read_constraints(constraints, self.names)
-        if not self._constraints:
+        self.limits = read_constraints(constraints, self.names)
+        if not self.limits:
             return
         # Two inequalities of one text are one constraint to the user.
-        self.constraints = tuple(dict.fromkeys(c.text for c in self._constraints))
-        for constraint in self._constraints:
-            for name, _ in constraint.factors:
-                if isinstance(self.dimensions[self._place[name]], Categorical):
-                    raise SpaceError(
-                        f"constraint {constraint.text!r}: `{name}` is a choice; only numbers can "
-                        "be constrained"
-                    )
-        self._anchor = find_anchor(self)
+        self.constraints = tuple(dict.fromkeys(c.text for c in self.limits))
+        self.anchor = find_anchor(self)
         self.cardinality = self._count()
 
     def _count(self) -> float:
         product = math.prod(float(self.dimensions[i].count) for i in self.asked)
-        if math.isinf(product) or not (self.conditional or self._constraints):
+        if math.isinf(product) or not (self.conditional or self.limits):
             return product
         points = list(itertools.islice(self._activity.points(), _MOST_COUNTED + 1))
         return product if len(points) > _MOST_COUNTED else float(sum(map(self.admits, points)))
@@ -277,7 +258,7 @@ class Space:
     @property
     def _identity(self) -> tuple[object, ...]:
         own = self.names, self.dimensions, self._layout, self._asked_decimals
-        return (*own, self._constraints) if self._constraints else own
+        return (*own, self.limits) if self.limits else own
 
     def __copy__(self) -> Space:
         return self
@@ -367,7 +348,7 @@ class Space:
     def condition(self, index: int) -> str:
         """Say in words when a parameter is there; nothing where it always is."""
         if (rule := self._activity.rules.get(index)) is not None:
-            return rule.said(lambda name, value: self.format(self._place[name], value))
+            return rule.said(lambda name, value: self.format(self.place[name], value))
         return "not in every point" if index in self._activity.optional else ""
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -407,7 +388,7 @@ class Space:
             rng: Source of randomness; without constraints it is advanced by as many numbers as
                 there are dimensions.
         """
-        if not self._constraints:
+        if not self.limits:
             return self.draw(rng)
         for _ in range(DRAWS):
             values = self.draw(rng)
@@ -438,21 +419,21 @@ class Space:
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
         """Return which constraints a flat point breaks, and by how much."""
-        if not self._constraints:
+        if not self.limits:
             return {}
         point = dict(zip(self.names, values, strict=True))
         amounts: dict[str, float] = {}
-        for constraint in self._constraints:
+        for constraint in self.limits:
             if amount := constraint.amount(point):
                 amounts[constraint.text] = amounts.get(constraint.text, 0.0) + amount
         return amounts
 
     def admits(self, values: Sequence[Value]) -> bool:
         """Whether a flat point keeps all constraints."""
-        if not self._constraints:
+        if not self.limits:
             return True
         point = dict(zip(self.names, values, strict=True))
-        return not any(constraint.amount(point) for constraint in self._constraints)
+        return not any(constraint.amount(point) for constraint in self.limits)
 
     def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Move a flat point, out of range or not, to one near it that keeps the constraints.
@@ -565,8 +546,8 @@ class Space:
         tuples of these) are written by their `repr`, without memory addresses. That is
         enough to compare two spaces, but `from_dict` cannot rebuild such a choice.
         """
-        texts = dict.fromkeys(c.text for c in self._constraints if isinstance(c, Constraint))
-        own = [When((c.tests,)) for c in self._constraints if isinstance(c, Forbidden)]
+        texts = dict.fromkeys(c.text for c in self.limits if isinstance(c, Constraint))
+        own = [When((c.tests,)) for c in self.limits if isinstance(c, Forbidden)]
         return {
             "dimensions": [
                 dimension_to_dict(name, dimension)
