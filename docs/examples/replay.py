@@ -7,7 +7,6 @@ and the best one is judged on 100 fresh starts.
     python replay.py
 """
 
-import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -24,7 +23,6 @@ def two_zones() -> gym.Env:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # the prompt is worded anew since; answers come in their order
     client = llmopt.ReplayClient(RECORDING, strict=False)
     ranges = [(-6, 6)] * 10  # as recorded: today they would follow from the sizes of the numbers
     with PolicySearch(two_zones, client, "words", seed=0, total=30, box=ranges) as search:
