@@ -193,6 +193,21 @@ def test_the_last_of_the_requests_is_for_a_point(plain):
     assert plain[-1].ran == []
 
 
+def test_the_prompt_states_how_many_workers_there_are_and_what_is_left():
+    def texts(**given):
+        given = {"compute": True, "seconds_left": 77.4, "blocks": 13, **given}
+        situation = Situation.after(History(), Space(SPACE), ModelFacts("m"), **given)
+        text = get_prompt("words").prepare(situation).request.text
+        return text, text.splitlines()[-1]
+
+    whole, last = texts(workers=31)
+    assert " 31 " in whole
+    assert "submit(" in whole
+    assert (" 77 " in last, " 13 " in last) == (True, True)
+    assert "submit(" not in texts(workers=0)[0]
+    assert " 77 " not in texts(blocks=0)[1]
+
+
 def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
     script = [python("print(1)"), point(0.25), python("print(2)"), python("print(X)"), point(0.5)]
     file = tmp_path / "whole.jsonl"

@@ -231,18 +231,11 @@ class Job:
         self._ended, self._error = True, _CANCELLED
 
     def __repr__(self) -> str:
-        cancelled = self._error == _CANCELLED
-        state = (
-            "cancelled"
-            if cancelled
-            else "failed"
-            if self._error
-            else "done"
-            if self.done
-            else "running"
-        )
+        state = "failed" if self._error else "done" if self.done else "running"
         if self._member is None and not self._ended:
             state = "waiting for a worker"
+        if self._error == _CANCELLED:
+            state = "cancelled"
         return f"Job({self._name}: {state})"
 
     def __getstate__(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ The variables:
   set already; ``branched``: whether a point may lack some of them;
 - ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in
   words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
-  whether a parameter is a choice; ``compute_seconds``, ``compute_blocks`` and
-  ``most_output``: their limits; ``data``: what trials recorded, in words; ``tools``: lines on
+  whether a parameter is a choice; ``compute_seconds``, ``compute_blocks``, ``seconds_left``,
+  ``workers`` and ``most_output``: their limits; ``data``: what trials recorded, in words; ``tools``: lines on
   further functions;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
