@@ -61,6 +61,7 @@ class Proposal:
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         clipped: Whether an out-of-range value was moved to its bound.
+        seed: With what seed to evaluate it, in a search with ``seeded=True``.
     """
 
     values: tuple[Value, ...]
@@ -70,6 +71,7 @@ class Proposal:
     completion_tokens: float = 0.0
     seconds: float = 0.0
     clipped: bool = False
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "explanation", clean(self.explanation))  # whoever told it
@@ -103,6 +105,7 @@ class Trial(Generic[Params]):
         clipped: Whether a value of it was proposed outside its range, and moved into it.
         data: Named arrays that the evaluation recorded: a mapping that is read when it is used,
             empty if there are none. A repeated point has those of its last measurement.
+        seed: The seed of its evaluation, if one was recorded; none of a repeated point.
     """
 
     number: int
@@ -123,6 +126,7 @@ class Trial(Generic[Params]):
     kind: Kind = "search"
     clipped: bool = False
     data: TrialData = NO_DATA
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("feedback", "explanation"):  # whoever told them, whatever file holds them
@@ -310,6 +314,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         evaluations=sum(t.evaluations for t in trials),
         feedback=feedback,
         data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
+        seed=None,
     )
 
 

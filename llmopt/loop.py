@@ -14,7 +14,8 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -45,6 +46,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, History, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
+from llmopt.search.events import Told
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.progress import Progress, text_of_search
 from llmopt.search.views import Views, search_html
@@ -228,6 +230,7 @@ def minimize(
             told; any other one ends the search and is raised.
             ``progress``: whether to show how far the search is; ``None`` on a terminal and in a
             notebook only; elsewhere ``True`` prints lines.
+            ``seeded``: whether `f` is called as ``f(point, seed=...)``; see `SearchOptions`.
             ``finalists``: how many of the best points are measured twice more at the end, among
             the `n_trials`; ``"auto"``, the default, for 2 or 3 if measurements are noisy and
             there are 20 or more, else none.
@@ -305,7 +308,7 @@ def _search(
     direction: Direction | Sequence[Direction],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
-    _check_function(f)
+    _check_function(f, bool(options.get("seeded")))
     if "direction" in options or "directions" in options:
         raise TypeError(
             f"{call}() has no direction=: call minimize() or maximize(), or for several "
@@ -331,7 +334,8 @@ def _search(
     finals = Finals(None if several and own["finalists"] == "auto" else own["finalists"], n_trials)
     if several and finals.most:
         raise ValueError(f"finalists={own['finalists']}: expected none with several objectives")
-    kept = finals.most if options.get("noisy") or finals.asked_for else 0
+    noisy = options.get("noisy") or options.get("seeded")
+    kept = finals.most if noisy or finals.asked_for else 0
     options = {"total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     if own["progress"] is not False:
@@ -363,8 +367,8 @@ def _search(
     return SearchResult(optimizer, run.stopped or reason, left, repeated)
 
 
-def _check_function(f: Any) -> None:
-    """Raise unless `f` can be called with one point."""
+def _check_function(f: Any, seeded: bool) -> None:
+    """Raise unless `f` can be called with one point, and with ``seed=`` where it is `seeded`."""
     if not callable(f):
         raise TypeError(f"f={short(f)}: expected a function of a point")
     try:
@@ -372,8 +376,13 @@ def _check_function(f: Any) -> None:
     except (TypeError, ValueError):  # written in C
         return
     try:
-        signature.bind(None)
+        signature.bind(None, **({"seed": 0} if seeded else {}))
     except TypeError:
+        if seeded:
+            raise TypeError(
+                f"{_name(f)}{signature}: expected a function of a point and a seed, such as "
+                "f(point, seed), since seeded=True"
+            ) from None
         raise TypeError(
             f"{_name(f)}{signature}: expected a function of one argument, a point such as "
             '{"x": 1.0}. For f(x, y) give lambda point: f(**point)'
@@ -415,6 +424,7 @@ class _Job:
     values: tuple[Any, ...]
     kind: Kind = "search"
     proposal: Proposal | None = None  # one that is pending
+    seed: int | None = None
 
 
 class _Run:
@@ -423,7 +433,7 @@ class _Run:
     def __init__(
         self,
         call: str,
-        f: Callable[[Any], Any],
+        f: Callable[..., Any],
         optimizer: LLMOptimizer[Any],
         n_trials: int,
         finals: Finals,
@@ -440,7 +450,7 @@ class _Run:
         self.n_trials = n_trials + len(imported)
         self._left = self.n_trials - len(trials)  # points that are not handed out yet
         # First what an interrupted search was about to evaluate.
-        self._waiting = [_Job(p.values, "search", p) for p in optimizer.pending_proposals]
+        self._waiting = [_Job(p.values, "search", p, p.seed) for p in optimizer.pending_proposals]
         sound = any(t.state == "complete" for t in trials if t.number not in imported)
         self._failures = FailureWatch(_name(f), sound)
         self._progress = Progress(self.n_trials, len(trials), own["progress"])
@@ -467,7 +477,10 @@ class _Run:
         if not self._waiting and finals.due(optimizer, self._left, bool(self.stopped)):
             if running:  # the results tell which points are the best
                 return []
-            self._waiting = [_Job(t.values, "finalist") for t in finals.plan(optimizer)]
+            for t in finals.plan(optimizer):
+                taken = [job.seed for job in self._waiting if job.values == t.values]
+                seed = optimizer.next_seed(t.values, taken)
+                self._waiting.append(_Job(t.values, "finalist", seed=seed))
         if self._waiting:
             jobs, self._waiting = self._waiting[:free], self._waiting[free:]
             return jobs
@@ -492,12 +505,13 @@ class _Run:
             self._warnings.append((text, RuntimeWarning))
             return []
         self._warnings += [(text, FallbackWarning) for text in texts]
-        return [_Job(p.values, "search", p) for p in proposals]
+        return [_Job(p.values, "search", p, p.seed) for p in proposals]
 
     def call(self, job: _Job) -> tuple[Any, ...]:
         """Return the function and a point of its own: it may change it."""
         self._warn()
-        return self._f, self._optimizer.space.unflatten(job.values)
+        f = self._f if job.seed is None else partial(self._f, seed=job.seed)
+        return f, self._optimizer.space.unflatten(job.values)
 
     def give_back(self, jobs: Sequence[_Job]) -> None:
         """Have points that did not begin returned by a later `ask`."""
@@ -516,7 +530,7 @@ class _Run:
             told = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
             raise error
-        trial = optimizer.tell_as(told, job.kind)
+        trial = optimizer.tell_as(replace(told, seed=job.seed), job.kind)
         failure = "" if trial.state == "complete" else trial.feedback
         self._failures.see(failure, _remedy(error, optimizer))
         self._progress.step(self._text(trial) if self._progress.shown else "")
@@ -528,7 +542,7 @@ class _Run:
         front = len(history.pareto_front) if len(optimizer.directions) > 1 else 0
         return text_of_search(trial, history.best, optimizer.usage, front)
 
-    def _read(self, params: Any, score: Any) -> Any:
+    def _read(self, params: Any, score: Any) -> Told:
         rewards, words = score, ""
         data: Mapping[str, Any] = {}
         if isinstance(score, Evaluation):

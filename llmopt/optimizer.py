@@ -406,6 +406,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         samples: Sequence[float] = (),
         curve: Sequence[float] | Sequence[tuple[float, float]] = (),
         data: Mapping[str, Any] | None = None,
+        seed: int | None = None,
     ) -> Trial[Params]:
         """Record what a point scored.
 
@@ -430,6 +431,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
                 simulation. They stay on this machine: a prompt shows names and shapes, and the
                 Python of a model that computes finds them (see the page on computing).
+            seed: The seed of the evaluation, where it is not that of `seed_of`.
 
         Returns:
             The recorded trial.
@@ -451,6 +453,7 @@ class LLMOptimizer(OptimizerBase[Params]):
                 samples=samples,
                 curve=curve,
                 data=data,
+                seed=seed,
             )
         )
 

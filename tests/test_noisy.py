@@ -225,3 +225,82 @@ def test_a_copy_heeds_what_was_measured_again_as_the_search_itself_does(partner)
             emitter._follow(history)
         assert points[0] == points[1]
         assert optimizer._emitter._bandit.shares == copied._bandit.shares
+
+
+# -- seeds ----------------------------------------------------------------------------------------
+
+SEEDED = {"warmup": 0, "prompt": "words", "seeded": True, "seed": 3}
+
+
+def test_the_kth_evaluation_of_every_point_has_the_same_seed(tmp_path):
+    client = ScriptedClient([FIRST, AGAIN, "Start from: new\nProposal: x: 0.25", AGAIN])
+    calls = []
+
+    def f(point, seed):
+        calls.append((point["x"], seed))
+        return seed % 97
+
+    result = maximize(
+        f, SPACE, 4, client, storage=tmp_path / "s.jsonl", finalists=0, progress=False, **SEEDED
+    )
+    (_, one), (_, two), _, (_, three) = calls
+    assert calls == [(0.5, one), (0.5, two), (0.25, one), (0.5, three)]
+    assert len({one, two, three}) == 3
+    assert [t.seed for t in result.trials] == [one, two, one, three]
+    assert result.optimizer.history.trials[0].evaluations == 3
+    assert "seed" in client.requests[0].text
+    assert "standard deviation" in client.requests[2].text
+    again = LLMOptimizer.load(tmp_path / "s.jsonl", ScriptedClient([]))
+    assert [t.seed for t in again.trials] == [one, two, one, three]
+    again.save(tmp_path / "copy.jsonl")
+    copied = LLMOptimizer.load(tmp_path / "copy.jsonl", ScriptedClient([]))
+    assert copied.seed_of({"x": 0.25}) == again.seed_of({"x": 0.25}) == two
+    assert LLMOptimizer(SPACE, ScriptedClient([]), seed=4, seeded=True).seed_of({"x": 0}) != one
+
+
+def test_seeds_of_points_that_are_evaluated_at_the_same_time_and_after_an_interruption(tmp_path):
+    client = ScriptedClient([FIRST, AGAIN, AGAIN])
+    file = tmp_path / "s.jsonl"
+    with closing(LLMOptimizer(SPACE, client, storage=file, **SEEDED)) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        points = [optimizer.ask() for _ in range(2)]
+        seeds = [p.seed for p in optimizer.pending_proposals]
+        assert optimizer.seed_of(points[0]) == seeds[0] != seeds[1]
+        optimizer.tell(points[1], 3.0, seed=seeds[1])
+        assert optimizer.trials[-1].seed == seeds[1]
+    with closing(LLMOptimizer(SPACE, ScriptedClient([]), storage=file, **SEEDED)) as again:
+        assert [p.seed for p in again.pending_proposals] == [seeds[0]]
+        assert again.tell(points[0], 2.0).seed == seeds[0]
+        assert again.tell(points[0], 2.0, seed=7).seed == 7
+        assert again.history.best.evaluations == 4
+
+
+def test_finalists_take_new_seeds_and_so_do_evaluations_in_processes():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        result = maximize(
+            lambda point, seed: point["x"] + seed % 10 / 100, SPACE, 24, warmup=24, seeded=True,
+            seed=0, executor=pool, finalists=2, progress=False,
+        )  # fmt: skip
+    for key in {t.values for t in result.trials}:
+        seeds = [t.seed for t in result.trials if t.values == key]
+        assert len(set(seeds)) == len(seeds)
+    assert result.finals == 4
+    assert len({t.seed for t in result.trials}) == 3
+
+
+def test_what_gets_no_seed_is_said_before_anything_is_evaluated():
+    with pytest.raises(TypeError, match=r"f\(point, seed\)"):
+        maximize(lambda point: 1.0, SPACE, 2, ScriptedClient([]), seeded=True)
+    with pytest.raises(ValueError, match="seeded='yes'"):
+        LLMOptimizer(SPACE, ScriptedClient([]), seeded="yes")
+    with pytest.raises(ValueError, match="seeded=True"):
+        LLMOptimizer(SPACE, ScriptedClient([])).seed_of({"x": 0.5})
+    with pytest.raises(TypeError, match="seeded"):
+        PolicySearch("CartPole-v1", ScriptedClient([]), seeded=True)
+    pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    with pytest.raises(TypeError, match="noisy=True"):
+        LLMSampler(ScriptedClient([]), seeded=True)

@@ -174,7 +174,8 @@ class PolicySearch(Views, Closing):
         **options: Any,
     ) -> None:
         own = inspect.signature(PolicySearch).parameters
-        check_names("PolicySearch", options, (*own, *SearchOptions.names()))
+        others = [name for name in SearchOptions.names() if name != "seeded"]  # it has episodes
+        check_names("PolicySearch", options, (*own, *others))
         one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
         seed = whole_number("seed", seed, 0, MOST_SEED)

@@ -41,8 +41,8 @@ The variables:
 - ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in
   words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
   whether a parameter is a choice; ``compute_seconds``, ``compute_blocks``, ``seconds_left``,
-  ``workers`` and ``most_output``: their limits; ``data``: what trials recorded, in words; ``tools``: lines on
-  further functions;
+  ``workers`` and ``most_output``: their limits; ``data``: what trials recorded, in words;
+  ``tools``: lines on further functions; ``seeded``: whether a repeat takes the next seed;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 

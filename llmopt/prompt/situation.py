@@ -44,6 +44,7 @@ class Situation:
     notes: tuple[str, ...] = ()  # further lines for the model
     out_of_range: OutOfRange = "clip"  # whether a number outside its range is clipped or refused
     noisy: bool = False  # whether a point may be measured again
+    seeded: bool = False  # whether it then takes the next seed
     may_stop: bool = False  # whether an answer may end the search
     explores: bool = True  # whether points for this prompt explore; a sampler beside it may, too
     points: int = 1  # the most points that one answer may give; the same through a whole search

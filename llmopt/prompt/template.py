@@ -375,6 +375,7 @@ class TemplatePrompt:
             "samples": situation.samples,
             "pending": [describe_params(v, situation.space, labels) for v in history.pending],
             "noisy": situation.noisy,
+            "seeded": situation.seeded,
             "may_stop": situation.may_stop,
             "points": most,
             "compute": situation.compute,

@@ -128,6 +128,7 @@ class ModelEmitter(Metered):
             check_computes(self.prompt)
         self.points = self._most_points(client)
         self.explores = True
+        self.seeded = False  # whether a repeated point takes another seed
         self._shown = ShownPoints()
         self._meter = Meter(client, self.options.limits)
 
@@ -314,6 +315,7 @@ class ModelEmitter(Metered):
             computed=computed,
             compute_seconds=self.options.compute_seconds,
             compute_blocks=self.options.compute_blocks,
+            seeded=self.seeded,
             seconds_left=self._seconds_left(),
             workers=getattr(self.calculator, "workers", 0),
             tools=self.tools,

@@ -23,7 +23,7 @@ from llmopt.prompt.python_block import Computed
 from llmopt.search.meter import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
-from llmopt.util.arguments import number, one_of, whole_number
+from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import describe_curve, short
 
 Line = dict[str, Any]
@@ -76,6 +76,7 @@ class Told:
     samples: tuple[float, ...] = ()
     kind: Kind = "search"
     data: TrialData = NO_DATA
+    seed: int | None = None
 
     def line(self, space: Space) -> Line:  # noqa: D102
         line: Line = {
@@ -91,6 +92,8 @@ class Told:
             line["samples"] = self.samples
         if self.data:
             line["data"] = self.data.line()
+        if self.seed is not None:
+            line["seed"] = self.seed
         return line if self.kind == "search" else {**line, "kind": self.kind}
 
     @classmethod
@@ -104,8 +107,9 @@ class Told:
             tuple(line.get("samples", ())),
             line.get("kind", "search"),
             TrialData.read(line.get("data")),
+            line.get("seed"),
         )
-        _check(told.rewards, told.samples, told.violation, told.stderr, told.kind)
+        _check(told.rewards, told.samples, told.violation, told.stderr, told.kind, told.seed)
         return told
 
 
@@ -156,7 +160,11 @@ class Snapshot:
             "event": "snapshot",
             "trials": [
                 {
-                    **{k: v for k, v in vars(t).items() if k not in ("params", "data")},
+                    **{
+                        k: v
+                        for k, v in vars(t).items()
+                        if k not in ("params", "data") and (k != "seed" or v is not None)
+                    },
                     **({"data": t.data.line()} if t.data else {}),
                     "values": space.to_json_values(t.values),
                 }
@@ -233,19 +241,20 @@ def _check_trial(trial: Trial) -> None:
     if (trial.rewards is None) != (trial.state == "failed"):
         raise ValueError(f"a {trial.state} trial with rewards={short(trial.rewards)}")
     violation = trial.constraint_violation
-    _check(trial.rewards, trial.samples, violation, trial.stderr, trial.kind)
+    _check(trial.rewards, trial.samples, violation, trial.stderr, trial.kind, trial.seed)
     for name in ("prompt_tokens", "completion_tokens", "seconds"):
         number(name, getattr(trial, name), 0)
     whole_number("evaluations", trial.evaluations, 1)
 
 
-def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any) -> None:
+def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any, seed: Any) -> None:
     """Raise where a file holds something else than numbers that can be."""
     one_of("kind", kind, get_args(Kind))
     for reward in (*(rewards or ()), *samples):
         number("reward", reward)
     number("constraint_violation", violation, 0)
     number("stderr", stderr or 0, 0)
+    whole_number("seed", seed or 0, 0, MOST_SEED)
 
 
 def _stop(line: Line) -> Stop | None:
@@ -256,10 +265,12 @@ def _stop(line: Line) -> Stop | None:
 
 
 def _of_proposal(proposal: Proposal, space: Space) -> Line:
-    return {**vars(proposal), "values": space.to_json_values(proposal.values)}
+    line = {**vars(proposal), "values": space.to_json_values(proposal.values)}
+    return {k: v for k, v in line.items() if k != "seed" or v is not None}
 
 
 def _proposal(line: Mapping[str, Any], space: Space) -> Proposal:
+    whole_number("seed", line.get("seed") or 0, 0, MOST_SEED)
     return Proposal(**{**line, "values": space.from_json_values(line["values"])})
 
 
@@ -286,6 +297,7 @@ class TellArguments(TypedDict, total=False):
     samples: Sequence[float]
     curve: Sequence[float] | Sequence[tuple[float, float]]
     data: Mapping[str, Any] | None
+    seed: int | None
 
 
 def read_told(
@@ -300,6 +312,7 @@ def read_told(
     samples: Sequence[float] = (),
     curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     data: Mapping[str, Any] | None = None,
+    seed: int | None = None,
     direction: Direction = "maximize",
 ) -> Told:
     """Check the arguments of `LLMOptimizer.tell`, of a search with so many objectives."""
@@ -323,8 +336,10 @@ def read_told(
         stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
+    if seed is not None:
+        seed = whole_number("seed", seed, 0, MOST_SEED)
     kept = TrialData.of(data)
-    return Told(values, rewards, feedback, violation, stderr, parts, data=kept)
+    return Told(values, rewards, feedback, violation, stderr, parts, data=kept, seed=seed)
 
 
 def _curve(curve: Any) -> list[tuple[float, float]]:

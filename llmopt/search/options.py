@@ -25,6 +25,7 @@ class SearchArguments(AskArguments, total=False):
     constraints: str | Iterable[str]
     batch_size: int
     partner: Partners
+    seeded: bool
     task: Mapping[str, Any] | None
     import_trials: Any
     storage: str | os.PathLike[str] | None
@@ -55,6 +56,9 @@ class SearchOptions(AskOptions):
             from the others' points, and whoever proposed better points lately proposes more of the
             next. With `max_requests` the model proposes first, and once its requests are spent the
             partner proposes all points. For one objective.
+        seeded: Whether each evaluation takes a seed: a function is called with ``seed=``, and
+            `LLMOptimizer.seed_of` has it for a loop of your own. It implies `noisy`: a point that
+            is evaluated again takes another seed, the k-th evaluation of every point the same.
         task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
             is stored, and a stored run goes on only with the same: a reward of something else
             means nothing beside those that it holds.
@@ -79,6 +83,7 @@ class SearchOptions(AskOptions):
     constraints: str | Iterable[str] = ()
     batch_size: int = option(1, "always", changes=True, whole=(1, MOST_AT_ONCE))
     partner: Partners = option(None, "always")  # noqa: RUF009
+    seeded: bool = option(False, "rarely", choices=(True, False))
     task: Mapping[str, Any] | None = option(None, "always")
     import_trials: Any = None
     storage: str | os.PathLike[str] | None = None
@@ -87,6 +92,7 @@ class SearchOptions(AskOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "noisy", self.noisy or self.seeded)
         if isinstance(self.warmup, (str, Mapping)) and self.warmup != "auto":
             raise ValueError(
                 f"warmup={self.warmup!r}: expected a whole number, 'auto', or a sequence of points"

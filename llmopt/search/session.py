@@ -68,6 +68,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         if isinstance(options.warmup, int):
             self.n_warmup = options.warmup
         self._state = self._new_state()
+        model.seeded = options.seeded
         self._use(self._make_emitter(let_compute(model)))
         if model.total is not None and self.n_warmup >= model.total and options.partner is None:
             logger.warning(
@@ -93,6 +94,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
 
     def _new_state(self) -> SearchState:
         state = SearchState(self.space, self.directions, self.seed)
+        state.seeded = self._options.seeded
         for words, values in self._start:
             state.apply(Queued(values, words))
         return state
@@ -177,6 +179,30 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         with self._changing:
             return list(self._state.pending)
 
+    def seed_of(self, params: Any) -> int:
+        """Return the seed with which to evaluate a point, in a search with ``seeded=True``.
+
+        Of a point that `ask` returned repeatedly it is that of the oldest one that is pending;
+        `pending_proposals` has all of them.
+
+        Raises:
+            ValueError: The search is not ``seeded``.
+            ParameterError: The point is not in the space.
+        """
+        values = self.space.flatten(params)
+        with self._changing:
+            key, state = self.space.key(values), self._state
+            asked = (p.seed for p in state.pending if self.space.key(p.values) == key)
+            seed = next(asked, state.next_seed(values))
+        if seed is None:
+            raise ValueError("seed_of(): this search has no seeds; give it seeded=True")
+        return seed
+
+    def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None]) -> int | None:
+        """Return the seed of the next evaluation of a flat point that is none of those `taken`."""
+        with self._changing:
+            return self._state.next_seed(values, taken)
+
     @property
     def best(self) -> Trial[Params]:
         """The best trial so far; the first of equals.
@@ -248,7 +274,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
         objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
         ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
-        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
+        ``prompt_tokens``, ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``.
 
         Raises:
             ImportError: pandas is not installed.

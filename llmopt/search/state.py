@@ -7,7 +7,9 @@ resumed run cannot differ from an uninterrupted one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ class SearchState:
     def __init__(self, space: Space, directions: tuple[Direction, ...], seed: int) -> None:
         self.space = space
         self.directions = directions
+        self.seed, self.seeded = seed, False
         self.trials: list[Trial] = []  # in the order of telling
         self.pending: list[Proposal] = []  # handed out and not told, oldest first
         self.queue: deque[Proposal] = deque()  # produced and not handed out yet
@@ -81,16 +84,31 @@ class SearchState:
         self.keys.update([self.space.key(p.values) for p in event.new])
         self.warmed += sum(p.source == "warmup" for p in event.new)
         ready = [*self.queue, *event.new]
-        self.pending += ready[: event.given]
+        for proposal in ready[: event.given]:
+            seed = self.next_seed(proposal.values)
+            self.pending.append(proposal if seed is None else replace(proposal, seed=seed))
         self.queue = deque(ready[event.given :])
         self.stop = event.stop or self.stop
         self.rng.bit_generator.state = event.rng
+
+    def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None] = ()) -> int | None:
+        """Return the seed of the next evaluation of a point; ``None`` where there are no seeds.
+
+        The first evaluation of every point has the same seed, the second another one, and so on.
+        """
+        if not self.seeded:
+            return None
+        key = self.space.key(values)
+        both: Sequence[Trial | Proposal] = (*self.trials, *self.pending)
+        used = {*taken, *(p.seed for p in both if self.space.key(p.values) == key)}
+        drawn = (int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0]) for k in count())
+        return next(seed for seed in drawn if seed not in used)
 
     def _told(self, event: Told) -> None:
         if event.rewards is not None and len(event.rewards) != len(self.directions):
             raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
         # A point is known where it is one of the user's that was never asked.
-        asked = self._take_pending(event.values, last=False)
+        asked = self._take_pending(event.values, last=False, seed=event.seed)
         self.measured_again |= event.kind == "finalist"
         if asked is None and event.kind == "finalist":  # who proposed it is known
             known = next((t for t in self.trials if t.values == event.values), None)
@@ -110,15 +128,23 @@ class SearchState:
                 samples=event.samples,
                 kind=event.kind,
                 data=event.data.within(self.folder),
-                **{**vars(asked), "values": event.values},  # who proposed it, and what it cost
+                # who proposed it, and what it cost
+                **{
+                    **vars(asked),
+                    "values": event.values,
+                    "seed": asked.seed if event.seed is None else event.seed,
+                },
             )
         )
 
-    def _take_pending(self, values: tuple[Any, ...], last: bool = True) -> Proposal | None:
-        """Take the latest (or oldest) point with these values out of `pending`."""
+    def _take_pending(
+        self, values: tuple[Any, ...], last: bool = True, seed: int | None = None
+    ) -> Proposal | None:
+        """Take the latest (or oldest) point with these values out of `pending`.
+
+        One that has the `seed` goes first.
+        """
         key = self.space.key(values)
-        order = range(len(self.pending))
-        for i in reversed(order) if last else order:
-            if self.space.key(self.pending[i].values) == key:
-                return self.pending.pop(i)
-        return None
+        found = [i for i, p in enumerate(self.pending) if self.space.key(p.values) == key]
+        found = [i for i in found if seed is not None and self.pending[i].seed == seed] or found
+        return self.pending.pop(found[-1 if last else 0]) if found else None

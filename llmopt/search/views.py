@@ -64,6 +64,7 @@ def dataframe(
             "prompt_tokens": trial.prompt_tokens,
             "completion_tokens": trial.completion_tokens,
             "seconds": trial.seconds,
+            **({} if trial.seed is None else {"seed": trial.seed}),
         }
         for trial in trials
     ]

@@ -57,6 +57,8 @@ _ELSEWHERE = {
         name: _IN_CLIENT.format("openai:NAME", name)
         for name in ("api_key", "base_url", "effort", "retries")
     },
+    "seeded": "belongs to LLMOptimizer, minimize(), maximize() and optimize(). Sample the seed in "
+    "the objective, and give noisy=True",
     "direction": "belongs to the study, or to LLMOptimizer; else call minimize() or maximize()",
     "temperature": "belongs to the prompt: prompt=get_prompt('words', temperature=0.7)",
     "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
@@ -146,7 +148,7 @@ def _called_here(name: str, valid: Sequence[str]) -> str:
         here = next((n for n in same if n in valid), None)
         if name in same and here:
             return f"here {about} {here!r}"
-    if difflib.get_close_matches(name, valid, 1, _NEAR):
+    if name not in _ELSEWHERE and difflib.get_close_matches(name, valid, 1, _NEAR):
         return ""
     near = difflib.get_close_matches(name, _ELSEWHERE, 1, 0.8)
     return f"{near[0]!r} {_ELSEWHERE[near[0]]}" if near else ""
