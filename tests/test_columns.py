@@ -25,6 +25,7 @@ from llmopt import (
     ScriptedClient,
     get_client,
     get_prompt,
+    minimize,
 )
 from llmopt.benchmarks.experiments.columns_data import FAMILIES, Window, make_columns
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
@@ -44,7 +45,9 @@ from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation
 from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
+from llmopt.prompt.columns.failures import away_from_failures
 from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
+from llmopt.prompt.parse import Reading
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT
@@ -217,6 +220,55 @@ def test_a_small_space_of_numbers_does_not_end_in_fallbacks():
     assert optimizer.best.reward == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_optimum_in_a_corner_leaves_no_point_to_chance(seed):
+    def f(point):
+        return sum(point.values())
+
+    result = minimize(f, {"x": Float(-5, 5), "y": Float(-5, 5)}, 30, "network", seed=seed)
+    assert result.usage.fallbacks == 0
+    assert result.best.reward == -10
+
+
+def failures(f, space, seed, **options):
+    trials = minimize(f, space, 25, "network", seed=seed, **options).trials
+    return sum(t.state == "failed" for t in trials if t.source != "warmup")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_proposals_keep_out_of_a_region_that_fails(seed):
+    def f(point):
+        return None if point["x"] + point["y"] > 1 else -point["x"] - 0.1 * point["y"]
+
+    assert failures(f, {"x": Float(-5, 5), "y": Float(-5, 5)}, seed) <= 6
+
+
+def test_choices_that_always_fail_become_rare():
+    def f(point):
+        return None if point["kind"] in "cd" else point["x"] ** 2
+
+    space = {"kind": Categorical(["a", "b", "c", "d"]), "x": Float(-5, 5)}
+    start = [{"kind": "a", "x": 3.0}]
+    assert sum(failures(f, space, seed, start=start) for seed in range(5)) <= 24
+
+
+def test_a_point_beside_a_failure_moves_to_a_complete_trial():
+    space = Space({"x": Float(0, 1), "kind": Categorical(["a", "b"])})
+    rows = [(0.0, "a", 1.0), (0.5, "a", None), (0.0, "b", None)]
+    trials = [
+        Trial(i, None, (x, kind), r and (r,), "complete" if r else "failed")
+        for i, (x, kind, r) in enumerate(rows)
+    ]
+
+    def read(point):
+        return Reading(point, "", clipped=False)
+
+    moved = away_from_failures(space, History(tuple(trials)), read)
+    assert 0 < moved((0.6, "a")).values[0] <= 0.25
+    for point in [(0.2, "a"), (0.6, "b")]:  # a complete trial is nearer, and there is none
+        assert moved(point).values == point
+
+
 def test_a_fixed_dimension_keeps_its_value():
     space = Space({"x": Float(0, 1), "fixed": Float(2, 2)})
     for out_of_range in ("clip", "reject"):
@@ -365,7 +417,7 @@ def test_it_is_rebuilt_from_its_dictionary_and_pickles():
 
 
 def frame_of(prompt, state):
-    return replace(prompt, widen_after=None).prepare(state).read.frame
+    return replace(prompt, widen_after=None)._prepared(state).read.frame
 
 
 def read_all(query, texts):

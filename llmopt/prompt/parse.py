@@ -20,7 +20,7 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -83,11 +83,18 @@ class Reading:
     more: tuple[Reading, ...] = ()
     # why other points of the answer cannot be used, one reason for each
     dropped: tuple[str, ...] = ()
+    # the point to take instead if `values`, which were moved to a bound, are an evaluated point
+    otherwise: tuple[Value, ...] | None = None
 
     @property
     def each(self) -> tuple[Reading, ...]:
         """All points of the answer, in its order."""
         return (self, *self.more)
+
+    def moved(self, move: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Reading:
+        """Return the reading with its point, and the one to take instead, moved."""
+        otherwise = None if self.otherwise is None else move(self.otherwise)
+        return replace(self, values=move(self.values), otherwise=otherwise)
 
 
 def strip_thinking(text: str) -> str:

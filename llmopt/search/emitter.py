@@ -401,6 +401,9 @@ class ModelEmitter(Metered):
             values, clipped = space.mend(values), True
         key = space.key(values)
         if (key in seen or self._shown.holds(values)) and not self.options.noisy:
+            if reading.otherwise is not None:
+                inside = replace(reading, values=reading.otherwise, otherwise=None)
+                return self._point(space, query, inside, completion, seen)
             self._meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         seen.add(key)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.columns.branch import draw_denser
+from llmopt.prompt.columns.failures import away_from_failures, success_rates
 from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
@@ -143,9 +144,11 @@ class ColumnsPrompt:
     model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
     costs and gives is in benchmarks/results/README.md, "Many parameters".
 
-    Failed and pruned trials, feedback, notes, pending points and the task's description
-    are not shown. Several objectives and constraints enter through the ranking of
-    `History.ranked`.
+    Pruned trials, feedback, notes, pending points and the task's description are not shown. Failed
+    trials are the worst of the lines and of the slope, make their choices rarer, and move points
+    that are nearest to one of them towards a complete trial
+    (`llmopt.prompt.columns.failures`). Several objectives and constraints enter through the
+    ranking of `History.ranked`.
 
     Args:
         best: How many of the best trials are shown.
@@ -187,6 +190,12 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
+        query, history = self._prepared(situation), situation.history
+        if not history.failed:
+            return query
+        return replace(query, read=away_from_failures(situation.space, history, query.read))
+
+    def _prepared(self, situation: Situation) -> Query:
         lacking = any(ABSENT in trial.values for trial in situation.history.trials)
         if lacking or situation.space.conditional:
             return self._ask_branch(situation)
@@ -209,8 +218,13 @@ class ColumnsPrompt:
             reading = query.read(text, sample_index, earlier)
             rng = np.random.default_rng((situation.seed, situation.iteration))
             rng.random(sample_index * len(shares))  # the draws of the samples before
-            values = dict(zip(numeric, reading.values, strict=True)) | _draw(shares, rng)
-            return replace(reading, values=tuple(values[i] for i in range(len(values))))
+            choices = _draw(shares, rng)
+
+            def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
+                values = dict(zip(numeric, numbers, strict=True)) | choices
+                return tuple(values[i] for i in range(len(values)))
+
+            return reading.moved(whole)
 
         return replace(query, read=read)
 
@@ -264,7 +278,7 @@ class ColumnsPrompt:
         space, history = situation.space, situation.history
         # Discrete values are read off the cells, so that all lines are alike.
         whole = whole_frame(space, WHOLE, 1)
-        best = history.ranked[: self.best]
+        best = (history.ranked + history.failed)[: self.best]  # failed trials are the worst
 
         def render(k: int, _: object) -> _Lines:
             elites = best[:k]
@@ -276,7 +290,7 @@ class ColumnsPrompt:
             frame = _fitted(whole, elites, least)
             leading = None
             if frame.axes is not None:
-                known = history.ranked[:REGRESSION]
+                known = history.ranked[:REGRESSION] + history.failed  # which share the last place
                 frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
             rows = frame.rows(_shown_points(elites, space))
             asked = self._asked(np.array(rows), leading, situation.samples)
@@ -391,8 +405,12 @@ class _Lines:
     frame: Frame
 
 
-def _shares(situation: Situation) -> dict[int, tuple[tuple[Any, ...], np.ndarray]]:
-    """Return the choices of each categorical position with their ``(n_choices,)`` shares."""
+# The choices of each categorical position, with their ``(n_choices,)`` shares and success rates.
+_Shares: TypeAlias = Mapping[int, tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]]
+
+
+def _shares(situation: Situation) -> _Shares:
+    """Return the choices of each categorical position, their shares and their success rates."""
     best = situation.history.ranked[:ELITES]
     dimensions = situation.space.dimensions
     chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
@@ -403,23 +421,31 @@ def _shares(situation: Situation) -> dict[int, tuple[tuple[Any, ...], np.ndarray
         having = [t for t in best if t.values[i] is not ABSENT]
         indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
         weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
-        shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
+        part = (1 - even) * weights / weights.sum() + even / count
+        rates = success_rates(situation.history, i, dimension)
+        if rates is not None:
+            part = part * rates / (part @ rates)
+        shares[i] = dimension.choices, part, rates
     return shares
 
 
 def _draw(
-    shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]],
+    shares: _Shares,
     rng: np.random.Generator,
     *,
     even: bool = False,
 ) -> dict[int, Value]:
     """Draw a choice for each categorical position, by the shares or each as likely."""
-    return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares.items()}
+    drawn = {}
+    for i, (choices, part, rates) in shares.items():
+        of_all = None if rates is None else rates / rates.sum()
+        drawn[i] = choices[rng.choice(len(choices), p=of_all if even else part)]
+    return drawn
 
 
 def _draw_branch(
     situation: Situation,
-    shares: dict[int, tuple[tuple[Any, ...], np.ndarray]],
+    shares: _Shares,
     rng: np.random.Generator,
     *,
     even: bool,
@@ -457,9 +483,12 @@ def _at(situation: Situation, point: Sequence[Value], chosen: Sequence[int], que
 
     def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         reading = query.read(text, sample_index, earlier)
-        values = _with(point, chosen, reading.values)
-        rng = np.random.default_rng((*seed, sample_index))
-        return replace(reading, values=_whole(situation.space, values, rng))
+
+        def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
+            rng = np.random.default_rng((*seed, sample_index))
+            return _whole(situation.space, _with(point, chosen, numbers), rng)
+
+        return reading.moved(whole)
 
     return replace(query, read=read)
 

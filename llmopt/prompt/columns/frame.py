@@ -115,8 +115,13 @@ class Frame:
         """Return the integers of points, one row for each."""
         return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]
 
-    def values(self, integers: Sequence[int], within: np.ndarray) -> tuple[Value, ...]:
-        """Return the point of integers at ``(n,)`` places in their cells, clipped to the space."""
+    def values(
+        self, integers: Sequence[int], within: np.ndarray, *, reflect: bool = False
+    ) -> tuple[Value, ...]:
+        """Return the point of integers at ``(n,)`` places in their cells, clipped to the space.
+
+        With `reflect`, a coordinate beyond a bound is reflected at it, and lies as far inside.
+        """
         coordinates = np.array(
             [
                 part.coordinate(k, float(w)) if isinstance(part, Cells) else 0.0
@@ -126,6 +131,8 @@ class Frame:
         if self.axes is not None:
             chosen = self.continuous
             coordinates[chosen] = self.axes.mean + self.axes.matrix @ coordinates[chosen]
+        if reflect:
+            coordinates = np.where(coordinates > 1.0, 2.0 - coordinates, np.abs(coordinates))
         values = list(self.space.decode(np.clip(coordinates, 0.0, 1.0)))
         for i, part in enumerate(self.parts):
             if isinstance(part, Levels):

@@ -99,7 +99,8 @@ class RowReader:
             again = sum(t == text or self._holds(t, integers) for t in earlier)
             digest = zlib.crc32(",".join(map(str, integers)).encode())
             within = np.random.default_rng([self.seed, digest, again]).random(len(integers))
-        return Reading(frame.values(integers, within), "", clipped)
+        values, inside = (frame.values(integers, within, reflect=r) for r in (False, True))
+        return Reading(values, "", clipped, otherwise=inside if inside != values else None)
 
     def _holds(self, text: str, integers: list[int]) -> bool:
         try:
