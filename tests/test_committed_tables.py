@@ -26,9 +26,7 @@ from llmopt.benchmarks.experiments import (
     words,
 )
 from llmopt.benchmarks.experiments import claims as numbers
-from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
-from llmopt.benchmarks.report.stats import duels, format_p
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -153,98 +151,6 @@ def test_a_line_that_is_stale_is_named(tmp_path, capsys):
 def test_the_readme_shows_rows_of_the_page_of_results():
     assert findings.readme(questions(), README) == README
     assert len(tables(README)[0].splitlines()) > 10
-
-
-# -- what is claimed ----------------------------------------------------------------------
-
-
-def claims():
-    """Return the rows of the last table: claim, rival, result; a claim stands for what follows."""
-    (table,) = tables(section("What is claimed"))
-    claim = ""
-    for first, rival, result in rows(table):
-        claim = first or claim
-        yield claim, rival, result
-
-
-RIVALS = {
-    "CMA-ES": "cma",
-    "CMA-ES with BIPOP restarts": "cma-bipop",
-    "Optuna TPE": "optuna-tpe",
-    "ARS": "ars",
-    "TuRBO": "turbo",
-    "Optuna GP": "optuna-gp",
-    "Gaussian draws": "columns-gaussian",
-    "Gaussian draws from its own frame": "columns-gaussian",
-    "the small network": "columns-network",
-    "random search": "random",
-}
-
-
-def method_of(rival):
-    return RIVALS[re.sub(r" \(.*\)$", "", rival)]
-
-
-@pytest.mark.parametrize(
-    ("words_of_claim", "main", "budget"),
-    [
-        ("smollm2 under `columns` is the better optimizer", "llm-columns", 100),
-        ("the small network in its place", "columns-network", 100),
-        ("the same at 400 evaluations", "columns-network", 400),
-    ],
-)
-def test_a_claim_on_functions_is_in_the_tables(words_of_claim, main, budget):
-    found = bbob.duels(bbob.read_runs(lines_of("bbob"), budget), main, 20 + budget)
-    own = [c for c in claims() if c[0].startswith(words_of_claim)]
-    assert own
-    for _, rival, result in own:
-        duel = found[method_of(rival)]
-        assert result == f"{duel.wins} : {duel.losses}, {format_p(duel.adjusted)}", rival
-
-
-def test_the_claim_on_policies_is_in_the_tables():
-    grouped = group(read_results(RESULTS / "policies.jsonl"))
-    found = {d.label: d for d in duels(grouped, "smollm2 (columns)")}
-    labels = {"cma-bipop": "CMA-ES (BIPOP)", "columns-network": "no model (columns, small network)"}
-    own = [c for c in claims() if c[0].startswith("smollm2 under `columns`, six policies")]
-    assert own
-    for _, rival, result in own:
-        duel = found[labels.get(method_of(rival), rival)]
-        assert result == f"{duel.wins} : {duel.losses}, {format_p(duel.adjusted)}", rival
-
-
-def test_the_claim_on_hyper_parameters_is_in_the_tables():
-    overview = {r[0]: r[-2:] for r in rows(tables(committed("hpo"))[0])}
-    names = {"Optuna GP (36 searches)": "GP"}
-    own = [c for c in claims() if c[0].startswith("the small network, hyper-parameters")]
-    assert own
-    for _, rival, result in own:
-        assert result == ", ".join(overview[names.get(rival, rival)]), rival
-
-
-def test_the_claim_on_the_hybrid_is_in_its_table():
-    found = {tuple(r[i] for i in (0, 2, 4)): r[-2:] for r in rows(tables(committed("failures"))[0])}
-    own = [c for c in claims() if c[0].startswith("the hybrid whose model fails")]
-    assert own
-    for _, rival, result in own:
-        key = ("hybrid, half of the model's points fail", rival.rpartition(" ")[2], "200")
-        assert result == ", ".join(found[key]), rival
-
-
-def test_the_claim_on_words_counts_the_searches():
-    tasks = ("zones", "cascade", "heavy-car", "swimmer-changed")
-    present = [x for x in lines_of("words") if words.is_present(x)]
-    score = {(x["task"], x["method"], x["seed"]): x["held_out"] for x in present}
-    told = [key for key in score if key[0] in tasks and key[1] == "words"]
-    numeric = [(k[0], s) for k, s in score.items() if k[1] in words.BASELINES]
-    best = {task: max(s for t, s in numeric if t == task) for task in tasks}
-    ahead = sum(score[k] > best[k[0]] for k in told)
-    expected = [f"{ahead} : {len(told) - ahead}"]
-    for arm in ("none", "shuffled", "docs"):
-        pairs = [(score[k], score[k[0], arm, k[2]]) for k in told if (k[0], arm, k[2]) in score]
-        expected.append(f"{sum(a > b for a, b in pairs)} : {sum(a < b for a, b in pairs)}")
-    own = [c[2].split(",")[0] for c in claims() if c[0].startswith("a frontier chat model")]
-    assert own == expected
 
 
 def test_the_table_of_rollouts_has_the_measured_speeds():
