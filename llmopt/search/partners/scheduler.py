@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from bisect import insort
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
-from llmopt.search.emitter import ModelEmitter, PartnerEmitter, Taken, keys_of
+from llmopt.search.batch import Batch, Taken
+from llmopt.search.emitter import ModelEmitter, PartnerEmitter
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
-from llmopt.search.points import draw_fallbacks
 from llmopt.space import Space
 
 Partner = Literal["cma", "network"]
@@ -143,54 +142,33 @@ class Scheduler(Follower):
     ) -> list[Proposal]:
         """Return `n` new points: see `PartnerEmitter.propose`."""
         self._follow(history)
-        seen = keys_of(space, history) if taken is None else set(taken)
-        return self.model.meter.asking(lambda _: self._ask(space, history, rng, n, seen, notes))
+        batch = Batch(space, history, rng, n, taken, notes)
+        return self.model.meter.asking(lambda _: self._fill(batch))
 
-    def _ask(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int,
-        seen: set[Hashable],
-        notes: tuple[str, ...],
-    ) -> list[Proposal]:
-        place, left = rng.random(), self.model.requests_left
-        found: list[Proposal] = []
-
-        def add(new: list[Proposal]) -> None:
-            seen.update(space.key(p.values) for p in new)
-            found.extend(new)
-
-        def let_partners(counts: Sequence[int]) -> None:
-            for partner, count in zip(self.partners, counts, strict=True):
-                if count:
-                    points = tuple(p.values for p in found)
-                    known = replace(history, pending=history.pending + points)
-                    new = partner.propose(space, known, rng, count, taken=seen)
-                    for proposal in new:
-                        self.model.meter.count_proposal(proposal.source)
-                    add(new)
-
+    def _fill(self, batch: Batch) -> list[Proposal]:
+        place, left = batch.rng.random(), self.model.requests_left
         if left is None or (left and self._has_asked):
-            let_partners(self._wanted(n, place, alone=False))
-        if len(found) < n and left != 0:
-            points = tuple(p.values for p in found)
-            known = replace(history, pending=history.pending + points)
-            missing = n - len(found)
-            add(
-                self.model.propose(
-                    space, known, rng, missing, taken=seen, notes=notes, most_requests=left
-                )
-            )
-        if len(found) < n:  # only where no further request can be sent
-            let_partners(self._wanted(n - len(found), place, alone=True))
-        if (missing := n - len(found)) > 0:
-            drawn = draw_fallbacks(space, seen, rng, missing)
-            for proposal in drawn:
-                self.model.meter.count_proposal(proposal.source)
-            found += drawn
-        return found
+            self._let_partners(batch, self._wanted(batch.n, place, alone=False))
+        if batch.missing and left != 0:
+            new = self.model.propose(
+                batch.space, batch.known, batch.rng, batch.missing,
+                taken=batch.seen, notes=batch.notes, most_requests=left,
+            )  # fmt: skip
+            batch.add(new)
+        if batch.missing:  # only where no further request can be sent
+            self._let_partners(batch, self._wanted(batch.missing, place, alone=True))
+        for proposal in batch.draw_missing():
+            self.model.meter.count_proposal(proposal.source)
+        return batch.found
+
+    def _let_partners(self, batch: Batch, counts: Sequence[int]) -> None:
+        """Add so many points of each partner."""
+        for partner, count in zip(self.partners, counts, strict=True):
+            if count:
+                new = partner.propose(batch.space, batch.known, batch.rng, count, taken=batch.seen)
+                for proposal in new:
+                    self.model.meter.count_proposal(proposal.source)
+                batch.add(new)
 
 
 def make_scheduler(

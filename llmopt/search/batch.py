@@ -1,0 +1,377 @@
+"""The points of one ask: those that were found so far, and how a model is asked for the others."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from llmopt.client.base import Completion, Reply, client_name
+from llmopt.client.model_facts import ModelFacts, model_facts
+from llmopt.errors import BudgetExceededError, ClientError, ParseError, SearchStopped, is_permanent
+from llmopt.history import History, Proposal, Source
+from llmopt.prompt import Complaint, Query, Situation
+from llmopt.prompt.answer import notes_of, with_dropped
+from llmopt.prompt.describe import describe_params
+from llmopt.prompt.parse import Reading
+from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, data_of
+from llmopt.search.points import draw_fallbacks, list_of, untried, what_is_known
+from llmopt.space import Space, Value
+from llmopt.util.text import cut
+
+if TYPE_CHECKING:
+    from llmopt.search.emitter import ModelEmitter
+    from llmopt.search.meter import Draft
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
+_SHORT = 120  # characters of a point that was left out
+_UNUSABLE = {
+    "filter": "the answer was withheld by the provider's content filter",
+    "refusal": "the model declined to answer",
+}
+
+Taken: TypeAlias = Set[Hashable] | None
+"""Keys (`Space.key`) of the points not to propose again; ``None`` for those of the history."""
+
+
+def keys_of(space: Space, history: History) -> set[Hashable]:
+    """Return the keys (`Space.key`) of all points that a history holds."""
+    told = (t.values for t in history.trials)
+    return {space.key(values) for values in (*told, *history.pending)}
+
+
+class Batch:
+    """The points of one ask: `n` that are wanted, and those `found` so far.
+
+    Attributes:
+        history: What was tried and is being evaluated.
+        rng: Source of all randomness; advanced.
+        seen: Keys of the points not to propose again, those that were found included.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        taken: Taken,
+        notes: tuple[str, ...],
+    ) -> None:
+        self.space, self.history, self.rng, self.n, self.notes = space, history, rng, n, notes
+        self.seen = keys_of(space, history) if taken is None else set(taken)
+        self.found: list[Proposal] = []
+
+    @property
+    def missing(self) -> int:
+        """How many points are still wanted."""
+        return max(0, self.n - len(self.found))
+
+    @property
+    def known(self) -> History:
+        """The history, with the points that were found as being evaluated."""
+        if not self.found:
+            return self.history
+        points = tuple([p.values for p in self.found])
+        return replace(self.history, pending=self.history.pending + points)
+
+    def add(self, new: Sequence[Proposal]) -> None:
+        """Add points."""
+        self.seen.update([self.space.key(p.values) for p in new])
+        self.found.extend(new)
+
+    def draw_missing(self) -> list[Proposal]:
+        """Add random points in place of what is missing, and return them."""
+        drawn = draw_fallbacks(self.space, self.seen, self.rng, self.missing)
+        self.found += drawn
+        return drawn
+
+
+class ModelBatch(Batch):
+    """The points of one `ModelEmitter.propose`, as they come in from one request after another.
+
+    `send` asks the model once, `take` reads its answer, and `fill` draws what is missing.
+    """
+
+    def __init__(
+        self,
+        model: ModelEmitter,
+        draft: Draft,
+        most_requests: int | None,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        taken: Taken,
+        notes: tuple[str, ...],
+    ) -> None:
+        labels = getattr(model.prompt, "labels", None) or ()
+        self.labels = tuple(labels) if len(labels) == len(space) else space.names
+        notes = (*what_is_known(space, history, self.labels), *notes)
+        super().__init__(space, history, rng, n, taken, notes)
+        self._model, self._draft, self._capped = model, draft, most_requests is not None
+        self._most = math.inf if most_requests is None else most_requests
+        self._replies: list[Reply] = []
+        self._complaint: Complaint | None = None
+        self._trouble = ""
+        self._misses = 0
+        self._computed: tuple[Computed, ...] = ()
+        self._over = False  # whether no further answer would help
+        # Of the latest request.
+        self._left: tuple[tuple[Value, ...], ...] = ()  # points to choose from, if few are left
+        self._samples = 0
+        self._blocks: float = IN_A_ROW
+        self._query: Query
+        self._completions: Sequence[Completion] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a further request is to be sent."""
+        options = self._model.options
+        return (
+            len(self.found) < self.n
+            and self._misses < options.attempts
+            and len(self._replies) < self._most
+            and not self._over
+            and (options.noisy or len(self.seen) < self.space.cardinality)
+        )
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def send(self) -> bool:
+        """Ask the model; return whether there is an answer to read."""
+        model, facts = self._model, model_facts(self._model.client)
+        wanted = self.n - len(self.found)
+        several = model.points_of_answer(self.space, wanted)
+        samples = math.ceil(wanted / several)
+        self._samples = min(samples, facts.max_samples or samples)
+        # The last request is for a point: nothing could follow a block.
+        self._blocks = min(self._blocks_left(), self._most - len(self._replies) - 1)
+        self._query = query = self._prepare(facts, several, self._hints(wanted, several))
+        self._completions = (Completion(""),) * self._samples
+        if query.drawn:
+            return True
+        try:
+            reply = model.meter.send(query.request)
+        except BudgetExceededError:
+            if self._capped and not model.requests_left:
+                self._most = 0
+                return False
+            if model.options.on_error == "raise":
+                raise
+            self._trouble = "the request budget is used up"
+            return False
+        except ClientError as error:
+            if model.options.on_error == "raise" or is_permanent(error):
+                raise
+            self._trouble = str(error)
+            return False
+        self._replies.append(reply)
+        self._completions = reply.completions
+        return True
+
+    def _hints(self, wanted: int, several: int) -> tuple[str, ...]:
+        self._left = () if self._model.options.noisy else untried(self.space, self.seen)
+        hints = self.notes
+        if self._left:
+            hints += (list_of(self.space, self._left),)
+        if wanted > 1 and several > 1:
+            hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
+        return hints
+
+    def _blocks_left(self) -> int:
+        """Return how many blocks of Python may still be given before a point."""
+        if self._model.calculator is None or self._model.compute_left <= 0:
+            return 0
+        return blocks_left(self._computed, self._model.options.compute_blocks)
+
+    def _prepare(self, facts: ModelFacts, points: int, notes: tuple[str, ...]) -> Query:
+        model, computed, seed = self._model, self._computed, int(self.rng.integers(2**31))
+        options, samples = model.options, self._samples
+        situation = Situation.after(
+            self.known,
+            self.space,
+            facts,
+            total=options.total,
+            description=options.description,
+            complaint=self._complaint,
+            samples=samples,
+            seed=seed,
+            notes=notes,
+            out_of_range=options.out_of_range,
+            noisy=options.noisy,
+            may_stop=bool(options.may_stop),
+            points=points,
+            compute=model.calculator is not None,
+            blocks=int(self._blocks),
+            computed=computed,
+            compute_seconds=options.compute_seconds,
+            compute_blocks=options.compute_blocks,
+            seeded=model.seeded,
+            seconds_left=model.compute_left,
+            workers=getattr(model.calculator, "workers", 0),
+            tools=model.tools,
+            variables=computed[-1].variables if computed else model.meter.variables,
+            explores=model.explores,
+        )
+        query = model.prompt.prepare(situation)
+        if (query.request.n, query.request.seed) == (samples, seed):
+            return query
+        return replace(query, request=replace(query.request, n=samples, seed=seed))
+
+    # -- reading --------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Read an answer: points, the end of the search, or Python to run."""
+        self._complaint = None
+        before = len(self.found)
+        stop, code = self._read_all()
+        if stop is not None:
+            if not self.found:
+                raise stop
+            self.n = len(self.found)
+            self._draft.stop = stop if self._samples == 1 else None
+        if code and len(self.found) == before:  # of several samples, points go first
+            self._compute(code)
+            return
+        # A client that gives fewer samples than asked for is asked again at no charge.
+        self._misses += self._complaint is not None or len(self.found) == before
+        # It was shown every point that is left, and named another.
+        self._over = bool(self._left and self._complaint is not None)
+
+    def _read_all(self) -> tuple[SearchStopped | None, str]:
+        """Add the points of all samples; return the stop and the Python that they hold."""
+        query, stop, code = self._query, None, ""
+        texts = [completion.text for completion in self._completions]
+        for k, completion in enumerate(self._completions[: self._samples]):
+            try:
+                if query.code is not None and (block := query.code(completion.text)):
+                    if self._blocks <= 0:
+                        why = "no further block of Python is possible here; now propose a point"
+                        raise self._unusable("unreadable", why, completion)
+                    code = code or block
+                else:
+                    stop = self._read(completion, texts[:k]) or stop
+            except ParseError as error:
+                said = error.reason.partition("; ")[0]  # then follows what it is to do
+                self._trouble = (
+                    f"{self._misses + 1} of its answers could not be used, the last because {said}"
+                )
+                self._complaint = self._complaint or Complaint(error.raw, error.reason)
+        return stop, code
+
+    def _unusable(self, kind: str, reason: str, completion: Completion) -> ParseError:
+        """Count a sample that is not used, and return the error that says why."""
+        self._model.meter.count_rejection(kind)
+        return ParseError(reason, completion.text)
+
+    def _read(self, completion: Completion, earlier: Sequence[str]) -> SearchStopped | None:
+        """Add the new points of one sample; return its stop, if it gave one."""
+        withheld = _UNUSABLE.get(completion.finish_reason)
+        if withheld and not completion.text.strip():
+            raise self._unusable(completion.finish_reason, withheld, completion)
+        try:
+            place = (len(earlier), earlier) if self._query.placed else ()
+            first = self._query.read(completion.text, *place)
+        except ParseError as error:
+            kind, reason = "unreadable", error.reason
+            if withheld:
+                kind, reason = completion.finish_reason, withheld
+            elif completion.finish_reason == "length":
+                kind = "truncated"
+                reason = f"the answer was cut off at the token limit ({error.reason})"
+            raise self._unusable(kind, reason, completion) from error
+        for why in first.dropped:
+            self._model.meter.count_rejection("unreadable")
+            logger.warning("one of several points of an answer is left out: %s", why)
+        points: list[Proposal] = []
+        dropped, trouble = [*first.dropped], None
+        for reading in first.each:
+            if reading.stop:
+                self.found += points
+                return self._end(reading)
+            try:
+                points.append(self._point(reading, completion))
+            except ParseError as error:
+                trouble = trouble or error
+                shown = describe_params(reading.values, self.space, self.labels)
+                dropped.append(f"{cut(shown, _SHORT)}: {error.reason.partition('; ')[0]}")
+        if trouble is not None and not points:
+            raise trouble
+        if dropped:  # the model reads it beside the last point
+            words = with_dropped(points[-1].explanation, dropped)
+            points[-1] = replace(points[-1], explanation=words)
+        self.found += points
+        return None
+
+    def _end(self, reading: Reading) -> SearchStopped:
+        named, said = reading.start, notes_of(reading.explanation)
+        hypothesis = f" Hypothesis: {said.hypothesis}" if said.hypothesis else ""
+        why = f"{said.analysis}{hypothesis}"
+        return SearchStopped(
+            f"{client_name(self._model.client)} expects no further gain and ended the search"
+            f"{f', and recommends point {named}' if named else ''}: "
+            f"{cut(' '.join(why.split()), 300)}",
+            named,
+        )
+
+    def _point(self, reading: Reading, completion: Completion) -> Proposal:
+        """Return a point that was read, which joins `seen`; count and raise what is no new one."""
+        space, options = self.space, self._model.options
+        values, clipped = space.conform(reading.values), reading.clipped
+        if broken := space.broken(values):
+            if options.out_of_range == "reject":
+                amounts = ", ".join(f"{text} (by {a:.3g})" for text, a in broken.items())
+                raise self._unusable("constraint", f"this point breaks {amounts}", completion)
+            values, clipped = space.mend(values), True
+        key = space.key(values)
+        if (key in self.seen or self._model.shown.holds(values)) and not options.noisy:
+            if reading.otherwise is not None:
+                inside = replace(reading, values=reading.otherwise, otherwise=None)
+                return self._point(inside, completion)
+            why = "this point was already tried; propose another"
+            raise self._unusable("duplicate", why, completion)
+        self.seen.add(key)
+        source: Source = "drawn" if self._query.drawn else "llm"
+        return Proposal(values, source, reading.explanation, clipped=clipped)
+
+    def _compute(self, code: str) -> None:
+        model = self._model
+        data = partial(data_of, self.space, self.history, self.labels)
+        run = partial(model.calculator.run, code, data=data, seconds=model.compute_left)
+        self._computed += (model.meter.compute(code, run),)
+        self._complaint = None
+
+    # -- the end --------------------------------------------------------------------------
+
+    def fill(self) -> list[Proposal]:
+        """Return the points, with drawn ones for what is missing; count them."""
+        model, n = self._model, self.n - len(self.found)
+        if n > 0 and len(self._replies) < self._most:
+            trouble = self._trouble or "too few usable samples"
+            if self.space.cardinality <= len(self.seen) and not model.options.noisy:
+                trouble = "every point of the space was already tried"
+            self._draft.warnings.append(
+                f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
+                f"not proposed by {client_name(model.client)}: {trouble}. "
+                "They are counted in usage.fallbacks"
+            )
+            self.draw_missing()
+        for proposal in self.found:
+            model.meter.count_proposal(proposal.source)
+        # The cost of the requests is divided evenly among the points that came of them.
+        replies, parts = self._replies, max(1, len(self.found))
+        prompt = sum(r.prompt_tokens or 0 for r in replies) / parts
+        completion = sum(r.completion_tokens or 0 for r in replies) / parts
+        seconds = sum(r.seconds for r in replies) / parts
+        return [
+            replace(p, prompt_tokens=prompt, completion_tokens=completion, seconds=seconds)
+            for p in self.found
+        ]
