@@ -24,7 +24,8 @@ from llmopt import (
 from llmopt.client.base import Message, Request
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.search.limits import Limits
-from llmopt.search.meter import Journal, Meter
+from llmopt.search.meter import Meter
+from llmopt.search.spending import SpendLog
 
 
 def request(text: str) -> Request:
@@ -48,7 +49,7 @@ def texts(meter, requests):
     )
 
 
-class File(Journal):
+class File(SpendLog):
     """Stores what is spent, or does not."""
 
     def __init__(self) -> None:
@@ -180,7 +181,7 @@ def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
 
 
 def test_nothing_is_sent_where_the_check_refuses():
-    class Closed(Journal):
+    class Closed(SpendLog):
         def check(self):
             raise StorageError("closed")
 

@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
-from llmopt.adapters.optuna.ledger import Ledger
+from llmopt.adapters.optuna.ledger import StudySpending
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
@@ -110,7 +110,7 @@ class Asker:
         self._offers: dict[object, deque[_Offer]] = {}
         self._ends: dict[object, SearchStopped] = {}
         self._left_out: dict[object, list[str]] = {}  # what points lacked that were not measured
-        self._ledger = Ledger()
+        self._ledger = StudySpending()
         self._forget()
 
     def _forget(self) -> None:

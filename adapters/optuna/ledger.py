@@ -10,13 +10,14 @@ from optuna.study import Study
 
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.search.meter import Journal, Meter, Spent
+from llmopt.search.meter import Meter
 from llmopt.search.optuna_trials import amount_of
+from llmopt.search.spending import SpendLog, Spent
 
 _SPENT = "llmopt:spent:"
 
 
-class Ledger(Journal):
+class StudySpending(SpendLog):
     """Writes what one sampler object spends, and reads what the others did.
 
     Each object, and each process that it is forked into, has an entry of its own, which only

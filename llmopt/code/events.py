@@ -18,7 +18,8 @@ from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
 from llmopt.search.events import Line
 from llmopt.search.meter import Meter
-from llmopt.search.storage import Ledger, as_written, text_of
+from llmopt.search.spending import Books, text_of
+from llmopt.search.storage import as_written, replay_lines
 from llmopt.space import Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number
@@ -167,18 +168,17 @@ def replay(
     lines: Sequence[Line], state: CodeState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
     """Bring a fresh state and its meter to where a search ended, or raise `StorageError`."""
-    ledger = Ledger(meter)
 
-    def take(line: Line) -> None:
+    def apply(line: Line, books: Books) -> None:
         event = read_event(line, state.space)
         state.apply(event)
         if isinstance(event, Asked):
-            asked = ledger.books.usage.proposals.get("llm", 0) + len(event.trials)
-            ledger.asked(proposals={"llm": asked})
+            asked = books.usage.proposals.get("llm", 0) + len(event.trials)
+            books.asked(proposals={"llm": asked})
         elif isinstance(event, GaveUp):
-            ledger.asked()
+            books.asked()
 
-    ledger.replay(lines, path, take)
+    replay_lines(lines, meter, path, apply)
 
 
 def _of_trial(trial: CodeTrial, space: Space | None) -> Line:

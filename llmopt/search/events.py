@@ -20,7 +20,7 @@ from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed
-from llmopt.search.meter import Books
+from llmopt.search.spending import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number

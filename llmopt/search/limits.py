@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 
 from llmopt.errors import BudgetExceededError
@@ -89,23 +88,3 @@ class Limits:
             raise BudgetExceededError(
                 f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {_REMEDY}"
             )
-
-
-class Account:
-    """What may still be spent while one request is under way, whose calls may be made at once."""
-
-    def __init__(self, limits: Limits, usage: Usage) -> None:
-        self._limits, self._usage, self._lock = limits, usage.copy(), threading.Lock()
-
-    def take(self) -> None:
-        """Count a call that is about to be made, or raise where none may be."""
-        with self._lock:
-            self._limits.check(self._usage)
-            self._usage.requests += 1
-
-    def paid(self, tokens: int, cost: float | None) -> None:
-        """Count what a call has used."""
-        with self._lock:
-            usage = self._usage
-            usage.prompt_tokens += tokens
-            usage.cost = None if usage.cost is None or cost is None else usage.cost + cost

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
@@ -29,7 +30,8 @@ from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage
-from llmopt.search.limits import Account, Limits
+from llmopt.search.limits import Limits
+from llmopt.search.spending import Books, SpendLog, Spent
 from llmopt.util.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
@@ -38,22 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What one `Meter.send` cost."""
-
-    request: Request
-    reply: Reply | None  # the model's answer; ``None`` if the request ended in an error
-    failed: int  # calls that failed, before the reply or without one
-    unpriced: int = 0  # those of `failed` that may be charged for at an unknown cost
-    cost: float = 0.0  # US dollars that others of `failed` may have cost at most
-    estimated: int = 0  # how many of them are in `cost`
-    client: str = ""
-    error: str = ""  # what ended it without a reply: the class, and the text
-    began: float = 0.0  # when it was sent first, in seconds since 1970
-    seconds: float = 0.0  # from then until the end, waiting for an overloaded server included
 
 
 @dataclass
@@ -70,50 +56,17 @@ class Draft:
     process: int = field(default_factory=os.getpid)
 
 
-@dataclass
-class Books:
-    """What a meter knows of a search."""
+class Attempt:
+    """One `Meter.send`: its calls, of which some may fail, up to a reply or the last error.
 
-    usage: Usage = field(default_factory=Usage)
-    # replies that were paid for in asks that were cut off, each after the digest of its request
-    paid: list[tuple[str, Reply]] = field(default_factory=list)
-    computed: list[Computed] = field(default_factory=list)  # what a model computed
-    computed_open: int = 0  # how many of the last blocks are of an ask that was cut off
-
-
-class Journal:
-    """Where a meter notes what is spent. This one keeps nothing; see `StoredSearch`."""
-
-    def check(self) -> object:
-        """Raise where nothing may be spent: in a forked child, say, that cannot store a reply."""
-
-    def announce(self, spent: Spent) -> object:
-        """Store that a request is about to be sent: it counts if a kill comes before its end.
-
-        Where this raises, nothing is sent.
-        """
-
-    def record(self, spent: Spent) -> object:
-        """Store what a request cost, before `Meter.send` returns.
-
-        Where this raises a `StorageError` the reply is used all the same, and storing it is tried
-        again before the next request is sent, and at every `Meter.flush`.
-        """
-
-    def compute(self, block: Computed) -> object:
-        """Store what a model computed."""
-
-    def total(self, own: Usage) -> Usage:
-        """Return what counts against the caps, where several meters share them."""
-        return own
-
-
-class _Attempt:
-    """One `Meter.send`: its calls, of which some may fail, up to a reply or the last error."""
+    It pays for these calls (see `llmopt.client.payment.Payer`), which may be made at once.
+    """
 
     def __init__(self, meter: Meter, request: Request, now: Usage) -> None:
         self._meter, self._request = meter, request
         self._now = now  # what counts against the caps, with what is lost here
+        self._call = now  # the same, with what the call under way has used
+        self._lock = threading.Lock()
         self._lost = Usage()
         self._reply: Reply | None = None
         self._trouble = ""
@@ -122,7 +75,7 @@ class _Attempt:
         # Whether a call was announced, and whether one was sent of which nobody knows the end.
         self._begun = self._under_way = False
 
-    def call(self, request: Request) -> Reply:
+    def begin(self, request: Request) -> Reply:
         """Announce a call and make it."""
         meter = self._meter
         try:
@@ -131,15 +84,28 @@ class _Attempt:
         except LLMOptError:
             self._begun = False
             raise
-        self._under_way = True
+        self._under_way, self._call = True, self._now.copy()
         try:
-            with paying(Account(meter.limits, self._now)):
+            with paying(self):
                 return meter.client.complete(request)
         except ClientError:
             raise  # it stays under way until this failure is counted
         except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
             self._under_way = False
             raise
+
+    def take(self) -> None:
+        """Count a request of a call that is about to be sent, or raise where none may be."""
+        with self._lock:
+            self._meter.limits.check(self._call)
+            self._call.requests += 1
+
+    def paid(self, tokens: int, cost: float | None) -> None:
+        """Count what a request of a call has used."""
+        with self._lock:
+            usage = self._call
+            usage.prompt_tokens += tokens
+            usage.cost = None if usage.cost is None or cost is None else usage.cost + cost
 
     def failed(self, error: ClientError, attempt: int) -> None:
         """Count a call that failed; raise if the cap on cost allows no further one."""
@@ -179,20 +145,13 @@ class _Attempt:
         """Report the end of the request, if anything was sent."""
         observe = self._meter.observe
         if observe is not None and (self._lost.requests or self._reply is not None):
-            spent = replace(
-                self._spent(),
-                client=client_name(self._meter.client),
-                error=self._trouble,
-                began=self._began,
-                seconds=time.monotonic() - self._started,
-            )
-            observe(spent)
+            observe(self._spent())
 
     def _spent(self) -> Spent:
-        lost = self._lost
+        lost, seconds = self._lost, time.monotonic() - self._started
         return Spent(
             self._request, self._reply, lost.requests, lost.unpriced, lost.cost or 0.0,
-            lost.estimated,
+            lost.estimated, client_name(self._meter.client), self._trouble, self._began, seconds,
         )  # fmt: skip
 
     def _count(
@@ -220,7 +179,7 @@ class Meter:
     def __init__(self, client: Client, limits: Limits | None = None) -> None:
         self.client = client
         self.limits = limits or Limits()  # assign new ones to raise them
-        self.journal = Journal()  # notes what is spent; copies have none
+        self.journal = SpendLog()  # notes what is spent; copies have none
         # Called when a `send` has ended that sent something; must not raise.
         self.observe: Callable[[Spent], object] | None = None
         self.lock = Lock()  # held by an ask from its first to its last request
@@ -290,12 +249,12 @@ class Meter:
         self.limits.check(now)
         self._check_priced()
         most = self.limits.max_requests
-        attempt = _Attempt(self, request, now)
+        attempt = Attempt(self, request, now)
         try:
             answer = complete_with_retries(
                 self.client,
                 request,
-                call=attempt.call,
+                call=attempt.begin,
                 most_calls=None if most is None else most - now.requests,
                 on_failure=attempt.failed,
             )
@@ -451,7 +410,7 @@ class Meter:
             **self.__dict__,
             "lock": Lock(),
             "_writing": Lock(),
-            "journal": Journal(),
+            "journal": SpendLog(),
             "observe": None,
             "_paid": self._paid.copy(),
             "computed": [*self.computed],

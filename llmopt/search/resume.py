@@ -17,8 +17,9 @@ from llmopt.search.eventlog import Event
 from llmopt.search.events import Asked, Queued, Snapshot, read_event
 from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions
+from llmopt.search.spending import Books
 from llmopt.search.state import SearchState
-from llmopt.search.storage import Ledger, as_written
+from llmopt.search.storage import as_written, replay_lines
 from llmopt.space import Space
 from llmopt.util.text import difference, short
 
@@ -147,18 +148,17 @@ def replay(
     events: Sequence[Event], state: SearchState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
     """Bring a fresh state and its meter to where a run ended."""
-    ledger = Ledger(meter)
     state.folder = folder_of(path)
 
-    def take(line: Event) -> None:
+    def apply(line: Event, books: Books) -> None:
         event = read_event(line, state.space)
         state.apply(event)
         if isinstance(event, Asked):
-            ledger.asked(proposals=event.proposals, rejected=event.rejected)
+            books.asked(proposals=event.proposals, rejected=event.rejected)
         elif isinstance(event, Snapshot):
-            ledger.begin_with(event.books)
+            books.begin_with(event.books)
 
-    ledger.replay(events, path, take)
+    replay_lines(events, meter, path, apply)
 
 
 def stored_trials(

@@ -22,11 +22,12 @@ from llmopt.prompt.evidence import Evidence
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
-from llmopt.search.meter import Meter, Spent
+from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, replay, start_of
+from llmopt.search.spending import Spent
 from llmopt.search.state import SearchState
 from llmopt.search.storage import StoredSearch, as_written
 from llmopt.search.views import TrialList, Views, dataframe, search_html

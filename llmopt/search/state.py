@@ -17,7 +17,7 @@ import numpy as np
 
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
-from llmopt.search.meter import Books
+from llmopt.search.spending import Books
 from llmopt.space import Space
 
 
