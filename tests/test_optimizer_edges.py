@@ -624,7 +624,7 @@ class TestRepeats:
         _, optimizer = self.ask("Start from: new\nProposal:\nx: 1, y: 1")
         copied = copy.deepcopy(optimizer)
         copied._model.propose(copied.space, copied.history, np.random.default_rng(0), 1)
-        assert copied._model._shown.holds(tuple(self.POINT.values()))
+        assert copied._model.shown.holds(tuple(self.POINT.values()))
 
 
 @pytest.mark.defect(64)
