@@ -31,7 +31,7 @@ FAILED = (math.inf, math.inf)
 """The rank of a trial that has no reward."""
 
 _LARGEST = 1e300  # loss, so that worse ones still have finite numbers
-_RARE = ("unpriced", "estimated", "blocks", "compute_seconds")
+_RARE = ("unpriced", "estimated", "blocks", "compute_seconds", "block_tokens")
 _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
 Direction = Literal["maximize", "minimize"]
@@ -448,6 +448,7 @@ class Usage:
             ``"duplicate"``, ``"out of range"``, …).
         blocks: Blocks of Python that the model had run; see `llmopt.compute`.
         compute_seconds: Seconds that they took.
+        block_tokens: Those of the tokens above that requests answered by a block took.
     """
 
     requests: int = 0
@@ -463,6 +464,7 @@ class Usage:
     rejected: dict[str, int] = field(default_factory=dict)
     blocks: int = 0
     compute_seconds: float = 0.0
+    block_tokens: int = 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
@@ -515,10 +517,11 @@ class Usage:
         known = self.cost is not None and reply.cost is not None
         self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
 
-    def add_block(self, seconds: float) -> None:
+    def add_block(self, seconds: float, tokens: int = 0) -> None:
         """Count one block of Python."""
         self.blocks += 1
         self.compute_seconds += seconds
+        self.block_tokens += tokens
 
     def add_failure(
         self, requests: int = 1, unpriced: int = 0, cost: float = 0.0, estimated: int = 0

@@ -182,6 +182,8 @@ def test_tell_refuses_what_it_cannot_use():
     with optimizer:
         candidate = optimizer.ask()
         for reward in (float("nan"), float("inf"), "high", None):
+            with pytest.raises(TypeError, match="feedback="):
+                optimizer.tell(candidate, 1.0, data={"a": [1.0]})
             with pytest.raises(RewardError, match="tell_failure"):
                 optimizer.tell(candidate, reward)
         optimizer.tell(candidate, 1)

@@ -428,6 +428,18 @@ def test_estimate_counts_what_would_really_be_sent():
     assert "extra 'prices'" in found.summary()
 
 
+def test_estimate_counts_blocks_of_python():
+    client = get_client("openai:gpt-6-luna")
+    without = estimate(SPACE, client, "words", iterations=5)
+    found = estimate(SPACE, client, "words", iterations=5, compute=True)
+    assert (without.blocks, found.blocks) == (0, found.requests - 5)
+    assert found.blocks >= 5
+    assert found.prompt_tokens > 2 * without.prompt_tokens
+    assert found.completion_tokens > 2 * without.completion_tokens
+    assert found.cost > 2 * without.cost
+    assert str(found.blocks) in found.summary()
+
+
 def test_estimate_of_cost():
     client = OpenAIClient("m", price=Price(10.0, 100.0, cached=1.0))
     found = estimate(SPACE, client, "props", iterations=100, warmup=100)

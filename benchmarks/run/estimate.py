@@ -26,6 +26,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import Estimate, estimate
+from llmopt.compute.blocks import why_not
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.prompt import ColumnsPrompt, get_prompt
@@ -78,6 +79,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             # Points from a folder are counted as if they were the usual number.
             warmup=config.warmup if isinstance(config.warmup, int) else 20,
             description=problem.description,
+            compute=not why_not(asked, shown) if config.compute == "auto" else config.compute,
             feedback=_feedback(task, config, seeds, prompt_name(shown) == WORDS) if told else "",
         )
         # One request gives several points; the cost stays over-estimated.
@@ -85,6 +87,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             each,
             evaluations=config.iterations,
             requests=-(-each.requests // batch),
+            blocks=each.blocks // batch,
             prompt_tokens=-(-each.prompt_tokens // batch),
             cacheable_tokens=each.cacheable_tokens // batch,
         )

@@ -43,6 +43,7 @@ from llmopt.search.meter import Draft, Meter
 from llmopt.search.storage import StoredSearch
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
+from llmopt.util.text import short
 from llmopt.util.threads import uninterrupted
 
 if TYPE_CHECKING:
@@ -338,6 +339,7 @@ class CodeOptimizer(StoredSearch):
         params: Any = None,
         ties: Sequence[float] = (),
         samples: Sequence[float] = (),
+        data: None = None,
     ) -> CodeTrial:
         """Report a score.
 
@@ -352,6 +354,7 @@ class CodeOptimizer(StoredSearch):
             samples: The numbers that the score is the mean of, where every candidate is measured
                 on the same starts in the same order. The prompt then says how sure a
                 difference is.
+            data: Not possible: the model of a search over code does not compute.
 
         Returns:
             The trial, as it went into the history.
@@ -361,7 +364,13 @@ class CodeOptimizer(StoredSearch):
                 `tell_failure`.
             CandidateError: The source was never asked and does not pass the checks.
             LLMOptError: The candidate was told before, or is another optimizer's.
+            TypeError: `data` is given.
         """
+        if data is not None:
+            raise TypeError(
+                f"tell() got data={short(data)}: a model that writes code runs no Python on data "
+                "(docs/compute.md). Say what matters of them in feedback="
+            )
         try:
             value = float(reward)
         except (TypeError, ValueError):

@@ -14,6 +14,7 @@ from llmopt.client.model_facts import model_facts
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
+from llmopt.prompt.python_block import Computed
 from llmopt.prompt.situation import Situation
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
@@ -28,6 +29,9 @@ _SHORTEST_CACHED = 1024
 _WORDS_TOKENS = 100
 # The same under `words`, which asks for an analysis: the mean of the recorded searches.
 _ANALYSIS_TOKENS = 250
+# Of the recorded searches that computed: blocks for each point, and how long they and outputs were.
+_BLOCKS = 3
+_BLOCK = Computed("x = fit(model, data, p0)  # and so on\n" * 32, "step 12: rms 0.034\n" * 80)
 # What of an answer its row in the log repeats, of the length that they had there.
 _LESSON = "Lesson: " + "what the latest results taught " * 4
 _HYPOTHESIS = "Hypothesis: " + "what is changed and why it should help " * 3
@@ -50,6 +54,7 @@ class Estimate:
     written_tokens: int = 0  # those written to a cache, where that is charged apart
     prices: str = ""  # where the prices are from, and of when; or why there are no tokens to pay
     cache_minutes: int = 5  # how long a prefix cache keeps what is in it, at least
+    blocks: int = 0  # those of `requests` whose answer is Python
 
     def summary(self) -> str:
         """Return the estimate in one line."""
@@ -58,6 +63,11 @@ class Estimate:
             f"{self.warmup + self.evaluations} evaluations per method, {self.warmup} of them "
             f"warm-up; about {self.requests} requests to {self.model}"
         )
+        if self.blocks:
+            text += (
+                f", {self.blocks} of them for blocks of Python (1 to 60 s each in recorded "
+                "searches; compute=False turns them off)"
+            )
         if not self.prompt_tokens and self.requests:
             return f"{text}, {self.prices}"
         text += (
@@ -95,12 +105,14 @@ def estimate(
     total: int | None = None,
     description: str = "",
     feedback: str = "",
+    compute: bool = False,
     count_tokens: Callable[[str], int] = estimate_tokens,
 ) -> Estimate:
     """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
 
-    The model makes `iterations` proposals, one request each; `feedback` is such as will be told
-    with each score. `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
+    The model makes `iterations` proposals, one request each, and with `compute` one for each block
+    of Python before them; `feedback` is such as will be told with each score.
+    `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
 
     Raises:
         LLMOptError: The prompt cannot be made for this space, or does not fit the model.
@@ -115,21 +127,30 @@ def estimate(
     simulated = min(iterations, _SIMULATED)
     trials = simulated_trials(space, min(warmup, _SIMULATED) + simulated, warmup, feedback)
 
-    def request(number: int) -> Request:
+    blocks = _BLOCKS * compute
+
+    def request(number: int, computed: int = 0) -> Request:
         history = History(trials[: min(warmup, _SIMULATED) + number])
-        situation = Situation.after(history, space, model, total=total, description=description)
-        return made.prepare(situation).request
+        given: dict[str, Any] = {"total": total, "description": description, "compute": compute}
+        given["computed"] = (_BLOCK,) * computed
+        return made.prepare(Situation.after(history, space, model, **given)).request
 
     # A prompt grows smoothly, so a few requests tell about all.
     places = np.unique(np.linspace(0, max(0, simulated - 1), _POINTS).astype(int))
     rows = []
     for number in places if iterations else ():
-        now = request(int(number))
-        before = request(int(number) - 1) if number else None
+        before = request(int(number) - 1, blocks) if number else None
         words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
-        prompt_tokens = count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1)
-        answer = _answer_tokens(now, space, trials, words, count_tokens)
-        rows.append([prompt_tokens, *prefix_use(before, now, client, count_tokens), answer])
+        row = np.zeros(4)
+        for computed in range(blocks + 1):
+            now = request(int(number), computed)
+            prompt_tokens = count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1)
+            answer = _answer_tokens(now, space, trials, words, count_tokens)
+            if computed < blocks:
+                answer = count_tokens(_BLOCK.code) + words
+            row += [prompt_tokens, *prefix_use(before, now, client, count_tokens), answer]
+            before = now
+        rows.append(row)
     sums = [0, 0, 0, 0]
     if iterations:
         known = [np.interp(np.arange(simulated), places, column) for column in np.array(rows).T]
@@ -139,7 +160,8 @@ def estimate(
         sums = [0, 0, 0, 0]
     price = FREE if without else price_of(client)
     # A price may hold up to a prompt's length only, so it is asked for one request.
-    mean = [round(s / max(iterations, 1)) for s in sums]
+    requests = iterations * (blocks + 1)
+    mean = [round(s / max(requests, 1)) for s in sums]
     hour = getattr(client, "cache", "") == "long"
     marked = mean[1] + mean[2] if getattr(client, "marks_cache", False) else 0
     one = price.cost(mean[0], mean[3], 0, marked, marked * hour) if price else None
@@ -149,12 +171,13 @@ def estimate(
         prompt=made.name,
         evaluations=iterations,
         warmup=warmup,
-        requests=iterations,
+        requests=requests,
+        blocks=iterations * blocks,
         prompt_tokens=sums[0],
         cacheable_tokens=sums[1],
         completion_tokens=sums[3],
-        cost=None if one is None else one * iterations,
-        cached_cost=None if cheap is None else cheap * iterations,
+        cost=None if one is None else one * requests,
+        cached_cost=None if cheap is None else cheap * requests,
         written_tokens=sums[2],
         prices=without or prices_of(client),
         cache_minutes=60 if hour else 5,

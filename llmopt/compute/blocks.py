@@ -27,6 +27,7 @@ from llmopt.search.emitter import ModelEmitter
 from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
 if TYPE_CHECKING:
+    from llmopt.client.base import Client
     from llmopt.sandbox.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -343,7 +344,7 @@ def check_compute(prompt: Prompt) -> None:
 def let_compute(model: ModelEmitter) -> ModelEmitter:
     """Give an emitter its calculator, if `AskOptions.compute` asks for one, and return it."""
     options = model.options
-    if options.compute == "auto" and (why := _why_not(model)):
+    if options.compute == "auto" and (why := why_not(model.client, model.prompt)):
         if why not in _said:
             _said.add(why)
             logger.info("compute='auto': the model does not compute in Python, since %s", why)
@@ -357,16 +358,16 @@ def let_compute(model: ModelEmitter) -> ModelEmitter:
 _said: set[str] = set()
 
 
-def _why_not(model: ModelEmitter) -> str:
+def why_not(client: Client, prompt: Prompt) -> str:
     """Return why a model is not offered to compute, where nobody says; nothing if it is."""
     from llmopt.sandbox.confine import support
 
-    facts = model_facts(model.client)
-    if not getattr(model.prompt, "computes", False):
-        return f"the prompt {model.prompt.name!r} takes no Python"
+    facts = model_facts(client)
+    if not getattr(prompt, "computes", False):
+        return f"the prompt {prompt.name!r} takes no Python"
     if not facts.chats:
         return f"{facts.name} is no chat model"
-    if not getattr(model.client, "computes", True):
+    if not getattr(client, "computes", True):
         return "its recording was made without it"
     problems = support().problems
     return f"code cannot be confined here: {'; '.join(problems)}" if problems else ""

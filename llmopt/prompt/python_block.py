@@ -57,6 +57,7 @@ class Computed:
     lost: bool = False  # whether its process ended, and all variables with it
     seconds: float = 0.0  # how long it took
     failed: bool = False  # whether it raised or was ended
+    tokens: int = 0  # of the request that gave it
 
     def __post_init__(self) -> None:
         output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
@@ -91,7 +92,8 @@ class Computed:
             raise TypeError("a block, its output or a variable is no text")
         trials = whole_number("trials", line["trials"], 0)
         seconds = number("seconds", line.get("seconds", 0.0), 0.0)
-        ends = bool(line["lost"]), seconds, bool(line.get("failed", False))
+        tokens = whole_number("tokens", line.get("tokens", 0), 0)
+        ends = bool(line["lost"]), seconds, bool(line.get("failed", False)), tokens
         return cls(code, output, tuple(variables), trials, *ends)
 
 

@@ -215,6 +215,9 @@ def _spent(usage: Usage | None) -> list[tuple[str, str]]:
     found = [(name, f"{amount:,}") for name, amount in amounts.items() if amount]
     if usage.seconds:
         found.append(("seconds waited for the model", f"{usage.seconds:,.0f}"))
+    if usage.blocks:
+        amount = f"{usage.blocks:,}, {usage.compute_seconds:,.0f} s, {usage.block_tokens:,} tokens"
+        found.append(("blocks of Python", amount))
     if usage.cost or usage.cost is None:
         cost = "not known" if usage.cost is None else f"${usage.cost:.6f}"
         found.append(("cost", cost))

@@ -346,7 +346,9 @@ class ModelBatch(Batch):
         model = self._model
         data = partial(data_of, self.space, self.history, self.labels)
         run = partial(model.calculator.run, code, data=data, seconds=model.compute_left)
-        self._computed += (model.meter.compute(code, run),)
+        reply = self._replies[-1]
+        tokens = (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
+        self._computed += (model.meter.compute(code, run, tokens),)
         self._complaint = None
 
     # -- the end --------------------------------------------------------------------------

@@ -210,10 +210,12 @@ class Meter:
                 return reply
         return None
 
-    def compute(self, code: str, run: Callable[[Sequence[Computed]], Computed]) -> Computed:
+    def compute(
+        self, code: str, run: Callable[[Sequence[Computed]], Computed], tokens: int = 0
+    ) -> Computed:
         """Return what a model's Python came to, in this ask or in one that was cut off.
 
-        `run` runs it, after all blocks before it.
+        `run` runs it, after all blocks before it; its request took so many `tokens`.
         """
         with self.lock:
             while self._kept and self._kept[0].code != code:
@@ -224,12 +226,13 @@ class Meter:
                 replay = getattr(self.client, "replay_block", None)
                 known = None if replay is None else replay(code)
                 found = run(self.computed) if known is None else _read_block(known)
+                found = replace(found, tokens=tokens)
                 self.journal.compute(found)
                 if (record := getattr(self.client, "record_block", None)) is not None:
                     record(found.line())
                 self.computed.append(found)
                 usage = self.usage
-                usage.add_block(found.seconds)
+                usage.add_block(found.seconds, tokens)
                 self._usage = usage
             if (draft := self._open_draft) is not None:
                 draft.computed.append(found)

@@ -134,6 +134,9 @@ def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, fro
         parts.append(f"{front} on the Pareto front")
     elif best is not None:
         parts.append(f"best {_number(best)}")
+    if usage.blocks:
+        spent = f"{usage.compute_seconds:.0f} s, {usage.block_tokens:,} tokens"
+        parts.append(f"{usage.blocks} block{'s' * (usage.blocks > 1)} of Python ({spent})")
     if usage.requests and usage.cost != 0:
         parts.append("cost not known" if usage.cost is None else f"${usage.cost:.4f}")
     return ", ".join(parts)

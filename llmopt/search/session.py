@@ -302,7 +302,10 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             ("trials", len(self.trials)),
             ("points handed out", points),
             ("requests", usage.requests),
-            ("blocks of Python", f"{usage.blocks} in {usage.compute_seconds:.0f} s"),
+            (
+                "blocks of Python",
+                f"{usage.blocks} in {usage.compute_seconds:.0f} s, {usage.block_tokens} tokens",
+            ),
             ("cost", cost),
         ]
 

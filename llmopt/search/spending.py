@@ -131,7 +131,7 @@ class Books:
             self._lost = _NOTHING
         elif kind == "compute":
             self.computed.append(block := Computed.read(event))
-            self.usage.add_block(block.seconds)
+            self.usage.add_block(block.seconds, block.tokens)
             self.computed_open += 1
         elif kind == "error" or (kind == "failure" and "requests" in event):
             # Earlier searches over code called it "error", and another event "failure".
