@@ -37,25 +37,22 @@ from llmopt.compute.data import Evaluation
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
-    FailureWatch,
     FallbackWarning,
     RewardError,
     SearchStopped,
     is_permanent,
 )
-from llmopt.history import Direction, History, Kind, Params, Proposal, Trial, Usage
+from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
 from llmopt.search.events import Told
+from llmopt.search.finals import Finals
 from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.progress import Progress, text_of_search
+from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import check_names, finite, number, one_of, whole_number
 from llmopt.util.text import short
-
-_REPEATS = 2  # times that a finalist is measured again
-_MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """What a function returns: a number, a number and words on what was seen, or an `Evaluation`."""
@@ -339,7 +336,7 @@ def _search(
     options = {"total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     if own["progress"] is not False:
-        say_where_it_goes_on(optimizer, n_trials)
+        say_resumed(optimizer, n_trials)
     try:
         # A stored search may begin with a point that it handed out before.
         optimizer.check_ready()
@@ -348,15 +345,17 @@ def _search(
                 run.ask,
                 run.call,
                 run.tell,
+                what=_name(f),
+                sound=run.sound,
                 give_back=run.give_back,
                 executor=executor,
                 workers=workers,
                 timeout=timeout,
             )
         if reason == INTERRUPTED:
-            say_what_is_kept(optimizer)
+            say_kept(optimizer)
     except KeyboardInterrupt:
-        say_what_is_kept(optimizer)
+        say_kept(optimizer)
         raise
     finally:
         optimizer.close()
@@ -451,8 +450,7 @@ class _Run:
         self._left = self.n_trials - len(trials)  # points that are not handed out yet
         # First what an interrupted search was about to evaluate.
         self._waiting = [_Job(p.values, "search", p, p.seed) for p in optimizer.pending_proposals]
-        sound = any(t.state == "complete" for t in trials if t.number not in imported)
-        self._failures = FailureWatch(_name(f), sound)
+        self.sound = any(t.state == "complete" for t in trials if t.number not in imported)
         self._progress = Progress(self.n_trials, len(trials), own["progress"])
         self._warnings: list[tuple[str, type[Warning]]] = []
         self.stopped, self._ended = "", False
@@ -520,8 +518,8 @@ class _Run:
         if proposals:
             self._optimizer.give_back(proposals)
 
-    def tell(self, job: _Job, score: Any, error: Exception | None) -> None:
-        """Record what the function returned or raised."""
+    def tell(self, job: _Job, score: Any, error: Exception | None) -> tuple[str, str]:
+        """Record what the function returned or raised; return why it failed, and a remedy."""
         optimizer = self._optimizer
         params = optimizer.space.unflatten(job.values)
         if error is None:
@@ -531,11 +529,10 @@ class _Run:
         else:
             raise error
         trial = optimizer.tell_as(replace(told, seed=job.seed), job.kind)
-        failure = "" if trial.state == "complete" else trial.feedback
-        self._failures.see(failure, _remedy(error, optimizer))
         self._progress.step(self._text(trial) if self._progress.shown else "")
         if (end := optimizer.stopped_by_callback) is not None:
             self.stopped, self._ended = str(end), True
+        return "" if trial.state == "complete" else trial.feedback, _remedy(error, optimizer)
 
     def _text(self, trial: Trial[Any]) -> str:
         optimizer, history = self._optimizer, self._optimizer.history
@@ -586,61 +583,6 @@ class _Run:
             warnings.warn(text, category, stacklevel=level)
 
 
-class Finals:
-    """The last evaluations of a noisy search, which measure its best few points again.
-
-    The best of many single measurements is a lucky one. With each repeat the noise is known
-    better, and `History.rank` takes the point whose mean is good beyond it.
-    """
-
-    def __init__(self, finalists: int | Literal["auto"] | None, n_trials: int) -> None:
-        self.asked_for = finalists != "auto"
-        if finalists == "auto":
-            self._count = min(_MOST_FINALISTS, n_trials // _TRIALS_OF_FINALIST)
-            self._count = self._count if self._count > 1 else 0
-            return
-        self._count = whole_number("finalists", 0 if finalists is None else finalists, 0)
-        if 2 * _REPEATS * self._count > n_trials:
-            raise ValueError(
-                f"finalists={finalists}: measured {_REPEATS} times more each, they take more than "
-                f"half of {n_trials} evaluations. Expected at most {n_trials // (2 * _REPEATS)}"
-            )
-
-    @property
-    def most(self) -> int:
-        """Evaluations that they take."""
-        return _REPEATS * self._count
-
-    def due(self, optimizer: LLMOptimizer[Any], left: int, over: bool) -> bool:
-        """Return whether the best points are to be measured again now.
-
-        `left` counts evaluations; `over` says whether the search itself has ended before.
-        """
-        since = self._since(optimizer.trials)
-        if since >= self.most or (since == 0 and left > self.most and not over):
-            return False
-        return bool(since) or self.asked_for or _is_noisy(optimizer)
-
-    def plan(self, optimizer: LLMOptimizer[Any]) -> list[Trial[Any]]:
-        """Return the points to measure again, in order; those done before an interrupt are not."""
-        trials = optimizer.trials
-        since = self._since(trials)
-        before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
-        best = before.merged(optimizer.space.key).ranked[: self._count]
-        return [best[i % len(best)] for i in range(since, self.most)] if best else []
-
-    def _since(self, trials: Sequence[Trial[Any]]) -> int:
-        """Count the last trials that measured a point again."""
-        kinds = enumerate(trial.kind for trial in reversed(trials))
-        return next((i for i, kind in kinds if kind != "finalist"), len(trials))
-
-
-def _is_noisy(optimizer: LLMOptimizer[Any]) -> bool:
-    """Whether measuring a point again gives another reward, as far as is known."""
-    history = optimizer.history
-    return history.noisy or any(t.stderr for t in history.complete)
-
-
 def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
     """Say what to do after an evaluation that failed, where all others failed, too."""
     if raised is None:
@@ -654,25 +596,3 @@ def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
 
 def _name(f: Callable[[Any], Score]) -> str:
     return getattr(f, "__name__", "") or type(f).__name__
-
-
-def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
-    """Print how far a stored search of `total` evaluations is, if it goes on."""
-    done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
-    if optimizer.storage is not None and done:
-        found = "no result yet" if best is None else f"best {best.reward}"
-        print(
-            f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
-            f"trials, {found}: going on from there",
-            file=sys.stderr,
-        )
-
-
-def say_what_is_kept(optimizer: LLMOptimizer[Any]) -> None:
-    """Print, after Ctrl-C, where a search is kept and how it goes on, if it has a storage."""
-    if optimizer.storage is not None:
-        print(
-            f"llmopt: stopped; everything so far is kept in {optimizer.storage}: run the script "
-            "again to go on",
-            file=sys.stderr,
-        )

@@ -31,12 +31,13 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
 from llmopt.benchmarks.tasks.fast import FastEvaluator
-from llmopt.errors import FailureWatch, StorageError
+from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
+from llmopt.search.drive import FailureWatch
 from llmopt.trackers.callback import Bell
 
 

@@ -10,8 +10,8 @@ import gymnasium as gym
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.errors import FailureWatch
 from llmopt.sandbox.failure import NoCandidateError
+from llmopt.search.drive import INTERRUPTED, drive
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,38 @@ def search(
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     optimizer.steps = steps
-    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    failures = FailureWatch(name, any(t.reward is not None for t in optimizer.trials))
-    candidate = optimizer.ask_initial()
-    while candidate is not None or optimizer.tried < steps:
-        number, outcome = -1, None
-        try:
-            candidate = candidate or optimizer.ask()
-        except NoCandidateError as error:
-            words = str(error)
-        else:
-            number, outcome = candidate.number, score(candidate)
-            words = outcome.words
-            if outcome.reward is None:
-                optimizer.tell_failure(candidate, words)
-            else:
-                optimizer.tell(
-                    candidate, outcome.reward, words, ties=outcome.ties, samples=outcome.samples
-                )
+    found: list[Outcome] = []  # the one that is done
+
+    def say(number: int, made: Any, words: str) -> None:
         if on_step is not None:
-            on_step(number, outcome and outcome.made, words)
-        if outcome is not None and (outcome.reward is not None or outcome.broken):
-            failures.see(words if outcome.broken else "")
-        if outcome is not None and outcome.reward is not None and done(outcome):
-            return True
-        candidate = None
-    return False
+            on_step(number, made, words)
+
+    def ask(free: int, running: int) -> list[Candidate]:
+        candidate = None if found else optimizer.ask_initial()
+        while candidate is None and not found and optimizer.tried < steps:
+            try:
+                candidate = optimizer.ask()
+            except NoCandidateError as error:
+                say(-1, None, str(error))
+        return [] if candidate is None else [candidate]
+
+    def tell(
+        candidate: Candidate, outcome: Outcome, error: Exception | None
+    ) -> tuple[str, str] | None:
+        if error is not None:
+            raise error
+        reward, words = outcome.reward, outcome.words
+        if reward is None:
+            optimizer.tell_failure(candidate, words)
+        else:
+            optimizer.tell(candidate, reward, words, ties=outcome.ties, samples=outcome.samples)
+        say(candidate.number, outcome.made, words)
+        if reward is not None and done(outcome):
+            found.append(outcome)
+        return None if reward is None and not outcome.broken else (words * outcome.broken, "")
+
+    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    sound = any(t.reward is not None for t in optimizer.trials)
+    if drive(ask, lambda candidate: (score, candidate), tell, what=name, sound=sound):
+        raise KeyboardInterrupt(INTERRUPTED)
+    return bool(found)

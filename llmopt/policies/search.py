@@ -30,14 +30,12 @@ from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import (
     BudgetExceededError,
-    FailureWatch,
     NoTrialsError,
     SearchStopped,
     SpaceError,
     StorageError,
 )
 from llmopt.history import Trial
-from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
 from llmopt.policies.episode import step_cap
@@ -64,7 +62,7 @@ from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
-from llmopt.search.progress import Progress, text_of_search
+from llmopt.search.progress import Progress, say_kept, text_of_search
 from llmopt.search.views import Views
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing
@@ -331,7 +329,7 @@ class PolicySearch(Views, Closing):
         if self._shortens_warmup and not any(t.source == "llm" for t in optimizer.trials):
             optimizer.n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
         own = (t for t in optimizer.trials if t.kind != "imported")
-        failures = FailureWatch(self._make.title, any(t.state == "complete" for t in own))
+        sound = any(t.state == "complete" for t in own)
 
         def ask(free: int, running: int) -> Sequence[Any]:
             spent = self._spent()
@@ -350,25 +348,26 @@ class PolicySearch(Views, Closing):
                 self._chosen = (len(optimizer.trials), self._recommended(point))
                 return []
 
-        def tell(params: Any, outcome: Any, error: Exception | None) -> None:
+        def tell(params: Any, outcome: Any, error: Exception | None) -> tuple[str, str]:
             if error is not None:
                 raise error
             trial = self._tell(params, *outcome)
             shown.step(text_of_search(trial, optimizer.history.best, optimizer.usage))
-            failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
+            return "" if trial.state == "complete" else cut(trial.feedback, 300), ""
 
         try:
             optimizer.check_ready()  # a stored search may begin with a point handed out before
             with Progress(evaluations, self._spent(), progress, unit="policies") as shown:
                 if not optimizer.trials:
                     shown.tell(self.ranges)
-                self.stopped = (
-                    drive(ask, lambda params: (self.measure, params), tell) or self.stopped
+                ended = drive(
+                    ask, lambda p: (self.measure, p), tell, what=self._make.title, sound=sound
                 )
+                self.stopped = ended or self.stopped
         finally:
             optimizer.batch_size = batch
             if sys.exc_info()[0] is KeyboardInterrupt or self.stopped == INTERRUPTED:
-                say_what_is_kept(optimizer)
+                say_kept(optimizer)
         return self.best if optimizer.history.best is not None else None
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:

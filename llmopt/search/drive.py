@@ -4,8 +4,9 @@
 
 A search gives three functions. ``ask(free, running)`` returns at most `free` jobs, and none if the
 search is over or has to wait for a running one. ``call(job)`` returns the function and the
-arguments that evaluate a job. ``tell(job, result, error)`` records the outcome. Asking and telling
-stay in this process; only ``call(job)`` runs in the executor.
+arguments that evaluate a job. ``tell(job, result, error)`` records the outcome, and returns why the
+evaluation failed and what to do about it. Asking and telling stay in this process; only
+``call(job)`` runs in the executor.
 
 However the loop ends, evaluations that have begun are completed and told first. Only a second
 Ctrl-C leaves them alone.
@@ -27,16 +28,39 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from llmopt.errors import HOPELESS, BrokenTaskError
 from llmopt.util.arguments import whole_number
-from llmopt.util.text import short
+from llmopt.util.text import clean, short
 
 Job = TypeVar("Job")
 Ask = Callable[[int, int], Sequence[Job]]
 Call = Callable[[Job], tuple[Any, ...]]
-Tell = Callable[[Job, Any, "Exception | None"], object]
+Tell = Callable[[Job, Any, "Exception | None"], "tuple[str, str] | None"]
+Record = Callable[[Job, Any, "Exception | None"], None]
 
 INTERRUPTED = "interrupted by Ctrl-C"
 MOST_WORKERS = 10_000
+_REMEDY = "Mend the environment or its wrappers"
+
+
+class FailureWatch:
+    """Ends a search of which nothing but failures is known: more would cost and show nothing."""
+
+    def __init__(self, what: str, sound: bool = False) -> None:
+        self._what, self._sound = what, sound
+        self._failed = 0
+
+    def see(self, failure: str, remedy: str = "") -> None:
+        """Take in an evaluation; raise `BrokenTaskError` if it is the last of `HOPELESS` failures.
+
+        `failure` is empty where it did not fail; `remedy` says what to do about such a one.
+        """
+        self._sound, self._failed = self._sound or not failure, self._failed + 1
+        if not self._sound and self._failed >= HOPELESS:
+            raise BrokenTaskError(
+                f"{self._what}: none of {self._failed} evaluations had a result, so no more are "
+                f"made. The last one: {clean(failure).rstrip('.')}. {remedy or _REMEDY}"
+            )
 
 
 class Threads(Executor):
@@ -137,6 +161,8 @@ def drive(
     call: Call[Job],
     tell: Tell[Job],
     *,
+    what: str = "evaluation",
+    sound: bool = False,
     give_back: Callable[[Sequence[Job]], object] = lambda jobs: None,
     executor: Executor | None = None,
     workers: int = 1,
@@ -148,24 +174,36 @@ def drive(
         ask: Returns jobs; called by one thread at a time, and with an `executor` in its own.
         call: Returns the function that evaluates a job, and its arguments.
         tell: Takes a job, and its result or what was raised. It may raise, which ends the search.
+            It returns why the evaluation failed (empty if it did not) and what to do about it;
+            ``None`` for an evaluation that says nothing of the others.
+        what: What is evaluated, for the error if all evaluations fail.
+        sound: Whether an evaluation before this call had a result.
         give_back: Takes jobs that did not begin.
         executor: Where evaluations run; ``None`` for the calling thread.
         workers: How many run at once.
         timeout: Seconds after which no further evaluation begins.
 
     Raises:
+        BrokenTaskError: The first five evaluations failed.
         KeyboardInterrupt: Ctrl-C came again while evaluations were running.
     """
+    failures = FailureWatch(what, sound)
+
+    def record(job: Job, result: Any, error: Exception | None) -> None:
+        failure = tell(job, result, error)
+        if failure is not None:
+            failures.see(*failure)
+
     deadline = None if timeout is None else time.monotonic() + timeout
     late = f"timeout={timeout:g} seconds are over" if timeout is not None else ""
     if executor is None:
-        return _one_by_one(ask, call, tell, deadline, late)
-    loop = _Parallel(ask, call, tell, give_back, executor, workers)
+        return _one_by_one(ask, call, record, deadline, late)
+    loop = _Parallel(ask, call, record, give_back, executor, workers)
     return loop.run(deadline, late)
 
 
 def _one_by_one(
-    ask: Ask[Job], call: Call[Job], tell: Tell[Job], deadline: float | None, late: str
+    ask: Ask[Job], call: Call[Job], record: Record[Job], deadline: float | None, late: str
 ) -> str:
     interrupts = _Interrupts(lambda: None)
     try:
@@ -184,7 +222,7 @@ def _one_by_one(
                     result = function(*args)
                 except Exception as raised:
                     error = raised
-                tell(jobs[0], result, error)
+                record(jobs[0], result, error)
     except KeyboardInterrupt:
         if interrupts.came:
             raise
@@ -202,12 +240,12 @@ class _Parallel(Generic[Job]):
         self,
         ask: Ask[Job],
         call: Call[Job],
-        tell: Tell[Job],
+        record: Record[Job],
         give_back: Callable[[Sequence[Job]], object],
         executor: Executor,
         workers: int,
     ) -> None:
-        self._ask, self._call, self._tell, self._give_back = ask, call, tell, give_back
+        self._ask, self._call, self._record, self._give_back = ask, call, record, give_back
         self._executor, self._workers, self._asker = executor, workers, Threads()
         self._arrived: SimpleQueue[tuple[Job | None, Future[Any] | None]] = SimpleQueue()
         self._running: dict[int, Future[Any]] = {}
@@ -304,4 +342,4 @@ class _Parallel(Generic[Job]):
             return
         except Exception as raised:
             error = raised
-        self._tell(job, result, error)
+        self._record(job, result, error)

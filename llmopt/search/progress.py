@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from llmopt.history import Trial, Usage
 from llmopt.util.text import clean
+
+if TYPE_CHECKING:
+    from llmopt.search.session import OptimizerBase
 
 LINE_SECONDS = 10.0
 """Between two lines of progress in a log."""
@@ -144,3 +147,25 @@ def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, fro
 
 def _number(trial: Trial[Any]) -> str:
     return " ".join(f"{reward:.6g}" for reward in trial.rewards or ())
+
+
+def say_resumed(optimizer: OptimizerBase[Any], total: int) -> None:
+    """Print how far a stored search of `total` evaluations is, if it goes on."""
+    done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
+    if optimizer.storage is not None and done:
+        found = "no result yet" if best is None else f"best {best.reward}"
+        print(
+            f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
+            f"trials, {found}: going on from there",
+            file=sys.stderr,
+        )
+
+
+def say_kept(optimizer: OptimizerBase[Any]) -> None:
+    """Print, after Ctrl-C, where a search is kept and how it goes on, if it has a storage."""
+    if optimizer.storage is not None:
+        print(
+            f"llmopt: stopped; everything so far is kept in {optimizer.storage}: run the script "
+            "again to go on",
+            file=sys.stderr,
+        )
