@@ -11,6 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from llmopt._version import __version__ as __version__
+from llmopt.util.logs import use_last_resort
+
+use_last_resort()
 
 if TYPE_CHECKING:
     from llmopt.client import Client as Client

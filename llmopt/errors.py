@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 
-from llmopt.util.text import clean
+from llmopt.util.text import clean, short
 
 HOPELESS = 5
 """Evaluations that fail, and none that does not, after which no more are made."""
@@ -168,6 +170,29 @@ class BrokenTaskError(RewardError):
 
 class FallbackWarning(UserWarning):
     """The model did not deliver a usable point, and one drawn at random took its place."""
+
+
+_LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")
+
+
+def warn_user(text: str, category: type[Warning] = FallbackWarning) -> None:
+    """Warn at the line of the user's code that is being run."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def add_point(error: Exception, params: object, number: int) -> None:
+    """Add to what an objective raised the point and the number of its trial, as a note."""
+    if type(error).__module__.partition(".")[0] == "llmopt":
+        return
+    error.add_note(f"llmopt: the objective raised this in trial {number}, at {short(params)}")
+    if isinstance(error, TypeError) and isinstance(params, dict) and "dict" in str(error):
+        error.add_note(
+            "llmopt: the objective gets one dict with all parameters, so compute with its values: "
+            f"point[{next(iter(params), 'x')!r}]"
+        )
 
 
 def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:

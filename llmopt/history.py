@@ -82,7 +82,8 @@ class Trial(Generic[Params]):
     """One evaluated point; `Params` is the form in which the space was given.
 
     Attributes:
-        number: Position in the history, from 0, in the order of telling.
+        number: Position in the history, counted from 0, in the order of recording. Tables, plots
+            and reports show it; prompts and models count from 1.
         params: The parameters in the form the space was given in.
         values: The same, flat, one for each of the space's dimensions.
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned

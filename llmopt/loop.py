@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -40,19 +38,21 @@ from llmopt.errors import (
     FallbackWarning,
     RewardError,
     SearchStopped,
+    add_point,
     is_permanent,
+    warn_user,
 )
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
-from llmopt.search.events import Told
+from llmopt.search.events import Told, read_directions
 from llmopt.search.finals import Finals
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import check_names, finite, number, one_of, whole_number
-from llmopt.util.text import short
+from llmopt.util.text import function_name, short
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """What a function returns: a number, a number and words on what was seen, or an `Evaluation`."""
@@ -293,6 +293,7 @@ def optimize(
             f"optimize() got directions={directions!r}: expected one for each objective, such as "
             'directions=["minimize", "maximize"]'
         )
+    directions = read_directions(directions, "directions")
     return _search("optimize", f, space, n_trials, client, directions, options)
 
 
@@ -369,7 +370,10 @@ def _search(
 def _check_function(f: Any, seeded: bool) -> None:
     """Raise unless `f` can be called with one point, and with ``seed=`` where it is `seeded`."""
     if not callable(f):
-        raise TypeError(f"f={short(f)}: expected a function of a point")
+        raise TypeError(
+            f"f={short(f)}: expected a function of a point; the function comes first, then the "
+            "space: minimize(f, space, n_trials)"
+        )
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):  # written in C
@@ -527,6 +531,7 @@ class _Run:
         elif isinstance(error, self._catch):
             told = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
+            add_point(error, params, len(optimizer.trials))
             raise error
         trial = optimizer.tell_as(replace(told, seed=job.seed), job.kind)
         self._progress.step(self._text(trial) if self._progress.shown else "")
@@ -557,7 +562,8 @@ class _Run:
         expected = "expected a real number within a float's range, or (number, words)"
         remedy = "None and NaN stand for a failed evaluation"
         if count > 1:
-            expected = f"expected {count} numbers, one for each objective, or (numbers, words)"
+            expected = f"expected {count} numbers, one for each of directions="
+            expected += f"{list(self._optimizer.directions)}, or (numbers, words)"
         elif isinstance(rewards, Mapping) and rewards:
             remedy = "return one of its values"
         elif isinstance(rewards, str):
@@ -576,11 +582,8 @@ class _Run:
     def _warn(self) -> None:
         """Warn at the caller's line, whichever thread asked."""
         pending, self._warnings = self._warnings, []
-        frame, level = sys._getframe(1), 2
-        while frame.f_back and frame.f_globals.get("__name__", "").startswith("llmopt."):
-            frame, level = frame.f_back, level + 1
         for text, category in pending:
-            warnings.warn(text, category, stacklevel=level)
+            warn_user(text, category)
 
 
 def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
@@ -595,4 +598,4 @@ def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
 
 
 def _name(f: Callable[[Any], Score]) -> str:
-    return getattr(f, "__name__", "") or type(f).__name__
+    return function_name(f, "the objective")

@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -34,7 +33,7 @@ import numpy as np
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.data import data_file, folder_of
-from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
+from llmopt.errors import ParameterError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.emitter import ModelEmitter
@@ -56,7 +55,7 @@ from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.session import OptimizerBase
 from llmopt.search.storage import as_written
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import MOST_POINTS, one_of, seed_or_fresh, whole_number
+from llmopt.util.arguments import MOST_POINTS, checked_call, one_of, seed_or_fresh, whole_number
 from llmopt.util.text import short
 from llmopt.util.threads import uninterrupted
 
@@ -221,7 +220,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
         proposals, warned = self.propose(count)
         for text in warned:
-            warnings.warn(text, FallbackWarning, stacklevel=2)
+            warn_user(text)
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
@@ -395,6 +394,7 @@ class LLMOptimizer(OptimizerBase[Params]):
 
     # -- telling --------------------------------------------------------------------------
 
+    @checked_call("tell({'x': 0.5}, 1.0)")
     def tell(
         self,
         params: Any,
@@ -457,6 +457,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             )
         )
 
+    @checked_call("tell_failure({'x': 0.5}, 'it diverged')")
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
@@ -512,7 +513,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             logger.warning(
                 "the point of trial %d was told again, with another reward (%s, before %s): it is "
                 "one more trial. If a point gives another reward each time, say noisy=True",
-                before[-1].number + 1,
+                before[-1].number,
                 told.rewards[0] if len(told.rewards) == 1 else told.rewards,
                 before[-1].reward,
             )
@@ -542,6 +543,10 @@ class LLMOptimizer(OptimizerBase[Params]):
     ) -> Trial[Params]:
         """`tell` for loops that are asynchronous, with the same arguments."""
         return await asyncio.to_thread(self.tell, params, reward, **words)
+
+    async def atell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
+        """`tell_failure` for loops that are asynchronous, with the same arguments."""
+        return await asyncio.to_thread(self.tell_failure, params, reason)
 
     @classmethod
     def load(

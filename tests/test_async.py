@@ -137,3 +137,9 @@ def test_atell_takes_what_tell_takes():
     types = typing.get_type_hints(LLMOptimizer.tell)
     named = {p.name: types[p.name] for p in told if p.kind is p.KEYWORD_ONLY}
     assert named == typing.get_type_hints(TellArguments)
+
+
+def test_atell_failure_takes_what_tell_failure_takes():
+    optimizer = make()
+    trial = asyncio.run(optimizer.atell_failure({"x": 1.0, "y": 2.0}, "it diverged"))
+    assert (trial.state, trial.feedback) == ("failed", "it diverged")

@@ -229,7 +229,7 @@ def test_all_failed_says_so():
         (
             lambda: minimize(lambda p: ("w", 1.0), SPACE, 1, ScriptedClient([])),
             RewardError,
-            r"^<lambda> returned \('w', 1.0\): expected a real number .* or \(number, words\)",
+            r"returned \('w', 1.0\): expected a real number .* or \(number, words\)",
         ),
         (lambda: minimize(bowl, SPACE, 1, ScriptedClient([]), trials=3), TypeError, "trials"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,6 +30,7 @@ from llmopt import (
     StorageError,
     TemplateError,
 )
+from llmopt.code import CodeOptimizer
 from llmopt.policies import PolicySearch
 
 SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
@@ -350,3 +353,102 @@ class TestFiles:
             "LLMOptimizer(space, ..., storage=path)",
             "save()",
         )
+
+
+def raised(call: Callable[[], Any]) -> tuple[Exception, str]:
+    """Return what a call raises, and its message with its notes."""
+    with pytest.raises(Exception, match=r"\S") as caught:
+        call()
+    error = caught.value
+    return error, "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def one(point: Any) -> float:
+    return 1.0
+
+
+def search(f: Any = one, space: Any = SPACE, **options: Any) -> Any:
+    return llmopt.minimize(f, space, 3, "network", seed=1, **options)
+
+
+def search_several(f: Any, directions: Any) -> Any:
+    return llmopt.optimize(f, SPACE, 3, "network", directions=directions)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "parts"),
+    [
+        (lambda: search(SPACE, one), TypeError, ["function comes first"]),
+        (lambda: LLMOptimizer("network", SPACE), SpaceError, ["a str", "precedes the client"]),
+        (lambda: LLMOptimizer(ScriptedClient([]), SPACE), SpaceError, ["precedes the client"]),
+        (lambda: make().tell({"reward": 1}), TypeError, ["'reward'", "tell({"]),
+        (lambda: make().tell(POINT, 1, feedbak="a"), TypeError, ["did you mean 'feedback'"]),
+        (lambda: make().tell_failure(POINT, resaon="a"), TypeError, ["did you mean 'reason'"]),
+        (lambda: make().report("r.html", titel="a"), TypeError, ["did you mean 'title'"]),
+        (lambda: make().tell(3, 1), ParameterError, ["an int", "dict"]),
+        (lambda: search(constraints=3), SpaceError, ["constraints", "an int", "<="]),
+        (lambda: llmopt.Space(SPACE, constraints=3), SpaceError, ["constraints", "an int"]),
+        (lambda: llmopt.Space(SPACE, forbidden=3), SpaceError, ["forbidden", "an int"]),
+        (lambda: search_several(one, ["minimise"] * 2), ValueError, ["directions=", "'minimize'"]),
+        (lambda: search_several(one, ["minimize"] * 2), RewardError, ["directions="]),
+        (lambda: search(lambda x: (x - 1) ** 2), TypeError, ["one dict", "point['lr']"]),
+    ],
+)
+def test_a_wrong_call_names_its_remedy(call, kind, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error, said = raised(call)
+    assert isinstance(error, kind)
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}])
+def test_what_an_objective_raises_names_the_trial_and_its_point(options):
+    def f(point):
+        raise ZeroDivisionError("division by zero")
+
+    error, said = raised(lambda: search(f, {"x": Float(0.25, 0.25), "k": Int(1, 9)}, **options))
+    assert isinstance(error, ZeroDivisionError)
+    assert "trial 0" in said
+    assert "'x': 0.25" in said
+
+
+def test_storage_is_no_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///b.db", "postgresql://u:p@host/db"):
+        for call in (
+            lambda url=url: search(storage=url),
+            lambda url=url: PolicySearch("CartPole-v1", "network", storage=url),
+            lambda url=url: CodeOptimizer("def f(x)", client=ScriptedClient([]), storage=url),
+        ):
+            error, said = raised(call)
+            assert isinstance(error, StorageError)
+            assert all(part in said for part in (".jsonl", "LLMSampler"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_search_that_never_asks_its_model_says_so(caplog):
+    with PolicySearch("CartPole-v1", ScriptedClient([]), "props", starts=1, warmup=8) as search:
+        search.run(8)
+    assert "never asked" in caplog.text
+
+
+@pytest.mark.parametrize(("prompt", "first"), [("props", 3), ("words", 5)])
+def test_few_policies_leave_some_for_the_model(prompt, first):
+    client = ScriptedClient(lambda request: Reply((Completion("no point"),)))
+    with PolicySearch("CartPole-v1", client, prompt, starts=1, max_steps=9) as search:
+        with pytest.warns(llmopt.FallbackWarning) as warned:
+            search.run(6)
+        random = [t.source for t in search.optimizer.trials].count("warmup")
+    assert random == first
+    assert {w.filename for w in warned if w.category is llmopt.FallbackWarning} == {__file__}
+
+
+def test_warnings_of_the_log_say_whose_they_are(tmp_path):
+    code = (
+        "import llmopt; f = lambda p: 1.0\n"
+        "llmopt.minimize(f, {'x': llmopt.Float(0, 1)}, 2, 'network', description='words')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert done.stderr.startswith("llmopt: ")

@@ -409,7 +409,7 @@ def test_a_picture_that_cannot_be_made_is_left_out(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.jsonl", None, "no such file; give a file of results that llmopt bench wrote"),
+        ("missing.jsonl", None, "no such file"),
         ("", None, "it is a folder; give a file of results"),
         ("empty.jsonl", "", "no finished cells"),
         ("other.jsonl", '{"a": 1}\n', "not a benchmark's"),

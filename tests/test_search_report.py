@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -96,7 +99,7 @@ def test_the_model_s_thoughts_stand_beside_their_outcome():
     page = checked(optimizer, title="My search")
     for words in (
         "My search", "small x is good", "the bowl is round", "a smaller x lowers the reward",
-        "it hummed", "it was quiet", "8 better than #1", "the model", "warm-up", "best 1",
+        "it hummed", "it was quiet", "8 better than #0", "the model", "warm-up", "best 1",
         "Why the search ended", "requests",
     ):  # fmt: skip
         assert words in page.text, words
@@ -314,6 +317,33 @@ def test_an_optuna_storage_names_its_studies(tmp_path, capsys):
     assert main(["report", "sqlite:////nowhere/at/all.db"]) == 2
 
 
+def test_a_database_that_is_not_there_or_another_stays_as_it_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("sqlalchemy")
+    for url in ("sqlite:///typo.db", "sqlite://"):
+        assert main(["report", url]) == 2
+        assert "no such file" in capsys.readouterr().err
+    with contextlib.closing(sqlite3.connect("other.db")) as other:
+        other.execute("CREATE TABLE mine (a)")
+        assert main(["report", "sqlite:///other.db"]) == 2
+        assert main(["report", "other.db"]) == 2
+        assert [name for (name,) in other.execute("SELECT name FROM sqlite_master")] == ["mine"]
+    assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
+
+
+def test_a_missing_file_may_be_that_of_a_search(capsys):
+    assert main(["report", "nofile.jsonl"]) == 2
+    assert "storage file" in capsys.readouterr().err
+
+
+def test_a_report_numbers_trials_as_they_are_numbered(tmp_path):
+    data = read_search(searched(6, float))
+    assert data.label(data.best.number) == "#5"
+    assert (
+        data.start_of(data.notes(replace(data.trials[3], explanation="Start from: #2"))).number == 1
+    )
+
+
 def test_what_is_no_search_is_named(tmp_path, capsys):
     with pytest.raises(TypeError, match="got a list"):
         read_search([])
@@ -387,6 +417,8 @@ def test_the_pictures_of_matplotlib(monkeypatch):
     low, high = optimizer.plot_history().get_ylim()
     assert -2 < low < high < 8
     assert len(optimizer.plot_slices().axes) == 4
+    with pytest.raises(LLMOptError, match="20"):
+        searched(3, float).plot_importance()
     names = [t.get_text() for t in optimizer.plot_importance().get_yticklabels()]
     assert sorted(names) == sorted(SPACE)
     with pytest.raises(LLMOptError, match="plot_history"):

@@ -28,11 +28,10 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
-from llmopt.adapters.warn import warn
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.errors import RewardError, SearchStopped
+from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
@@ -210,7 +209,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             proposal = Proposal(self._parameters.read(candidate), source, words)
             if is_mended:
                 self._model.meter.count_proposal("fallback")
-                warn(
+                warn_user(
                     "no point of the batch met the cheap constraint: one of them was moved at "
                     "random until it did. Such points are counted in usage.fallbacks"
                 )
@@ -272,7 +271,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._refused_before = len(self._refused)
         self._ready.extend(found)
         for text in draft.warnings:
-            warn(text)
+            warn_user(text)
 
     def _wanted(self) -> int:
         wanted: int = max(self.num_workers - len(self._open), self._batch_size)

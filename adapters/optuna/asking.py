@@ -21,9 +21,8 @@ from llmopt.adapters.optuna.ledger import StudySpending
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
-from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
-from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent
+from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent, warn_user
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
@@ -301,13 +300,13 @@ class Asker:
             found.append(_Offer(p, begun.space.params(p.values), *paid))
         self._offers[place].extendleft(reversed(found))
         for text in draft.warnings:
-            warn(text)
+            warn_user(text)
 
     def _fall_back(
         self, space: BranchedSpace, view: View, rng: np.random.Generator, trouble: str
     ) -> Proposal:
         """Draw a point at random where `ModelEmitter` does not do it."""
-        warn(
+        warn_user(
             f"a point was drawn at random, not proposed by {client_name(self._model.client)}: "
             f"{trouble}. It is counted in usage.fallbacks"
         )

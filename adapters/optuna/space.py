@@ -100,7 +100,10 @@ def _distributions(space: Mapping[str, Any]) -> Distributions:
         elif isinstance(one, BaseDistribution):
             found[name] = one
         else:
-            raise SpaceError(f"space[{name!r}]={one!r}: expected a distribution of Optuna's")
+            raise SpaceError(
+                f"space[{name!r}]={one!r}: expected Float(0, 1), Int(0, 10) or Categorical([...]) "
+                "of llmopt, or a distribution of Optuna's"
+            )
         if trouble := trouble_with(name, found[name]):
             raise SpaceError(f"space[{name!r}]: {trouble}")
     return found

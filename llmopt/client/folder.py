@@ -33,7 +33,7 @@ from llmopt.util.files import (
     write_bytes_atomically,
     write_text_atomically,
 )
-from llmopt.util.text import clean
+from llmopt.util.text import a_type, clean
 from llmopt.util.threads import Lock
 
 ANSWER_BYTES = 1_000_000
@@ -291,7 +291,7 @@ def _open_numbers(folder: Path) -> list[int]:
 def _read_json(folder: Path, number: int) -> dict[str, Any]:
     data = json.loads(read_bytes(_path(folder, number, _JSON), most=_REQUEST_BYTES, links=False))
     if not isinstance(data, dict):
-        raise ValueError(f"it contains a {type(data).__name__}, expected an object")
+        raise ValueError(f"it contains {a_type(data)}, expected an object")
     return data
 
 

@@ -12,7 +12,7 @@ from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide
 from llmopt.client.http.faults import MalformedBody
 from llmopt.client.prices import Price
-from llmopt.util.text import clean
+from llmopt.util.text import a_type, clean
 
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 
@@ -81,7 +81,7 @@ def priced(
 def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:
     """End a sample at the first stop string, for servers that ignore stop strings."""
     if not isinstance(completion.text, str):
-        raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
+        raise MalformedBody(f"a sample is {a_type(completion.text)}, not a text")
     text = hide(clean(completion.text), (key,))
     ends = [at for at in map(text.find, stop) if at >= 0]
     reason: FinishReason = "stop" if ends else completion.finish_reason

@@ -68,6 +68,7 @@ def search(
         candidate: Candidate, outcome: Outcome, error: Exception | None
     ) -> tuple[str, str] | None:
         if error is not None:
+            error.add_note(f"llmopt: raised while candidate {candidate.number} was evaluated")
             raise error
         reward, words = outcome.reward, outcome.words
         if reward is None:

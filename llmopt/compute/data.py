@@ -24,7 +24,7 @@ import numpy as np
 from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.errors import StorageError
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
-from llmopt.util.text import cut
+from llmopt.util.text import a_type, cut
 
 _FILE = re.compile(r"\d{6}\.npz")
 _MOST_WORDS = 1000  # characters of names and shapes in a file
@@ -71,7 +71,7 @@ class TrialData(Mapping[str, Any]):
         if data is None or (isinstance(data, Mapping) and not data):
             return NO_DATA
         if not isinstance(data, Mapping):
-            raise DataError(f"data is a {type(data).__name__}: expected a mapping of names")
+            raise DataError(f"data is {a_type(data)}: expected a mapping of names")
         packed = pack(data)
         words = {name: cut(said, _MOST_WORDS) for name, said in summary(unpack(packed)).items()}
         return cls(packed, words, hashlib.sha256(packed).hexdigest())

@@ -30,7 +30,7 @@ from llmopt.policies.wrapping import (
     usual_wrappers,
     wrap,
 )
-from llmopt.util.text import first_line
+from llmopt.util.text import a_type, first_line, function_name
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
@@ -67,7 +67,7 @@ class EnvMaker:
         elif isinstance(env, str):
             self.title = env.rpartition(":")[2]
         elif callable(env):
-            self.title = str(getattr(env, "__name__", type(env).__name__))
+            self.title = function_name(env, "environment")
         else:
             raise LLMOptError(
                 f"env={env!r}: expected a Gymnasium id, a spec, or a function that makes an "
@@ -126,7 +126,7 @@ class EnvMaker:
         try:
             env = source(**mode) if mode and _takes_mode(source) else source()
             if not isinstance(env, gym.Env):
-                raise TypeError(f"it returned a {type(env).__name__}, no gymnasium.Env")
+                raise TypeError(f"it returned {a_type(env)}, no gymnasium.Env")
         except Exception as error:
             raise _trouble(self.title, error) from error
         _silence_mujoco()

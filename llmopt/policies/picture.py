@@ -16,6 +16,7 @@ import numpy as np
 from llmopt.errors import LLMOptError, StorageError, install_hint
 from llmopt.policies.episode import episode
 from llmopt.util.files import write_bytes_atomically
+from llmopt.util.text import a_type
 
 FRAMES = 100
 WIDTH = 320  # pixels
@@ -113,7 +114,7 @@ def _shrink(frame: Any) -> Any:
 
     if not isinstance(frame, np.ndarray):
         raise LLMOptError(
-            f"render() gave a {type(frame).__name__}, no picture: the environment must take "
+            f"render() gave {a_type(frame)}, no picture: the environment must take "
             'render_mode="rgb_array" (a function that makes it, as an argument of that name)'
         )
     image = Image.fromarray(frame.astype(np.uint8))

@@ -34,6 +34,7 @@ from llmopt.errors import (
     SearchStopped,
     SpaceError,
     StorageError,
+    add_point,
 )
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
@@ -120,10 +121,10 @@ class PolicySearch(Views, Closing):
         max_feedback: Characters of one evaluation's feedback.
         detail: Whether the feedback says everything, without a limit.
         seed: Seed of the search and of its starts.
-        warmup: Points before the model is first asked; see `llmopt.LLMOptimizer`. ``"auto"`` for 5
-            with a prompt that reads words, 10 with another one, and 30 for a model that sees
-            numbers only (the embedded one, ``"network"``), but at most half of the evaluations of
-            `run`.
+        warmup: Random policies before the model is first asked; see `llmopt.LLMOptimizer`.
+            ``"auto"`` for 5 with a prompt that reads words; with another one 10, or 30 for a
+            numeric-only model (the embedded one, ``"network"``), but at most half of the
+            evaluations of `run`.
         max_steps: Steps an episode may take; ``None`` for the environment's own limit
             (`STEP_CAP` where it has none).
         storage: A file; the same search made again with it goes on there.
@@ -142,7 +143,7 @@ class PolicySearch(Views, Closing):
 
     _total_given = False
     _steps: StepData | None = None  # of the latest evaluation
-    _shortens_warmup = False  # to half of the evaluations
+    _random_first = 0  # random policies, if half of the evaluations may be less; see `warmup`
 
     def __init__(
         self,
@@ -237,10 +238,10 @@ class PolicySearch(Views, Closing):
         self.stopped = ""
         self._wanted = 0
         if warmup == "auto":
-            self._shortens_warmup = facts.columns and not reads_words
-            first = _SHOWN_FIRST if reads_words else NUMBERS_FIRST
-            first = _RANDOM_FIRST if self._shortens_warmup else first
-            warmup = (begun.get("options") or {}).get("warmup", first)
+            first = _RANDOM_FIRST if facts.columns else NUMBERS_FIRST
+            warmup = _SHOWN_FIRST if reads_words else first
+            warmup = (begun.get("options") or {}).get("warmup", warmup)
+            self._random_first = 0 if reads_words else warmup
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
@@ -326,8 +327,7 @@ class PolicySearch(Views, Closing):
             self.stopped = ""
         if not (self._total_given or self.stopped):
             self._total = None
-        if self._shortens_warmup and not any(t.source == "llm" for t in optimizer.trials):
-            optimizer.n_warmup = min(_RANDOM_FIRST, max(1, evaluations // 2))
+        self._plan_warmup(evaluations)
         own = (t for t in optimizer.trials if t.kind != "imported")
         sound = any(t.state == "complete" for t in own)
 
@@ -350,6 +350,7 @@ class PolicySearch(Views, Closing):
 
         def tell(params: Any, outcome: Any, error: Exception | None) -> tuple[str, str]:
             if error is not None:
+                add_point(error, params, len(optimizer.trials))
                 raise error
             trial = self._tell(params, *outcome)
             shown.step(text_of_search(trial, optimizer.history.best, optimizer.usage))
@@ -369,6 +370,14 @@ class PolicySearch(Views, Closing):
             if sys.exc_info()[0] is KeyboardInterrupt or self.stopped == INTERRUPTED:
                 say_kept(optimizer)
         return self.best if optimizer.history.best is not None else None
+
+    def _plan_warmup(self, evaluations: int) -> None:
+        """Set how many policies are random; log a warning if they leave none for the model."""
+        optimizer = self.optimizer
+        if self._random_first and not any(t.source == "llm" for t in optimizer.trials):
+            optimizer.n_warmup = min(self._random_first, max(1, evaluations // 2))
+        if not self._total_given:
+            optimizer.check_asks(evaluations)
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.

@@ -136,7 +136,7 @@ def trial_axis(data: SearchData, longest: int = 0) -> Scale:
     """Return the axis of the trials' numbers."""
     last = max([t.number for t in data.trials] + [longest - 1, 1])
     margin = max(0.4, last * 0.012)
-    return Scale(data.first - margin, last + data.first + margin)
+    return Scale(-margin, last + margin)
 
 
 def beyond(values: Sequence[float], scale: Scale) -> str:
@@ -160,14 +160,14 @@ def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
         if t.number in shown and t.rewards:
             value = t.rewards[objective]
             kind = f"s-{t.source}" + " out" * (not y.low <= value <= y.high)
-            dot = x.share(t.number + data.first), y.share(value), t.number
+            dot = x.share(t.number), y.share(value), t.number
             by_source.setdefault(kind, []).append(dot)
     layers = [dots(points, kind) for kind, points in by_source.items()]
-    failed = [(x.share(t.number + data.first), 0.0, t.number) for t in data.history.failed]
+    failed = [(x.share(t.number), 0.0, t.number) for t in data.history.failed]
     layers.insert(0, dots(failed[-MOST_DOTS:], "failed", "v-30"))
     texts = []
     if single and (best := data.best_so_far):
-        points = [(x.share(number + data.first), y.share(value)) for number, value in best]
+        points = [(x.share(number), y.share(value)) for number, value in best]
         layers.append(lines([steps(points)], "best"))
         texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
     note = beyond(values, y)
@@ -193,9 +193,7 @@ def rivals_chart(data: SearchData) -> Markup:
     x = trial_axis(data, max(len(row) for _, row in best))
     layers, texts = [], []
     for i, (name, row) in enumerate(best):
-        points = [
-            (x.share(k + data.first), y.share(v)) for k, v in enumerate(row) if np.isfinite(v)
-        ]
+        points = [(x.share(k), y.share(v)) for k, v in enumerate(row) if np.isfinite(v)]
         layers.append(lines([steps(points)], f"c{i % 6}"))
         if points:
             text = f"{cut(name, 14)} {number_text(float(row[-1]), 4)}"

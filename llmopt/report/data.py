@@ -118,8 +118,7 @@ class SearchData:
     rivals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     pending: int = 0  # points that are being evaluated
     planned: int | None = None  # trials that the search may take
-    first: int = 1  # number that readers know the first trial by
-    numbered: bool = True  # whether "Start from: #3" names a trial by the number readers know
+    numbered: bool = True  # whether "Start from: #3" names a trial, which models count from 1
 
     @cached_property
     def history(self) -> History:
@@ -176,13 +175,13 @@ class SearchData:
 
     def label(self, number: int) -> str:
         """Return what readers call a trial."""
-        return f"#{number + self.first}"
+        return f"#{number}"
 
     def start_of(self, notes: Answer) -> Trial[Any] | None:
         """Return the trial that a model says it started from, if it is known."""
         if not (self.numbered and isinstance(notes.start, int)):
             return None
-        number = notes.start - self.first
+        number = notes.start - 1
         return self.trials[number] if 0 <= number < len(self.trials) else None
 
     @cached_property

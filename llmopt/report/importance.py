@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.errors import needs
+from llmopt.errors import LLMOptError, needs
 from llmopt.report.data import SearchData
 from llmopt.report.scales import finite
 from llmopt.space.values import stable_repr
@@ -32,20 +32,21 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
 
     Raises:
         ImportError: Optuna is not installed.
-        ValueError: There are too few complete trials, or no parameter that varies.
+        LLMOptError: There are too few complete trials, or no parameter that varies.
     """
     with needs("the importance of parameters", "optuna", extra="optuna"):
         import optuna
     done = data.done
     if len(done) < LEAST_TRIALS:
-        raise ValueError(
-            f"{len(done)} complete trials are too few for importances: expected {LEAST_TRIALS}"
+        raise LLMOptError(
+            f"{len(done)} complete trials are too few for importances: expected at least "
+            f"{LEAST_TRIALS}; continue the search"
         )
     with _quiet(optuna):
         study = _study(optuna, data, objective)
         names = {n for t in study.trials for n in t.params}
         if not names:
-            raise ValueError("no parameter varies among the trials that all have")
+            raise LLMOptError("no parameter that all trials have varies: continue the search")
         of = optuna.importance
         found = {"PED-ANOVA": of.get_param_importances(
             study, evaluator=of.PedAnovaImportanceEvaluator()

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from llmopt._version import __version__
+from llmopt.errors import LLMOptError
 from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.prompt.answer import Answer
 from llmopt.report import charts
@@ -23,6 +24,7 @@ from llmopt.report.data import SearchData, value_text
 from llmopt.report.importance import importance
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
+from llmopt.util.arguments import checked_call
 from llmopt.util.files import write_text_atomically
 from llmopt.util.text import clean, cut
 
@@ -46,6 +48,7 @@ SOURCES = {
 """Who proposes points, for readers."""
 
 
+@checked_call("write_report(result, 'report.html')")
 def write_report(
     source: Any,
     path: str | os.PathLike[str] = "report.html",
@@ -279,7 +282,7 @@ def _importances(data: SearchData) -> tuple[list[dict[str, Any]], str]:
             names = next(iter(by_kind.values()))
             rows = [(n, [(kind, v.get(n, 0.0)) for kind, v in by_kind.items()]) for n in names]
             found.append({"objective": name, "kinds": list(by_kind), "rows": rows[:20]})
-    except (ImportError, ValueError, RuntimeError) as error:
+    except (ImportError, LLMOptError, ValueError, RuntimeError) as error:
         return [], clean(error)
     return found, ""
 

@@ -65,15 +65,15 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
         own = [t for t in data.done if t.rewards and t.source == source]
         if own:
             values = [min(max(t.rewards[0], scale.low), scale.high) for t in own if t.rewards]
-            numbers = [t.number + data.first for t in own]
+            numbers = [t.number for t in own]
             ax.scatter(numbers, values, s=16, color=colour, label=source, clip_on=False)
     for place, trial in enumerate(data.history.failed):
         label = None if place else "failed"
-        ax.axvline(trial.number + data.first, color="#dddddd", zorder=0, label=label)
+        ax.axvline(trial.number, color="#dddddd", zorder=0, label=label)
     if best := data.best_so_far:
-        numbers = [number + data.first for number, _ in best]
+        numbers = [number for number, _ in best]
         values = [value for _, value in best]
-        end = max(t.number for t in data.trials) + data.first
+        end = max(t.number for t in data.trials)
         ax.step([*numbers, end], [*values, values[-1]], where="post", color="black", label="best")
     if data.done:
         _limit(ax, scale, "y")

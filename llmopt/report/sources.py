@@ -17,7 +17,7 @@ from llmopt.search.eventlog import Event, read_events
 from llmopt.search.resume import start_of
 from llmopt.space import Space
 from llmopt.util.files import open_file, read_json_object
-from llmopt.util.text import clean, curve_in, cut, short
+from llmopt.util.text import a_type, clean, curve_in, cut, short
 
 if TYPE_CHECKING:
     from llmopt.optimizer import LLMOptimizer
@@ -58,20 +58,33 @@ def read_search(source: Any, study_name: str | None = None) -> SearchData:
 
         return of_study(source)
     raise TypeError(
-        f"got a {type(source).__name__}: expected an optimizer, a result, a PolicySearch, an "
+        f"got {a_type(source)}: expected an optimizer, a result, a PolicySearch, an "
         "Optuna study, or the path of a storage file, a run folder or an Optuna storage"
     )
 
 
 def is_search(path: str) -> bool:
-    """Whether a path or address is that of a search, and not a benchmark's file of results."""
+    """Whether a path or address is that of a search, and not a benchmark's file of results.
+
+    Raises:
+        StorageError: There is no such file.
+    """
     file = Path(path)
-    if "://" in path or (file / "config.json").is_file():
+    if "://" in path or file.is_dir():
         return True
+    if not file.exists():
+        raise _no_such(path)
     if not file.is_file():
         return False
     head = _head(file)
     return head.startswith((_SQLITE, _JOURNAL)) or b'"event"' in head[:40]
+
+
+def _no_such(path: str) -> StorageError:
+    return StorageError(
+        f"cannot read {path}: there is no such file; give a storage file, a run folder, the URL of "
+        "an Optuna storage such as sqlite:///study.db, or a file that llmopt bench wrote"
+    )
 
 
 def _head(path: Path) -> bytes:
@@ -89,10 +102,7 @@ def _of_path(path: str, study_name: str | None) -> SearchData:
     if file.is_dir():
         return _of_run_folder(file)
     if not file.exists():
-        raise StorageError(
-            f"cannot read {path}: there is no such file; give a storage file, a run folder, or "
-            "the URL of an Optuna storage such as sqlite:///study.db"
-        )
+        raise _no_such(path)
     head = _head(file)
     if head.startswith(_SQLITE):
         return _of_optuna_storage(f"sqlite:///{path}", path, study_name)
@@ -203,6 +213,8 @@ def _of_optuna_storage(storage: Any, shown: str, study_name: str | None) -> Sear
 
         from llmopt.report.studies import of_study
     try:
+        if isinstance(storage, str):
+            _check_database(storage)
         if study_name is None:
             names = optuna.get_all_study_names(storage)
             if len(names) != 1:
@@ -223,6 +235,29 @@ def _of_optuna_storage(storage: Any, shown: str, study_name: str | None) -> Sear
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StorageError(f"cannot read the Optuna storage: {clean(said)}") from error
     return replace(of_study(study), origin=f"Optuna study in {_without_password(shown)}")
+
+
+def _check_database(url: str) -> None:
+    """Raise unless a database holds studies: Optuna would make its tables, and an SQLite file."""
+    import sqlalchemy
+
+    place, shown = sqlalchemy.make_url(url), _without_password(url)
+    file = place.database or ":memory:"
+    if place.get_backend_name() == "sqlite" and not (
+        file.startswith("file:") or Path(file).is_file()
+    ):
+        raise StorageError(
+            f"cannot read {shown}: there is no such file; three slashes precede a path from here, "
+            "sqlite:///study.db, and four an absolute one"
+        )
+    engine = sqlalchemy.create_engine(place)
+    try:
+        if not sqlalchemy.inspect(engine).has_table("studies"):
+            raise StorageError(
+                f"{shown} holds no study of Optuna: give the storage that the study was made with"
+            )
+    finally:
+        engine.dispose()
 
 
 def _without_password(address: str) -> str:

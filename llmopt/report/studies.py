@@ -59,7 +59,6 @@ def of_study(study: Any) -> SearchData:
         metrics=tuple(study.metric_names or ()),
         curves=curves,
         pending=pending,
-        first=0,
         numbered=False,
     )
     return data.with_best()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Unpack
@@ -19,7 +18,7 @@ from numpy.random import Generator
 
 from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
-from llmopt.errors import FallbackWarning, TemplateError
+from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.python_block import check_computes
@@ -225,7 +224,7 @@ class ModelEmitter(Metered):
         proposals, draft = self._meter.asking(ask)
         if draft.committed:
             for text in draft.warnings:
-                warnings.warn(text, FallbackWarning, stacklevel=2)
+                warn_user(text)
         return proposals
 
 

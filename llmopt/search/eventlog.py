@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,7 @@ from llmopt.util.files import (
     sync_folder,
     unseal,
 )
+from llmopt.util.text import short
 from llmopt.util.threads import Lock, uninterrupted
 
 try:
@@ -110,6 +112,12 @@ class EventLog:
         durable: bool = False,
         start: bytes = _EVERY_EVENT_STARTS,
     ) -> None:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", os.fspath(path)):
+            raise StorageError(
+                f"storage={short(os.fspath(path))} is a URL: expected the path of a file, such as "
+                'storage="search.jsonl". For a database of Optuna make a study with it, and take '
+                "LLMSampler as its sampler"
+            )
         self.path = Path(path)
         self._durable = durable
         self._lock, self._process = Lock(), os.getpid()

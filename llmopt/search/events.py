@@ -24,7 +24,7 @@ from llmopt.search.spending import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
-from llmopt.util.text import describe_curve, short
+from llmopt.util.text import a_type, describe_curve, short
 
 Line = dict[str, Any]
 """An event as JSON."""
@@ -274,7 +274,7 @@ def _proposal(line: Mapping[str, Any], space: Space) -> Proposal:
     return Proposal(**{**line, "values": space.from_json_values(line["values"])})
 
 
-def read_directions(direction: Any) -> tuple[Direction, ...]:
+def read_directions(direction: Any, name: str = "direction") -> tuple[Direction, ...]:
     """Return one direction for each objective."""
     many = isinstance(direction, Sequence) and not isinstance(direction, str)
     found: tuple[Direction, ...] = tuple(direction) if many else (direction,)
@@ -282,9 +282,9 @@ def read_directions(direction: Any) -> tuple[Direction, ...]:
         if one not in get_args(Direction):
             near = {"max": "maximize", "min": "minimize"}.get(str(one).lower()[:3], "")
             meant = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"direction={short(one)}: expected 'maximize' or 'minimize'{meant}")
+            raise ValueError(f"{name}={short(direction)}: expected 'maximize' or 'minimize'{meant}")
     if not found:
-        raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
+        raise ValueError(f"{name}=(): expected at least one of 'maximize' and 'minimize'")
     return found
 
 
@@ -406,6 +406,6 @@ def _number(value: Any, name: str) -> float:
         ) from error
     shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
     raise RewardError(
-        f"{name}={short(value)} is a {type(value).__name__}{shape}: expected a single real "
+        f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real "
         "number (a failed evaluation is told with None, NaN or tell_failure)"
     )

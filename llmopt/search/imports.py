@@ -24,7 +24,7 @@ from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.files import open_file, read_text
-from llmopt.util.text import clean, short
+from llmopt.util.text import a_type, clean, short
 
 Outcome = Literal["taken", "changed", "known", "refused"]
 _SHOWN = 20
@@ -126,7 +126,7 @@ def _read_source(source: Any, objectives: int) -> Source:
         if all(isinstance(row, Mapping) for row in table):
             return _of_table("the table", table, objectives)
     raise TypeError(
-        f"got a {type(source).__name__}: expected the path of a storage file or a CSV file, an "
+        f"got {a_type(source)}: expected the path of a storage file or a CSV file, an "
         "Optuna study, a DataFrame, or a list of dictionaries such as "
         '{"x": 0.5, "reward": 1.0}'
     )

@@ -32,6 +32,7 @@ from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchS
 from llmopt.history import Source, Usage
 from llmopt.search.limits import Limits
 from llmopt.search.spending import Books, SpendLog, Spent
+from llmopt.util.text import a_type
 from llmopt.util.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ class Meter:
             )
             if not isinstance(answer, Reply):
                 raise TypeError(
-                    f"{client_name(self.client)}.complete returned a {type(answer).__name__}: "
+                    f"{client_name(self.client)}.complete returned {a_type(answer)}: "
                     "expected a llmopt.Reply, such as Reply((Completion(text),))"
                 )
             return attempt.settled(answer)

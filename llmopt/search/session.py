@@ -71,13 +71,8 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self._state = self._new_state()
         model.seeded = options.seeded
         self._use(self._make_emitter(let_compute(model)))
-        if model.total is not None and self.n_warmup >= model.total and options.partner is None:
-            logger.warning(
-                "warmup=%d is not less than the %d points planned: the model is never asked. Leave "
-                "warmup out, or plan more points",
-                self.n_warmup,
-                model.total,
-            )
+        if model.total is not None:
+            self.check_asks(model.total)
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._merged = Merged(space.key)
@@ -92,6 +87,16 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
             self._meter.observe = partial(self._bell.ring, "sent")
+
+    def check_asks(self, planned: int) -> None:
+        """Log a warning if so many points in all are too few for the model to be asked."""
+        if self.n_warmup >= planned > 0 and self._options.partner is None:
+            logger.warning(
+                "warmup=%d is not less than the %d points planned: the model is never asked. Omit "
+                "warmup, or plan more points",
+                self.n_warmup,
+                planned,
+            )
 
     def _new_state(self) -> SearchState:
         state = SearchState(self.space, self.directions, self.seed)

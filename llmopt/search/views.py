@@ -13,6 +13,7 @@ import numpy as np
 from llmopt.errors import needs
 from llmopt.history import Trial
 from llmopt.space.values import ABSENT
+from llmopt.util.arguments import checked_call
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def dataframe(
 class Views:
     """What every search shows of itself: pictures, and a report."""
 
+    @checked_call("report('report.html')")
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str = "") -> Path:
         """Write the search as one HTML page that needs nothing else, and return its path.
 
@@ -133,7 +135,7 @@ class Views:
 
         Raises:
             ImportError: Optuna or Matplotlib is not installed.
-            ValueError: There are fewer than 20 complete trials.
+            LLMOptError: There are fewer than 20 complete trials.
         """
         from llmopt.report import plots, read_search
 

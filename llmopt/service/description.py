@@ -15,6 +15,7 @@ from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
 from llmopt.prompt import PROMPTS
 from llmopt.space import Categorical, Dimension, Float, Int, Space
 from llmopt.space.when import read_when
+from llmopt.util.text import a_type
 
 _MOST_PARAMETERS = 1000
 _MOST_CHOICES = 1000
@@ -40,7 +41,7 @@ def read_space(schema: Any) -> Space:
     and for each parameter a condition, ``"when"``: see `llmopt.space.when`.
     """
     if not isinstance(schema, Mapping):
-        raise SpaceError(f"space: got a {type(schema).__name__}; {_EXAMPLE} for each name")
+        raise SpaceError(f"space: got {a_type(schema)}; {_EXAMPLE} for each name")
     properties = schema
     if isinstance(schema.get("properties"), Mapping) and schema.get("type", "object") == "object":
         properties = schema["properties"]
@@ -119,7 +120,7 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
 def read_description(data: Any) -> dict[str, Any]:
     """Return the arguments of `LLMOptimizer` that a description stands for; it may name no file."""
     if not isinstance(data, Mapping):
-        raise LLMOptError(f"a search is described by an object, got a {type(data).__name__}")
+        raise LLMOptError(f"a search is described by an object, got {a_type(data)}")
     _no_others(data, _KEYS)
     if "space" not in data:
         raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")

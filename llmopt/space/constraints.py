@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from llmopt.errors import SpaceError, did_you_mean
 from llmopt.space.values import ABSENT
 from llmopt.space.when import Test
+from llmopt.util.text import a_type
 
 _MOST_TEXT = 2000  # characters of one constraint
 _ROUNDING = 1e-9  # as a share of the terms, and as an amount where they are small
@@ -112,6 +113,10 @@ def read_constraints(
     A name of a parameter need not be a Python identifier. Where the `names` are not known yet, they
     are words, with dots and indices.
     """
+    if not isinstance(texts, Iterable):
+        raise SpaceError(
+            f"constraints={texts!r}, {a_type(texts)}: expected a text or a list; {_EXAMPLE}"
+        )
     texts = [texts] if isinstance(texts, str) else list(texts)
     if names is None:
         names = {m[0] for text in texts if isinstance(text, str) for m in _NAME.finditer(text)}
@@ -122,7 +127,7 @@ def read_constraints(
             found.append(text)
             continue
         if not isinstance(text, str):
-            raise SpaceError(f"constraints: got {text!r}, a {type(text).__name__}; {_EXAMPLE}")
+            raise SpaceError(f"constraints: got {text!r}, {a_type(text)}; {_EXAMPLE}")
         try:
             found += _read(" ".join(text.split()), names)
         except SpaceError as error:

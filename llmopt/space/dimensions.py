@@ -35,6 +35,7 @@ from llmopt.space.values import (
     stable_repr,
 )
 from llmopt.space.when import When, read_when
+from llmopt.util.text import a_type
 
 __all__ = [
     "Categorical",
@@ -81,7 +82,7 @@ class Categorical(BaseDimension):
             )
         if isinstance(choices, str | bytes | Set) or not isinstance(choices, Iterable):
             raise SpaceError(
-                f"Categorical({choices!r}): the choices are a {type(choices).__name__}; "
+                f"Categorical({choices!r}): the choices are {a_type(choices)}; "
                 "give them as a list or a tuple, so that they have an order."
             )
         items = tuple(cast(Hashable, c.item()) if isinstance(c, np.generic) else c for c in choices)

@@ -18,6 +18,7 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Dimension, Float, Int
 from llmopt.space.values import ABSENT, Value, as_number, choice_from_json, choice_to_json
+from llmopt.util.text import a_type
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,7 @@ class _Dict:
     def read(self, params: Any, path: str, out: list[Value]) -> None:
         if not isinstance(params, Mapping):
             raise ParameterError(
-                f"{_at(path)}got a {type(params).__name__}; expected a dict with the keys "
-                f"{list(self.keys)}."
+                f"{_at(path)}got {a_type(params)}; expected a dict with the keys {list(self.keys)}."
             )
         there = [key for key in self.keys if key in params]
         if len(there) < len(params) or not self.optional.issuperset({*self.keys} - {*there}):
@@ -145,8 +145,7 @@ class _Tuple:
     def read(self, params: Any, path: str, out: list[Value]) -> None:
         if not isinstance(params, tuple | list | np.ndarray) or getattr(params, "ndim", 1) == 0:
             raise ParameterError(
-                f"{_at(path)}got a {type(params).__name__}; expected a tuple of "
-                f"{len(self.parts)} parts."
+                f"{_at(path)}got {a_type(params)}; expected a tuple of {len(self.parts)} parts."
             )
         if len(params) != len(self.parts):
             raise ParameterError(
@@ -272,7 +271,7 @@ def read_gymnasium(space: Any, path: str, out: list[tuple[str, Dimension]]) -> L
         out.extend(_read_box(space, path))
     else:
         raise SpaceError(
-            f"{_at(path)}a {type(space).__name__} space cannot be searched; use Box, Discrete, "
+            f"{_at(path)}{a_type(space)} space cannot be searched; use Box, Discrete, "
             "MultiDiscrete, MultiBinary, or Dict and Tuple of these."
         )
     return _Array(np.dtype(space.dtype).name, tuple(space.shape))

@@ -52,6 +52,7 @@ from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidd
 from llmopt.space.numeric import read_decimals
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, read_tests
+from llmopt.util.text import a_type
 
 _MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
 
@@ -113,7 +114,7 @@ class Space:
             raise SpaceError("Space: for a ConfigSpace call Space.of(space).")
         if not isinstance(dimensions, Mapping):
             raise SpaceError(
-                f"Space: got a {type(dimensions).__name__}; expected a dict such as "
+                f"Space: got {a_type(dimensions)}; expected a dict such as "
                 '{"lr": Float(1e-5, 0.1, log=True)}. '
                 "For a Gymnasium space call Space.from_gymnasium(space)."
             )
@@ -122,8 +123,13 @@ class Space:
             for name, one in dimensions.items()
         }
         self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
-        texts = [constraints] if isinstance(constraints, str) else constraints
-        self._constrain((*texts, *read_forbidden(map(read_tests, forbidden), self)))
+        limits = read_constraints(constraints, self.names)
+        if not isinstance(forbidden, Iterable):
+            raise SpaceError(
+                f"forbidden: got {forbidden!r}, {a_type(forbidden)}; expected a list of "
+                'combinations, such as [{"optimizer": "sgd", "layers": 3}]'
+            )
+        self._constrain((*limits, *read_forbidden(map(read_tests, forbidden), self)))
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
@@ -144,7 +150,7 @@ class Space:
         """
         if not is_gymnasium(space):
             raise SpaceError(
-                f"got {stable_repr(space)}, a {type(space).__name__}; expected a space of "
+                f"got {stable_repr(space)}, {a_type(space)}; expected a space of "
                 "gymnasium.spaces, such as Box(low=-1.0, high=1.0, shape=(3,))."
             )
         named: list[tuple[str, Dimension]] = []
@@ -175,9 +181,11 @@ class Space:
             return made
         if isinstance(obj, Mapping):
             return cls(obj)
+        swapped = callable(obj) or isinstance(obj, str) or hasattr(obj, "complete")
         raise SpaceError(
-            f"got {stable_repr(obj)}, a {type(obj).__name__}; expected a Space, a dict such as "
-            '{"lr": Float(1e-5, 0.1, log=True)}, a gymnasium.spaces space or a ConfigSpace.'
+            f"space={stable_repr(obj)}, {a_type(obj)}: expected a Space, a dict such as "
+            '{"lr": Float(1e-5, 0.1, log=True)}, a gymnasium.spaces space or a ConfigSpace'
+            + ("; the space precedes the client, and follows the function" if swapped else "")
         )
 
     def _set_up(

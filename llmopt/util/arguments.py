@@ -10,7 +10,7 @@ import numbers
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -64,6 +64,8 @@ _ELSEWHERE = {
     "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
     "get_client('openai:NAME', timeout=60)",
 }
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 _NEAR = 0.72  # how like a name has to be, from 0 to 1, to be meant
 
@@ -139,6 +141,30 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
             call = call if call.endswith(")") else f"{call}()"
             remedy = _called_here(name, names) or did_you_mean(name, names, _NEAR)
             raise TypeError(f"{call} has no argument {name!r}; {remedy}")
+
+
+def checked_call(example: str) -> Callable[[_Call], _Call]:
+    """Have a function name the arguments that it lacks or does not have; see `check_names`.
+
+    `example` is a call, for the message.
+    """
+
+    def checked(function: _Call) -> _Call:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            try:
+                signature.bind(*args, **named)
+            except TypeError as error:
+                name = function.__name__
+                check_names(name, named, [n for n in signature.parameters if n != "self"])
+                raise TypeError(f"{name}(): {error}; write {example}") from None
+            return function(*args, **named)
+
+        return cast("_Call", call)
+
+    return checked
 
 
 def _called_here(name: str, valid: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.util.text import a_type
 
 MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
@@ -126,7 +127,7 @@ def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> di
     except ValueError as error:
         raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
     if not isinstance(data, dict):
-        raise LLMOptError(f"{path} holds a {type(data).__name__}: expected an object")
+        raise LLMOptError(f"{path} holds {a_type(data)}: expected an object")
     return data
 
 
@@ -329,7 +330,7 @@ def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
     try:
         data = read_json(text)
         if not isinstance(data, dict):
-            raise ValueError(f"it holds a {type(data).__name__} and no JSON object")
+            raise ValueError(f"it holds {a_type(data)} and no JSON object")
     except ValueError as error:
         raise StorageError(f"{path} is not valid JSON ({error}): restore it") from error
     data.pop("crc", None)  # something else sorted the entries

@@ -85,6 +85,18 @@ def short(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
+def function_name(function: object, unnamed: str) -> str:
+    """Return the name of a function or of an object's class; `unnamed` for a lambda."""
+    name = getattr(function, "__name__", "") or type(function).__name__
+    return unnamed if name == "<lambda>" else str(name)
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's type behind its article: ``"an int"``."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def difference(old: Any, new: Any, names: tuple[str, str] = ("there", "now")) -> str:
     """Say in what two values differ, with a name for each.
 

@@ -144,7 +144,7 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     if limit is not None and limit <= (step_cap or limit):
         facts.append(f"An episode has at most {limit} steps.")
     elif step_cap is not None:
-        facts.append(f"An episode that has not ended by then is cut off after {step_cap} steps.")
+        facts.append(f"An episode is cut off after {step_cap} steps.")
     for attribute in ("dt", "tau"):
         try:
             step = getattr(env.unwrapped, attribute, None)
