@@ -29,6 +29,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import (
+    HOPELESS,
     BudgetExceededError,
     NoTrialsError,
     SearchStopped,
@@ -122,9 +123,9 @@ class PolicySearch(Views, Closing):
         detail: Whether the feedback says everything, without a limit.
         seed: Seed of the search and of its starts.
         warmup: Random policies before the model is first asked; see `llmopt.LLMOptimizer`.
-            ``"auto"`` for 5 with a prompt that reads words; with another one 10, or 30 for a
-            numeric-only model (the embedded one, ``"network"``), but at most half of the
-            evaluations of `run`.
+            ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
+            embedded one, ``"network"``), and 10 otherwise; `run` reduces it to half of its
+            evaluations, but not below 5 for a model that is not numeric-only.
         max_steps: Steps an episode may take; ``None`` for the environment's own limit
             (`STEP_CAP` where it has none).
         storage: A file; the same search made again with it goes on there.
@@ -143,7 +144,7 @@ class PolicySearch(Views, Closing):
 
     _total_given = False
     _steps: StepData | None = None  # of the latest evaluation
-    _random_first = 0  # random policies, if half of the evaluations may be less; see `warmup`
+    _random_first: tuple[int, int] | None = None  # least and most, if nobody gave a number
 
     def __init__(
         self,
@@ -239,9 +240,10 @@ class PolicySearch(Views, Closing):
         self._wanted = 0
         if warmup == "auto":
             first = _RANDOM_FIRST if facts.columns else NUMBERS_FIRST
-            warmup = _SHOWN_FIRST if reads_words else first
-            warmup = (begun.get("options") or {}).get("warmup", warmup)
-            self._random_first = 0 if reads_words else warmup
+            first = _SHOWN_FIRST if reads_words else first
+            warmup = most = int((begun.get("options") or {}).get("warmup", first))
+            # Before a request is paid for, an environment without any result is found out.
+            self._random_first = (1 if facts.columns and not reads_words else HOPELESS), most
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
@@ -375,7 +377,8 @@ class PolicySearch(Views, Closing):
         """Set how many policies are random; log a warning if they leave none for the model."""
         optimizer = self.optimizer
         if self._random_first and not any(t.source == "llm" for t in optimizer.trials):
-            optimizer.n_warmup = min(self._random_first, max(1, evaluations // 2))
+            least, most = self._random_first
+            optimizer.n_warmup = min(most, max(least, evaluations // 2))
         if not self._total_given:
             optimizer.check_asks(evaluations)
 
