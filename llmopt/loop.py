@@ -48,6 +48,7 @@ from llmopt.search.drive import INTERRUPTED, drive, workers_of
 from llmopt.search.events import Told, read_directions
 from llmopt.search.finals import Finals
 from llmopt.search.options import SearchArguments, SearchOptions
+from llmopt.search.outcome import described
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
@@ -355,8 +356,11 @@ def _search(
             )
         if reason == INTERRUPTED:
             say_kept(optimizer)
-    except KeyboardInterrupt:
-        say_kept(optimizer)
+        optimizer.conclude(run.stopped or reason or f"all {n_trials} evaluations were made")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            say_kept(optimizer)
+        optimizer.conclude(described(error))
         raise
     finally:
         optimizer.close()

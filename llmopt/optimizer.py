@@ -50,6 +50,7 @@ from llmopt.search.events import (
 from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.search.meter import Draft
 from llmopt.search.options import SearchArguments, SearchOptions
+from llmopt.search.outcome import inform, informs
 from llmopt.search.points import draw_fallbacks, draw_new
 from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.session import OptimizerBase
@@ -497,6 +498,8 @@ class LLMOptimizer(OptimizerBase[Params]):
             trial = self._state.trials[-1]
         if self._bell is not None:
             self._bell.ring("told", trial, self.history.best, self.usage)
+        if informs(self._model.client):
+            inform(self._model.client, self._outcome())
         return trial
 
     def _note_another_reward(self, told: Told) -> None:

@@ -414,10 +414,15 @@ def test_constraints_that_contradict_each_other_take_few_looks(monkeypatch, scip
 
 
 @pytest.mark.defect(54)
-def test_a_narrow_feasible_space_is_found():
-    pytest.importorskip("scipy")
-    names = [f"x{i}" for i in range(60)]
-    ordered = [f"{a} <= {b}" for a, b in itertools.pairwise(names)]
+@pytest.mark.parametrize("scipy", [True, False])
+@pytest.mark.parametrize("relation", ["{} <= {}", "{} < {}", "{} + 0.005 < {}", "1.01 * {} <= {}"])
+def test_a_narrow_feasible_space_is_found(monkeypatch, scipy, relation):
+    if scipy:
+        pytest.importorskip("scipy")
+    else:
+        monkeypatch.setattr("llmopt.space.moves.find_spec", lambda name: None)
+    names = [f"x{i}" for i in range(100)]
+    ordered = [relation.format(a, b) for a, b in itertools.pairwise(names)]
     space = Space({name: Float(0, 1) for name in names}, constraints=ordered)
     values = space.sample(np.random.default_rng(0))
     assert list(values) == sorted(values)

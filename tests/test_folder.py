@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -17,13 +18,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from stubs import needs_confinement
 
 from llmopt import Float, LLMOptimizer, minimize
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
-from llmopt.client.folder import ANSWER_BYTES, FolderClient, hand_in, next_request
+from llmopt.client.folder import ANSWER_BYTES, FolderClient, ended, hand_in, next_request
 from llmopt.client.model_facts import model_facts
+from llmopt.code import CodeOptimizer
 from llmopt.errors import ClientError
+from llmopt.policies import PolicySearch
 
 
 def ask(text: str = "hello", **fields: object) -> Request:
@@ -176,6 +180,58 @@ class TestClient:
             FolderClient("x", timeout=0)
 
 
+ANSWER = "Hypothesis: the middle.\nStart from: new\nProposal: x: {x}"
+STOP = "Analysis: the rest is noise.\nStart from: #1\nProposal: stop"
+
+
+def square(params: dict[str, float]) -> float:
+    return abs(params["x"])
+
+
+def by_hand(client: FolderClient) -> None:
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        LLMOptimizer(SPACE, client, direction="minimize", prompt="words", warmup=0) as optimizer,
+    ):
+        for _ in range(2):
+            optimizer.tell(point := optimizer.ask(), square(point))
+        raise ZeroDivisionError("of the caller")
+
+
+def by_optuna(client: FolderClient) -> None:
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    sampler = LLMSampler(client, prompt="words", space=SPACE, total=2, n_startup_trials=0)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: abs(trial.suggest_float("x", -3, 3)), n_trials=2)
+
+
+def by_nevergrad(client: FolderClient) -> None:
+    ng = pytest.importorskip("nevergrad")
+    from llmopt.adapters.nevergrad import ParametrizedLLM
+
+    instrument = ng.p.Instrumentation(x=ng.p.Scalar(lower=-3, upper=3))
+    make = ParametrizedLLM(client=client, prompt="words", warmup=0)
+    make(instrument, budget=2).minimize(lambda x: abs(x))
+
+
+SPACE = {"x": Float(-3, 3)}
+SEARCHES: dict[str, Callable[[FolderClient], object]] = {
+    "budget": lambda client: minimize(square, SPACE, 2, client, prompt="words", warmup=0),
+    "stop": lambda client: minimize(square, SPACE, 9, client, prompt="words", warmup=0),
+    "cap": lambda c: minimize(square, SPACE, 9, c, prompt="words", warmup=0, max_requests=2),
+    "raised": lambda client: by_hand(client),
+    "optuna": lambda client: by_optuna(client),
+    "nevergrad": lambda client: by_nevergrad(client),
+}
+REASONS = {
+    "stop": "ended the search",
+    "cap": "max_requests=2",
+    "raised": "ZeroDivisionError: of the caller",
+}
+
+
 class TestNext:
     @pytest.fixture
     def give(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
@@ -220,6 +276,52 @@ class TestNext:
         said = capsys.readouterr().err
         assert "The latest: #2 (0) -> " in said
         assert "Best first: #2 (0), #1 (" in said
+
+    @pytest.mark.defect(80)
+    @pytest.mark.parametrize("how", sorted(SEARCHES))
+    def test_every_search_says_its_outcome_and_why_it_ended(self, how, folder, give, capsys):
+        result = start(lambda: SEARCHES[how](FolderClient(folder)))
+        assert main(["next", str(folder)]) == 0
+        for number in range(1, 5):
+            stops = number > 2 and how == "stop"
+            give((STOP if stops else ANSWER.format(x=2 / 10**number)).encode())
+            status = main(
+                ["next", str(folder), "--answer", f"{number}", "--wait", "--timeout", "60"]
+            )
+            if status:
+                break
+        assert status == 3
+        result()
+        said = capsys.readouterr().err
+        assert REASONS.get(how, "2 ") in said.partition("Why it ended:")[2]
+        assert "Results of the last answer: #" in said
+        assert "The best point: #" in said
+        assert "x=0.02" in said
+        assert ("The recommended point: #1" in said) == (how == "stop")
+        assert "Best first: " in (folder / "latest.md").read_text()
+
+    @pytest.mark.defect(80)
+    @needs_confinement
+    def test_a_search_over_code_says_its_outcome(self, folder):
+        folder.mkdir()
+        search = CodeOptimizer("f(x)", client=FolderClient(folder))
+        search.tell("def f(x):\n    return x", 1.5, "slow start")
+        search.tell("def f(x):\n    return x + 1", 0.5, "worse")
+        error = KeyboardInterrupt()
+        search.__exit__(type(error), error, None)
+        said = ended(folder)
+        assert "candidate 1 (0.5): worse" in said
+        assert "Best first: candidate 0 (1.5)" in said
+        assert "Ctrl-C" in said
+
+    @pytest.mark.defect(80)
+    def test_a_policy_search_says_its_outcome(self, folder):
+        pytest.importorskip("gymnasium")
+        folder.mkdir()
+        with PolicySearch("CartPole-v1", FolderClient(folder), warmup=2, starts=1) as search:
+            search.run(2)
+        assert "Why it ended: all 2 evaluations were made" in ended(folder)
+        assert "The best point: #" in ended(folder)
 
     def test_nothing_open(self, folder, capsys):
         assert main(["next", str(folder), "--timeout", "0"]) == 4

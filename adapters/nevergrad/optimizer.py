@@ -31,7 +31,7 @@ from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.errors import RewardError, SearchStopped, warn_user
+from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
@@ -39,6 +39,7 @@ from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
 from llmopt.search.optuna_trials import number_of
+from llmopt.search.outcome import conclude, inform, informs, outcome
 from llmopt.search.partners.scheduler import Partners, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
@@ -109,7 +110,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._words = {}  # feedback and standard error of candidates not told yet
         self._ready: deque[Proposal] = deque()
         self._end: SearchStopped | None = None  # what ends the search behind the points in `_ready`
-        self._violation = 0.0
+        self._ended, self._violation = "", 0.0
         # Points of the model or its partner that a cheap constraint refused.
         self._refused: list[tuple[Value, ...]] = []
         self._refused_before = 0
@@ -263,6 +264,10 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         except BaseException as error:
             # The same call later must give the same points.
             self._rng.set_state(state)
+            if isinstance(error, (SearchStopped, BudgetExceededError)):
+                self._ended = str(error)
+                if informs(self._model.client):
+                    self._inform()
             if isinstance(error, SearchStopped):
                 self._end = None
                 raise _Stopped(str(error)) from None
@@ -369,6 +374,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         finally:
             self._violation = 0.0
         self._words.pop(candidate.uid, None)
+        if informs(self._model.client):
+            self._inform()
 
     def _internal_tell_candidate(self, candidate: p.Parameter, loss: float) -> None:
         space = self._parameters.space
@@ -401,6 +408,16 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 stderr=None if failed else stderr,
             )
         )
+
+    def _inform(self) -> None:
+        """Give the outcome so far to a model that takes it, and at the end why the search ended."""
+        client = self._model.client
+        text = outcome(self.history, self._parameters.space)
+        inform(client, text)
+        if self.budget is not None and self.num_tell >= self.budget:
+            conclude(client, text, f"the budget of {self.budget} evaluations is used")
+        elif self._ended and not self._open:
+            conclude(client, text, self._ended)
 
     def recommend(self) -> p.Parameter:
         """Return the candidate to keep; of noisy losses no lucky one.

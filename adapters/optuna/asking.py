@@ -26,6 +26,7 @@ from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent, warn
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
+from llmopt.search.outcome import outcome
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.points import draw_new
 from llmopt.space import Space
@@ -158,13 +159,11 @@ class Asker:
         self._model.options = replace(self._model.options, may_stop=may_stop)
         # What is set in this trial holds for no other one.
         self._model.points = 1 if given else self._points
-        if self._reader is None or self._reader.space.distributions != space.distributions:
-            noisy = self._model.options.noisy
-            self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+        reader = self._reader_of(space)
         for one in self._emitter.partners if isinstance(self._emitter, Scheduler) else ():
             if isinstance(one, SamplerPartner):
                 one.attend(study, trial, space)
-        look = partial(self._reader.view, study, number=trial.number)
+        look = partial(reader.view, study, number=trial.number)
         place = study.study_name, getattr(study, "_bracket_id", None)
         offers = self._offers.setdefault(place, deque())
         view = look(begun.trials)
@@ -192,6 +191,17 @@ class Asker:
             self._discard(offer)
         note_wait(study, trial, time.monotonic() - began)
         return dict(offer.params)
+
+    def _reader_of(self, space: StudySpace) -> StudyHistory:
+        if self._reader is None or self._reader.space.distributions != space.distributions:
+            noisy = self._model.options.noisy
+            self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+        return self._reader
+
+    def outcome(self, study: Study, trials: Sequence[FrozenTrial]) -> str:
+        """Return the outcome of a study with these trials in words."""
+        space = self.space(trials)
+        return outcome(self._reader_of(space).view(study, trials, -1).history, space.space)
 
     def _take(
         self,

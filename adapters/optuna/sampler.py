@@ -14,6 +14,8 @@ import contextlib
 import inspect
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from datetime import datetime
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -49,11 +51,12 @@ from llmopt.adapters.optuna.space import (
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.errors import SearchStopped
+from llmopt.errors import BudgetExceededError, SearchStopped
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
+from llmopt.search.outcome import conclude, inform, informs
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Partner, Partners
 from llmopt.space import Dimension, Space
@@ -303,6 +306,25 @@ class LLMSampler(BaseSampler):
             write_notes(study, trial, {"error": reason})
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
+        if informs(self.client):
+            self._inform(study, trial, state, values)
+
+    def _inform(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Give the outcome so far to a model that takes it: Optuna says no sampler of the end."""
+        told = copy(current(study, trial))  # Optuna stores the result after this call
+        told.state, told.values = state, None if values is None else list(values)
+        told.datetime_complete = datetime.now()
+        trials = [told if t.number == trial.number else t for t in study.get_trials(deepcopy=False)]
+        with self._lock:
+            text = self._asker.outcome(study, trials)
+        inform(self.client, text)
+        total = self._model.total
+        if self._ended and getattr(study, "_stop_flag", False):
+            conclude(self.client, text, self._ended)
+        elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
+            conclude(self.client, text, f"all {total} planned trials were made")
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -408,6 +430,12 @@ class LLMSampler(BaseSampler):
                 self._stop(begun, self._ended)
             try:
                 return self._asker.propose(begun, self._entropy, may_stop)
+            except BudgetExceededError as error:
+                if informs(self.client):
+                    conclude(
+                        self.client, self._asker.outcome(begun.study, begun.trials), str(error)
+                    )
+                raise
             except SearchStopped as stopped:
                 try:
                     begun.study.stop()

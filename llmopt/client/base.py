@@ -270,7 +270,8 @@ class Client(Protocol):
       it is false, a cap on cost is rejected before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.http.retry.complete_with_retries` retries;
-    - ``conclude(text)``: called at the end of a search with its outcome in words;
+    - ``inform(text)``: called after each result with the outcome so far in words;
+    - ``conclude(text)``: called at the end of a search with its outcome and the reason in words;
     - ``close()``: release processes and memory.
 
     The constructor makes no network call, reads no key and loads no model: all of this waits

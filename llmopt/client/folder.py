@@ -9,7 +9,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
-``done`` marks the end of the search or of its process; the next request removes it.
+``latest.md`` has the results of the last answer and the best point so far. ``done`` marks the end
+of the search or of its process and says why it ended; the next request removes it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from llmopt.util.threads import Lock
 ANSWER_BYTES = 1_000_000
 """Maximum size of an answer; a longer one is cut."""
 
-_REQUEST_BYTES = 10_000_000
+_REQUEST_BYTES, _SAID_BYTES = 10_000_000, 100_000
 _POLL_SECONDS = 0.2
 _REMIND_SECONDS = 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
-_DONE = "done"
+_DONE, _LATEST = "done", "latest.md"
 
 
 class FolderError(LLMOptError, ValueError):
@@ -98,7 +99,7 @@ class FolderClient:
             with self._lock:
                 self.folder.mkdir(exist_ok=True)
                 (self.folder / _DONE).unlink(missing_ok=True)
-                _asked.add((os.getpid(), self.folder.absolute()))
+                _asked.setdefault((os.getpid(), self.folder.absolute()), "")
                 known = self._known(request.digest())
                 for sample in range(1, request.n + 1):
                     number = known.pop(0) if known else self._write(request, sample)
@@ -121,12 +122,21 @@ class FolderClient:
         """Mark the end of the search in the folder; the end of the process does so too."""
         self.conclude("")
 
+    def inform(self, text: str) -> None:
+        """Write the outcome so far to the folder, if it exists; a full disk is no error."""
+        asked = os.getpid(), self.folder.absolute()
+        if asked in _asked:
+            _asked[asked] = text
+        if self.folder.is_dir():
+            with contextlib.suppress(OSError):
+                write_text_atomically(self.folder / _LATEST, clean(text))
+
     def conclude(self, text: str) -> None:
         """Mark the end of the search in the folder, with its outcome."""
         asked = os.getpid(), self.folder.absolute()
-        if asked in _asked or not (self.folder / _DONE).exists():  # else it is already marked
-            _asked.discard(asked)
-            _say_ended(self.folder, text)
+        known = _asked.pop(asked, None)
+        if text or known is not None or not (self.folder / _DONE).exists():
+            _say_ended(self.folder, text or known or "")
 
     def _known(self, digest: str) -> list[int]:
         """Return the numbers of equal requests that this process has not used."""
@@ -190,16 +200,16 @@ class FolderClient:
         return f"FolderClient({str(self.folder)!r})"
 
 
-_asked: set[tuple[int, Path]] = set()
-"""Process and folder of each running search."""
+_asked: dict[tuple[int, Path], str] = {}
+"""The outcome so far of each running search, by process and folder."""
 
 
 @atexit.register
 def _say_all_ended() -> None:
-    for process, folder in _asked:
-        if process == os.getpid():  # a forked process inherits its parent's set
+    for (process, folder), text in _asked.items():
+        if process == os.getpid():  # a forked process inherits its parent's searches
             with contextlib.suppress(OSError):
-                _say_ended(folder)
+                _say_ended(folder, text)
 
 
 def _say_ended(folder: Path, text: str = "") -> None:
@@ -260,12 +270,21 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
 
 def ended(folder: Path) -> str | None:
     """Return the text that the search left at its end, or ``None`` while it runs."""
+    return _read_said(folder / _DONE)
+
+
+def latest(folder: Path) -> str | None:
+    """Return the outcome of the search so far, or ``None`` if it has none."""
+    return _read_said(folder / _LATEST)
+
+
+def _read_said(path: Path) -> str | None:
     try:
-        return read_bytes(folder / _DONE, most=10_000, links=False).decode(errors="replace").strip()
+        return read_bytes(path, most=_SAID_BYTES, links=False).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{folder / _DONE} exists, but cannot be read ({error.strerror})"
+        return f"{path} exists, but cannot be read ({error.strerror})"
 
 
 def _text(request: Request) -> str:

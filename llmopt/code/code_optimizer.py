@@ -33,17 +33,18 @@ from llmopt.code.checks import Function, check
 from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.writer import Writer
-from llmopt.errors import LLMOptError, NoTrialsError, RewardError
+from llmopt.errors import BudgetExceededError, LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
+from llmopt.search.outcome import conclude, described, inform, informs
 from llmopt.search.storage import StoredSearch
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
-from llmopt.util.text import short
+from llmopt.util.text import cut, short
 from llmopt.util.threads import uninterrupted
 
 if TYPE_CHECKING:
@@ -207,6 +208,26 @@ class CodeOptimizer(StoredSearch):
         for candidate in self._pending.values():
             candidate.close()
         super().close()
+        if informs(self.client):
+            conclude(self.client, self._outcome(), self._why_it_ended())
+
+    def _outcome(self) -> str:
+        if not self.trials:
+            return ""
+        ranked, latest = rank(self.trials, self.direction), self.trials[-1]
+        words = f"The latest: {_scored(latest)}: {cut(latest.feedback, 1000)}\n"
+        return words + f"Best first: {', '.join(map(_scored, ranked[:8])) or 'no score yet'}\n"
+
+    def _why_it_ended(self) -> str:
+        if self.left_by is not None:
+            return described(self.left_by)
+        try:
+            self.limits.check(self.usage)
+        except BudgetExceededError as error:
+            return str(error)
+        if self.steps is not None and self.tried >= self.steps:
+            return f"all {self.steps} tries were made"
+        return f"the program closed the search after {len(self.trials)} scored candidates"
 
     # -- storage --------------------------------------------------------------------------
 
@@ -407,6 +428,8 @@ class CodeOptimizer(StoredSearch):
                 self._record(Told(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()
+            if informs(self.client):
+                inform(self.client, self._outcome())
             return self.trials[-1]
 
     def _adopt(self, source: str, params: Any) -> Candidate:
@@ -425,3 +448,8 @@ class CodeOptimizer(StoredSearch):
             fingerprint=fingerprint,
             origin="user",
         )
+
+
+def _scored(trial: CodeTrial) -> str:
+    score = "no score" if trial.reward is None else f"{trial.reward:.6g}"
+    return f"candidate {trial.number} ({score})"

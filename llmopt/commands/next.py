@@ -7,20 +7,33 @@ import sys
 import time
 from pathlib import Path
 
-from llmopt.client.folder import ANSWER_BYTES, OpenRequest, ended, hand_in, next_request
+from llmopt.client.folder import (
+    ANSWER_BYTES,
+    OpenRequest,
+    ended,
+    hand_in,
+    latest,
+    next_request,
+)
 from llmopt.util.text import clean
 
 ENDED, NOTHING_OPEN = 3, 4
 """Exit statuses: the search has ended; nothing came within ``--timeout``."""
 
 _POLL_SECONDS = 0.2
+_QUIET_SECONDS = 10.0  # without a request until new results are printed
 _SHORT_ANSWER = 2000  # tokens: a limit above these is no concern of whoever answers
 
 
 def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
     """Return a folder's next open request, what the search said at its end, or ``None`` in time."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    began = time.monotonic()
+    deadline = None if timeout is None else began + timeout
+    known = latest(folder)
     while True:
+        if time.monotonic() - began > _QUIET_SECONDS and latest(folder) != known:
+            known, began = latest(folder), time.monotonic()
+            print(f"llmopt: results so far\n{clean(known or '')}", file=sys.stderr)
         said = ended(folder)
         if said is not None:
             return said
@@ -84,9 +97,8 @@ def main(args: argparse.Namespace) -> int:
             return 0
     found = wait_for_request(args.folder, args.timeout)
     if found is None:
-        print(
-            f"llmopt: no open request in {args.folder} within {args.timeout:g} s", file=sys.stderr
-        )
+        said = f"no open request in {args.folder} within {args.timeout:g} s"
+        print(f"llmopt: {said}\n{clean(latest(args.folder) or '')}".rstrip(), file=sys.stderr)
         return NOTHING_OPEN
     if isinstance(found, str):
         print(f"llmopt: {clean(found)}", file=sys.stderr)

@@ -174,7 +174,6 @@ class Job:
         self._result: Any = None
         self._error = ""
         self._ended = False
-        self._began = time.time()
 
     @property
     def done(self) -> bool:

@@ -64,6 +64,7 @@ from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
+from llmopt.search.outcome import described
 from llmopt.search.progress import Progress, say_kept, text_of_search
 from llmopt.search.views import Views
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
@@ -548,6 +549,11 @@ class PolicySearch(Views, Closing):
     def close(self) -> None:
         """Close the environment and the storage file; results can still be read."""
         self._evaluator.close()
+        best = self.best if self.optimizer.history.best is not None else None
+        reason = self.stopped if self.left_by is None else described(self.left_by)
+        if not reason and self.optimizer.trials and self._spent() >= self._wanted:
+            reason = f"all {self._wanted} evaluations were made"
+        self.optimizer.conclude(reason, None if best is None else best.number + 1)
         self.optimizer.close()
 
 

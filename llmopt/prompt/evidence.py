@@ -405,6 +405,16 @@ class Evidence:
         said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
         return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
+    def result(self, trial: Trial) -> str:
+        """Return a trial's number with its values of f, or that it failed."""
+        return f"#{trial.number + 1} ({', '.join(self.score(trial, None))})"
+
+    @property
+    def last_answer(self) -> list[Trial]:
+        """The trials of the model's last answer that has results."""
+        numbers = self._past.answers[-1] if self._past.answers else []
+        return [self.history.trials[number] for number in numbers]
+
     @property
     def _answers(self) -> list[list[int]]:
         """Numbers of the model's points by answer, but of one that is still measured in part."""

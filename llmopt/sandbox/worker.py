@@ -243,6 +243,7 @@ def main() -> None:
     confine.die_with(int(sys.argv[2]))
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in json.loads(sys.argv[1]) if os.path.abspath(p) != here]
+    sys.argv[:] = sys.orig_argv[:] = ["worker"]  # a candidate could tell the paths to the model
     Worker(_sibling("encoding"), confine).serve()
 
 

@@ -15,15 +15,21 @@ from llmopt._version import __version__
 from llmopt.client.base import client_name
 from llmopt.compute.blocks import let_compute
 from llmopt.compute.data import data_file, folder_of
-from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, StorageError
+from llmopt.errors import (
+    BudgetExceededError,
+    LLMOptError,
+    NoTrialsError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
-from llmopt.prompt.evidence import Evidence
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
 from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions
+from llmopt.search.outcome import conclude, described, informs, outcome
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, replay, start_of
@@ -77,6 +83,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._merged = Merged(space.key)
         self._bell: Bell | None = None
+        self._concluded = False
         if options.storage is not None:
             folder = folder_of(options.storage)
             self._attach(options.storage, options.durable, partial(self._resume, seed_given))
@@ -378,11 +385,40 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         super().close()
         if self._model.calculator is not None:
             self._model.calculator.close()
-        conclude = getattr(self._model.client, "conclude", None)
-        history = self.history
-        if conclude is not None and history.trials:
-            shown = Evidence(history, self.space, self.space.names, history.trials)
-            conclude(f"The latest: {shown.latest()}\nBest first: {shown.ranking()}\n")
+        if not self._concluded:
+            self.conclude()
+
+    def conclude(self, reason: str = "", recommended: int | None = None) -> None:
+        """Tell whoever answers the outcome of the search, and why it ended.
+
+        Args:
+            reason: Why it ended; empty for what the search itself knows.
+            recommended: Number from 1 of the trial to keep, if it is not the best one.
+        """
+        self._concluded = True
+        if informs(self._model.client):
+            text = self._outcome(recommended)
+            conclude(self._model.client, text, reason or self._why_it_ended())
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        point = None if self._state.stop is None else self._state.stop[1]
+        return outcome(self.history, self.space, recommended or point)
+
+    def _why_it_ended(self) -> str:
+        if self.left_by is not None:
+            return described(self.left_by)
+        if (end := self.stopped_by_callback) is not None:
+            return str(end)
+        if self.stopped:
+            return self.stopped
+        try:
+            self.limits.check(self.usage)
+        except BudgetExceededError as error:
+            return str(error)
+        made = len(self.history.trials)
+        if self.total is not None and made >= self.total:
+            return f"all {self.total} planned evaluations were made"
+        return f"the program closed the search after {made} evaluations"
 
     def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
         start = start_of(events, path)

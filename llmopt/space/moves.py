@@ -14,6 +14,7 @@ from llmopt.space.constraints import Constraint, Forbidden, Limit
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.values import ABSENT, Value
 from llmopt.space.when import Test, When
+from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     from llmopt.space.space import Space
@@ -24,6 +25,8 @@ _ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts a
 _SHOWN_ENDS = 4
 _MOST_STEPS = 50_000  # constraints that are looked at while points are projected
 _CONTRADICTS = 1e-7  # overlap of the constraints below 0, as a share of the ranges
+_HALVINGS = 24  # until the distance from the constraints is known well enough
+_ROUNDING = 1e-10  # changes of a bound below it are none, as a share of the range
 _PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
 
 
@@ -56,21 +59,25 @@ def find_anchor(space: Space) -> tuple[Value, ...]:
             break
     raise SpaceError(
         f"no point of the space was found that keeps the constraints "
-        f"({'; '.join(space.constraints)}): widen the ranges, or leave a constraint out"
+        f"({cut('; '.join(space.constraints), 1000)}): widen the ranges, or drop a constraint"
+        + (
+            ""
+            if centre == () or find_spec("scipy")
+            else "; if there is one, `pip install scipy` finds it"
+        )
     )
 
 
 def _centre(space: Space) -> tuple[Value, ...] | None:
     """Return the point that is farthest from all linear constraints, in shares of the ranges.
 
-    It is empty if no point keeps them. ``None`` where SciPy is not installed, or a parameter may be
-    absent, which a constraint does not bind then.
+    It is empty if no point keeps them. ``None`` if it is not known, or a parameter may be absent,
+    which a constraint does not bind then. Without SciPy it is known if bounds alone give it, as
+    for ordered parameters.
     """
     own = [c for c in space.limits if isinstance(c, Constraint) and c.factors]
-    if space.conditional or not own or find_spec("scipy") is None:
+    if space.conditional or not own:
         return None
-    from scipy.optimize import linprog
-
     numbers = [d for d in space.dimensions if not isinstance(d, Categorical)]
     places = {name: k for k, name in enumerate(_numbers(space))}
     low = np.array([d.low for d in numbers], dtype=float)
@@ -87,19 +94,72 @@ def _centre(space: Space) -> tuple[Value, ...] | None:
             rows[row, :-1] /= size
             bounds[row] /= size
         rows[row, -1] = 1.0 if size else 0.0
-    aim = np.zeros(len(numbers) + 1)
-    aim[-1] = -1.0
-    # A radius below 0 measures by how much the constraints contradict each other.
-    box = [(0.0, 1.0)] * len(numbers) + [(None, 1.0)]
-    found = linprog(aim, A_ub=rows, b_ub=bounds, bounds=box)
-    if found.status != 0:
-        return None
-    if found.x[-1] < -_CONTRADICTS:
-        return ()
-    values = iter((low + found.x[:-1] * span).tolist())
+    unit = _solved(rows, bounds)
+    if not unit:
+        return unit
+    values = iter((low + np.array(unit) * span).tolist())
     return space.clip(
         [d.choices[0] if isinstance(d, Categorical) else next(values) for d in space.dimensions]
     )
+
+
+def _solved(rows: np.ndarray, bounds: np.ndarray) -> tuple[float, ...] | None:
+    """Return the centre of ``rows @ (x, radius) <= bounds`` in the unit cube; see `_centre`."""
+    n = rows.shape[1] - 1
+    if find_spec("scipy") is None:
+        return _between_bounds(rows[:, :n], bounds)
+    from scipy.optimize import linprog
+
+    aim = np.zeros(n + 1)
+    aim[-1] = -1.0
+    # A radius below 0 measures by how much the constraints contradict each other.
+    found = linprog(aim, A_ub=rows, b_ub=bounds, bounds=[(0.0, 1.0)] * n + [(None, 1.0)])
+    if found.status != 0:
+        return None
+    return () if found.x[-1] < -_CONTRADICTS else tuple(found.x[:-1].tolist())
+
+
+def _between_bounds(rows: np.ndarray, bounds: np.ndarray) -> tuple[float, ...] | None:
+    """Return a point of the unit cube with ``rows @ x <= bounds``, by tightening its bounds.
+
+    If each row has one positive and one negative factor, the lowest values that the rows allow
+    are a solution, and so are the highest: the point is in the middle of them, at the largest
+    distance from the rows for which there are any. Other rows make it a guess.
+    """
+    factors = [[(i, float(row[i])) for i in np.flatnonzero(row).tolist()] for row in rows]
+    ordered = list(zip(factors, bounds.tolist(), strict=True))
+    left = _MOST_STEPS * 4
+
+    def tightened(distance: float) -> tuple[float, ...] | None:
+        nonlocal left
+        low, high = [0.0] * rows.shape[1], [1.0] * rows.shape[1]
+        changed = True
+        while changed and left > 0:
+            changed = False
+            ordered.reverse()  # a chain is tightened along its order and back
+            for row, bound in ordered:
+                left -= len(row)
+                least = sum(f * (low[i] if f > 0 else high[i]) for i, f in row)
+                room = bound - distance - least
+                if room < -_CONTRADICTS:
+                    return ()
+                for i, f in row:
+                    end = (low[i] if f > 0 else high[i]) + room / f
+                    if f > 0 and end < high[i] - _ROUNDING:
+                        high[i], changed = max(end, low[i]), True
+                    elif f < 0 and end > low[i] + _ROUNDING:
+                        low[i], changed = min(end, high[i]), True
+        return None if changed else tuple((a + b) / 2 for a, b in zip(low, high, strict=True))
+
+    best = tightened(0.0)
+    near, far = 0.0, 1.0
+    for _ in range(_HALVINGS if best else 0):
+        middle = (near + far) / 2
+        if found := tightened(middle):
+            best, near = found, middle
+        else:
+            far = middle
+    return best
 
 
 def _numbers(space: Space) -> list[str]:

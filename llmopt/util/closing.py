@@ -8,6 +8,8 @@ from typing import Self
 class Closing:
     """The base of whatever has a `close`."""
 
+    left_by: BaseException | None = None  # what the ``with`` block raised
+
     def close(self) -> None:
         """Give back what is held."""
         raise NotImplementedError
@@ -15,5 +17,9 @@ class Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.left_by = error
+        try:
+            self.close()
+        finally:
+            self.left_by = None  # its traceback holds on to frames
