@@ -277,7 +277,7 @@ def test_the_gif_shows_the_policy_of_the_model(best, tmp_path, monkeypatch, caps
     llm, other = result.methods
     assert result.best == (llm if best == "the model" else other)
     assert result.drawn == llm
-    assert drawn == [(llm.params, f"{llm.label}: {llm.heldout:.2f} on fresh starts")]
+    assert drawn == [(llm.params, f"{llm.label}: {llm.heldout:.2f} on held-out initial states")]
     monkeypatch.setattr(command, "run", lambda *_, **__: result)
     assert main(["run", LINE]) == 0
     line = next(row for row in capsys.readouterr().out.splitlines() if "policy.gif" in row)
@@ -862,8 +862,8 @@ def test_an_environment_of_a_module_of_the_users(tmp_path, monkeypatch, capsys):
     assert (
         "10 weights, each from -2 to 2, of observations and actions through the usual" in said.err
     )
-    assert f"run --resume {tmp_path / 'run'} --iterations 5   (goes on with this" in said.out
-    assert "llmopt run MODULE:ENV-ID   (an environment of your own)" in said.out
+    assert f"run --resume {tmp_path / 'run'} --iterations 5   (resumes this" in said.out
+    assert "llmopt run MODULE:ENV-ID   (" in said.out
     assert "chat model" not in said.out
     assert main(["run", "no_such_module:Pole-v7", *options, str(tmp_path / "other")]) != 0
     assert "PYTHONPATH=." in capsys.readouterr().err

@@ -279,7 +279,7 @@ def test_a_resumed_run_says_where_it_goes_on(capsys):
     more = config(methods=("llm", "random"), iterations=5)
     run(more, "r", client=ScriptedClient(point), resume=True, progress=True)
     error = capsys.readouterr().err
-    assert error.startswith("llmopt: going on after 10 of 12 evaluations of all methods\n")
+    assert error.startswith("llmopt: resuming after 10 of 12 evaluations of all methods\n")
     assert "llmopt: 1/12 " not in error
 
 

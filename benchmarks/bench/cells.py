@@ -68,7 +68,7 @@ def make_cell(
     wrappers: tuple[str, ...] | None = None,
     finalists: int = FINALISTS,
 ) -> Cell:
-    """Make a cell; the model and its batch are left out where the method has no use for them."""
+    """Make a cell; without model and batch if the method uses neither."""
     check_ranges(locals(), _RANGES, BenchConfigError)
     try:
         check_names([method])
@@ -128,7 +128,7 @@ def run_cell(
     chosen = contest.judge(name)
     finals = () if chosen is None else chosen.finals
     heldout = None if chosen is None else chosen.heldout
-    proposed = name in contest.usage  # by a model, or what stands in its place
+    proposed = name in contest.usage  # by a model or its replacement
     return {
         **cell.line(),
         "task": task.id,

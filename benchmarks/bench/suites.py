@@ -1,4 +1,4 @@
-"""The committed sets of cells: ``llmopt bench --suite NAME`` makes their results anew."""
+"""The committed sets of cells; ``llmopt bench --suite NAME`` runs one again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RIVALS = (
 
 _TASKS = {
     "mountaincar": 20,
-    "swimmer": 1,  # a start hardly matters to a swimmer, and an episode is a thousand steps
+    "swimmer": 1,  # its initial states hardly differ, and an episode has 1,000 steps
     "cartpole": 5,
     "inverted-pendulum": 5,
     "reacher": 5,
@@ -60,7 +60,7 @@ def _more_policies(model: str, batch: int) -> list[Cell]:
 
 
 def _searches(tasks: Mapping[str, int], names: Sequence[str], model: str, batch: int) -> list[Cell]:
-    # Methods whose large packages are not installed are left out.
+    # Skip methods whose large packages are not installed.
     methods = [
         m for m in names if "torch" not in METHODS[m].needs or all(map(find_spec, METHODS[m].needs))
     ]

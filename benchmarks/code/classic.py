@@ -1,7 +1,7 @@
 """Teachers for MountainCar and Swimmer: words made from what happened and from the returns.
 
 There is no expert here. A move is judged by physics where that is plain (pushing with the
-motion gains energy), and an episode by what is seen in it.
+motion gains energy), and an episode by what happens in it.
 """
 
 from __future__ import annotations

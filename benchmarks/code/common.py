@@ -1,4 +1,4 @@
-"""What ``llmopt code`` and ``llmopt reward`` have in common: set-up, what is said, the end."""
+"""Set-up, messages and final evaluation, shared by ``llmopt code`` and ``llmopt reward``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_optimizer(
     documentation: str,
     starts: Starts,
 ) -> CodeOptimizer:
-    """Make the search of a run; one that was begun goes on.
+    """Make the search of a run, or resume it.
 
     The folder is made when all that can be wrong with the arguments was looked for. `scoring` says
     what the score is and is not, `documentation` what else there is to know.
@@ -136,7 +136,7 @@ def _recorded(client: Client, record: str | None, begun: bool) -> Client:
 
 @contextlib.contextmanager
 def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
-    """Name the command that goes on with a run which an error or Ctrl-C ends."""
+    """Name the command that resumes a run after an error or Ctrl-C."""
     try:
         yield
     except (KeyboardInterrupt, LLMOptError):
@@ -153,7 +153,7 @@ def conduct(
     improve: Callable[[], object],
     report: Callable[[CodeTrial], Mapping[str, Any]],
 ) -> None:
-    """Search until the tries or a cap are spent, judge the best on fresh starts, and finish."""
+    """Search until the budget is used up, score the best on held-out initial states, and finish."""
     with optimizer:
         run.write_missing(optimizer.trials)
         best = best_of(optimizer)
@@ -177,7 +177,7 @@ def held_out_of(
     rate: float | None,
     failed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what the best is worth on fresh starts, for the folder and the last line.
+    """Return the score of the best on held-out initial states, for the folder and the last line.
 
     A failed episode has no return, so that a policy with one has no mean return.
     """

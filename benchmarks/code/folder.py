@@ -6,7 +6,7 @@
     search.jsonl         every paid reply and every score; what a resume needs
     candidates/003.py    each candidate's source
     candidates/003.json  its score, parent, feedback, and further measures
-    starts.json          the secret that starts are drawn from, which no prompt and no worker sees
+    starts.json          the secret seed of the initial states; no prompt and no worker sees it
     held_out.json        the best candidate on starts that the search never saw
     report.html          all of it as a page, with diffs between the best ones
 """
@@ -36,7 +36,7 @@ _NUMBERED = "numbered_starts"  # of a run that began on starts without a secret
 class CodeRun:
     """One run folder; `begin` makes it.
 
-    With `resume` it goes on with the run in the folder: entries that are missing in `config` are
+    With `resume` it resumes the run in the folder: entries that are missing in `config` are
     taken from there, and others than those of `free` may not differ. `given_starts` are those of
     another run that this one is to be made on, if any.
 
@@ -68,7 +68,7 @@ class CodeRun:
                 raise LLMOptError(f"{self.path} was made with another {names}: leave it out")
             config = {**stored, **config}
         self.config = {**config, "llmopt": __version__}
-        self.resumed = resume  # whether the run goes on
+        self.resumed = resume  # whether the run is resumed
         self.given_starts: Starts | None = None  # of another run
 
     def begin(self, starts: Starts) -> None:
@@ -96,7 +96,7 @@ class CodeRun:
         return self.path / "search.jsonl"
 
     def write_candidate(self, trial: CodeTrial, measures: Mapping[str, Any]) -> None:
-        """Write a candidate's source, score and feedback, and further measures of it."""
+        """Write a candidate's source, score, feedback and other measures."""
         stem = self._candidate(trial.number)
         write_text_atomically(stem.with_suffix(".py"), trial.source)
         names = ("number", "parent", "explanation", "feedback", "ties", "samples")

@@ -1,9 +1,9 @@
 """Meta-World tasks with language feedback and target-pose actions.
 
-Needs the extra `metaworld`, in an environment of its own: Meta-World pins an
+Needs the extra `metaworld`, in a separate environment: Meta-World pins an
 old MuJoCo. The expert is each task's scripted policy. All of them steer by a call of
 Meta-World's ``move(from, to_xyz, p)``; a copy of the policy with that one call recorded gives
-the pose it steers to and the gain, for every task alike.
+the target pose and the gain, in the same way for every task.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _INSTRUCTIONS = (
 
 
 def _metaworld() -> Any:
-    own = " in an environment of its own (it pins mujoco==3.3.0)"
+    own = " in a separate environment (it pins mujoco==3.3.0)"
     with needs("this task", "metaworld", extra="metaworld", otherwise=own):
         return importlib.import_module("metaworld")
 
@@ -173,7 +173,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         return self._last
 
     def _towards(self, action: Any) -> Iterator[None]:
-        """Steer to a target; yield after each inner step. `_last` is then what came of it."""
+        """Steer to a target; yield after each inner step. `_last` then holds its outcome."""
         target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
         gain = self.expert.target(self._observation)[1]
         self._steps += 1
@@ -286,7 +286,7 @@ class MetaWorldTeacher:
 
         A move is good if the hand came closer to the pose that the expert wanted before it,
         or is there, or if it was the expert's own (which may press against something). The
-        gripper gets a remark of its own, as in LLF-Bench.
+        gripper gets a separate remark, as in LLF-Bench.
         """
         before, after = np.asarray(before), np.asarray(after)
         wanted = self._env.wanted(before)

@@ -79,12 +79,12 @@ _OPTIONS = {
         _MANY,
     ),
     "call_seconds": _Option(10.0, float, "limit of one call of code", (0.001, 1e6), metavar="S"),
-    "held_out": _Option(20, int, "fresh starts for the last score", _COUNT, free=True),
+    "held_out": _Option(20, int, "held-out initial states of the final score", _COUNT, free=True),
     "episodes": _Option(10, int, "starts that candidates are compared on", _COUNT, metavar="K"),
     "feedback": _Option(
         list(FEEDBACK_KINDS),
         list,
-        "language feedback on the steps that are told: r (reward), hp (good moves), hn (bad "
+        "language feedback on the steps that the model sees: r (reward), hp (good moves), hn (bad "
         "moves), fp (what the expert would do); for tasks that have it (default: all)",
         FEEDBACK_KINDS,
         command="code",
@@ -149,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         "--starts",
         metavar="PATH",
         help="run on the starts of another run folder or recording (its starts.json), to compare "
-        "with it (default: drawn from a new secret)",
+        "with it (default: from a new secret seed)",
     )
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")
@@ -174,7 +174,7 @@ def open_run(args: argparse.Namespace, command: str) -> CodeRun:
     if resume and out is None:
         raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
     if resume and starts is not None:
-        raise LLMOptError("--resume goes on with the starts of the run: leave out --starts")
+        raise LLMOptError("--resume keeps the initial states of the run: omit --starts")
     if out is None:
         safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
         out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"

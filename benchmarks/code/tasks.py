@@ -51,7 +51,7 @@ class CodeTask:
     measure: Literal["return", "success"] = "return"  # what a candidate's score is
     # judges success from the return and the last info, where the environment does not say
     success: Callable[[float, dict[str, Any]], bool] | None = None
-    highest: float | None = None  # the highest score that there can be; `None` where nobody knows
+    highest: float | None = None  # the highest possible score; `None` if unknown
     notes: str = ""  # the environment in words: limits, times, rewards, ends of an episode
     # makes what watches the episodes of one candidate, where that suits
     statistics: Callable[[], EpisodeStatistics] | None = None
@@ -85,7 +85,7 @@ class CodeTask:
         return score is not None and self.highest is not None and score >= self.highest
 
     def scoring(self, starts: int) -> str:
-        """Say what the score over so many starts is and is not."""
+        """State what a score over that many initial states is and is not."""
         over = f"the same {starts} random starts each time" if starts > 1 else "one random start"
         if self.measure == "success":
             words = (

@@ -88,7 +88,7 @@ def _search(run: CodeRun) -> None:
 
 
 def told_of(score: PolicyScore) -> dict[str, Any]:
-    """Return what a policy is worth on fresh starts."""
+    """Return a policy's score on held-out initial states."""
     failed = {"failed starts": len(score.failed), "failure": score.failure} if score.failed else {}
     return held_out_of(
         {"starts": len(score.episodes)},

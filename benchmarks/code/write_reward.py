@@ -177,7 +177,7 @@ def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
 
 
 def _told_of(judged: Sequence[PolicyScore]) -> dict[str, Any]:
-    """Return what the policies of the best reward are worth on fresh starts."""
+    """Return the score of the best reward's policies on held-out initial states."""
     failures = [j.failure for j in judged if j.failure]
     return held_out_of(
         {"starts": len(judged[0].episodes), "trainings": len(judged)},

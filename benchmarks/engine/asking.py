@@ -25,10 +25,10 @@ from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS
 
 WORDS = "words"
-"""The prompt that is told names, standard errors and what each policy did."""
+"""The prompt that shows names, standard errors and reports of the policies."""
 
 FEEDBACK_PROMPTS = (WORDS,)
-"""Prompts that are told what each policy did without being asked."""
+"""Prompts that show reports of the policies by default."""
 
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
 _NUMERIC = ("auto", "props", "props-ab", "opro", "columns")
@@ -140,7 +140,7 @@ def check_prompt(
 
 
 def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
-    """Have a local model answer one and the same request always alike.
+    """Make a local model answer the same request in the same way every time.
 
     What is left in its cache changes llama.cpp's rounding, so that a resumed run would part
     from a whole one. The prompt `columns` changes near its beginning with every new elite:

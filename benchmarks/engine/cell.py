@@ -15,7 +15,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One search: what is run once and never again."""
+    """One search, which runs once."""
 
     task: str  # what is searched
     method: str  # what searches, or which arm of an experiment

@@ -52,12 +52,12 @@ class Entrant:
 
     @property
     def named(self) -> bool:
-        """Whether it is told names, and not the numbers of parameters."""
+        """Whether its prompt shows names in place of parameter numbers."""
         return prompt_name(self.spec.prompt) == WORDS
 
     @property
     def reads(self) -> bool:
-        """Whether it is told what each policy did."""
+        """Whether its prompt shows reports of the policies."""
         if self.told is not None:
             return self.told and self.spec.asks_model
         return self.spec.asks_model and prompt_name(self.spec.prompt) in FEEDBACK_PROMPTS
@@ -70,8 +70,8 @@ class Terms:
     seed: int  # of everything random
     evaluations: int  # points of each method after the warm-up
     episodes: int  # starts of one evaluation
-    heldout: int  # fresh starts on which each method's best policy is judged
-    finalists: int  # best few policies, among which fresh starts choose; 0 for none
+    heldout: int  # held-out initial states that score each method's best policy
+    finalists: int  # best few policies, compared on other initial states; 0 for none
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Contest:
         self._failures.see(record.failure)
 
     def judge(self, name: str) -> Chosen | None:
-        """Choose a method's policy on fresh starts, and run it on the held-out ones."""
+        """Choose a method's policy among its finalists, and score it on held-out initial states."""
         records = [*self.kept.records[WARMUP], *self.kept.records[name]]
         known = {r.params: r.evaluation for r in self.kept.finals.get(name, ())}
 
@@ -274,7 +274,7 @@ class Contest:
 
 
 def _form(entrant: Entrant) -> str:
-    """Return which form of the words on a policy an entrant is told."""
+    """Return the form of the policy report that an entrant's prompt shows."""
     return "names" if entrant.named else "numbers"
 
 

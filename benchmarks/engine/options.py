@@ -50,7 +50,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "mostly 5)",
         "--finalists": "the best few policies of each method, of which the best on fresh starts is "
         f"chosen (default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
-        "--heldout": "fresh starts for the final score (default: 100)",
+        "--heldout": "held-out initial states of the final score (default: 100)",
     }
     add_numbers(parser, numbers)
     add(

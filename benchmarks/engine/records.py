@@ -29,8 +29,8 @@ class Record:
     model_seconds: float = 0.0  # likewise for the seconds spent waiting for the model
     evaluation_seconds: float = 0.0  # wall-clock seconds of the episodes
     cpu_seconds: float = 0.0  # processor seconds of proposing and evaluating
-    round: str = "search"  # or, on fresh starts, `"final"` and `"heldout"`
-    # what a model is told of it, with `"names"` or `"numbers"`
+    round: str = "search"  # or, on other initial states, `"final"` and `"heldout"`
+    # the report in a model's prompt, with `"names"` or `"numbers"`
     told: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

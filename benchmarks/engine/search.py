@@ -1,4 +1,4 @@
-"""The one loop in which a method is asked and told, and the choice among its best points."""
+"""The ask/tell loop of all methods, and the choice among a method's best points."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method is told about a point."""
+    """The result of a point, as a method receives it."""
 
     reward: float | None  # mean return, or `None` for a failed evaluation
     note: str = ""  # why it failed; of a sound evaluation the feedback that a model is shown
@@ -42,7 +42,7 @@ class Outcome:
 
     @classmethod
     def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:
-        """Return what is told of an evaluation, with words on what the policy did."""
+        """Return the result of an evaluation, with the report of the policy."""
         note = ". ".join(filter(None, [evaluation.failure, feedback]))
         return cls(evaluation.mean, note, evaluation.standard_error)
 

@@ -23,12 +23,12 @@ NOT_AGAIN = {
     "seconds and overheads (*.json, columns of seconds)": "they depend on the machine",
     "first_command.json": "made by the README's first command; floating-point sums differ between "
     "processors",
-    "docs/images/results.png": "drawn by `findings`; its bytes depend on Matplotlib",
+    "docs/images/results.png": "plotted by `findings`; its bytes depend on Matplotlib",
 }
 
 
 def checks() -> Iterator[tuple[str, bool]]:
-    """Yield what is recomputed, and whether it is what is committed."""
+    """Yield each recomputed item, and whether it equals the committed one."""
     for name in PAGES:
         experiment = importlib.import_module(f"llmopt.benchmarks.experiments.{name}").EXPERIMENT
         made = experiment.page(read_lines(experiment.results))

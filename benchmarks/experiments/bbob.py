@@ -1,11 +1,11 @@
 """BBOB: the 24 noiseless functions of the field's own benchmark, and rivals that bite.
 
 Question: how good is the embedded model at searching functions, beside Bayesian optimization,
-CMA-ES and what stands in the model's place? Protocol: the functions of the package `ioh` (Hansen
+CMA-ES and replacements of the model? Protocol: the functions of the package `ioh` (Hansen
 et al. 2009, RR-6829; shifted, most of them rotated) on [-5, 5], in 2, 5, 10 and 20 dimensions. Each
 search has 20 uniform warm-up points, the same for all methods of an instance, and 100 or 400
 evaluations more. The model and its stand-ins propose four points a request, TuRBO four a step,
-the others one. A search of 400 holds that of 100: no method is told its budget. All runs that
+the others one. A search of 400 holds that of 100: no method knows its budget. All runs that
 were made count; a method is ranked on the instances that all ranked methods have finished.
 
 A line of the results is one search: each improvement as [evaluation, precision], from the first
@@ -16,7 +16,7 @@ counts as reached at 1e-8.
     python -m llmopt.benchmarks.experiments.bbob --table --picture docs/images/bbob.png
 
 A seed is the number of an instance. The order is balanced: all functions and methods of an
-instance, the small dimensions first. The same command goes on after a kill. Runtime of a search of
+instance, the small dimensions first. The same command resumes after a kill. Runtime of a search of
 100 evaluations on one core: the model about 3 s a dimension, a Gaussian process 1 to 2 minutes, the
 others seconds.
 """
@@ -225,9 +225,9 @@ def everywhere(runs: Runs, dimension: int) -> list[str]:
 
 
 def rankings(runs: Runs, dimension: int) -> list[tuple[list[str], list[Key]]]:
-    """Return what to rank in a dimension: all methods, then those that have more instances.
+    """Return the rankings of a dimension: all methods, then the methods with more instances.
 
-    An instance counts for a method that has finished all functions of it.
+    An instance counts for a method that has finished all its functions.
     """
     whole = {}
     for method in everywhere(runs, dimension):

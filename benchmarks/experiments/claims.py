@@ -53,7 +53,7 @@ def tuning() -> Sequence[int]:
 
 
 def tables() -> Sequence[int]:
-    """Return how many tasks of hyper-parameters had no words: all, and those that are tables."""
+    """Return the number of tuning tasks without words: all, and the tabular ones."""
     from llmopt.benchmarks.tasks.hpo import OWN
 
     tuned = {x["task"] for x in lines_of("hpo")}

@@ -3,7 +3,7 @@
 A search keeps its best points; their frame (`covariance_frame`, turned by
 `slope_frame`) writes each of their coordinates as one of 26 levels. A *line* is one
 coordinate of the twenty best points, best first. What is to be learned is where better points
-lie: of a thousand candidates drawn in the frame the best thirty-two are taken, and the share of
+lie: of a thousand candidates sampled in the frame the best thirty-two are taken, and the share of
 each level among their coordinates is the target. The candidates are evaluated for the training
 alone; a search never sees them.
 
@@ -264,7 +264,7 @@ def _target(rng: np.random.Generator, function: Function, window: Window, n: int
 
 
 def make_columns(seed: int | list[int], count: int, policy: Policy | None = None) -> Columns:
-    """Return lines of searches on freshly drawn functions, and what to learn from them.
+    """Return lines of searches on newly sampled functions, and the targets to learn.
 
     The policy proposes the points of four fifths of the searches; normal draws in the frame do,
     where it is missing, and in a tenth always, as do uniform draws in another.

@@ -5,7 +5,7 @@ and tokens does a search need that may end, takes several points from an answer,
 finish; and is what it finds as good as before?
 
 Protocol: one search a line, with default settings and 30 evaluations. A policy is scored on 10
-starts, and the one that the search recommends on 100 fresh ones (`llmopt.policies.PolicySearch`); a
+initial states, and the recommended one on 100 held-out ones (`llmopt.policies.PolicySearch`); a
 function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered parameters and
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
@@ -20,7 +20,7 @@ seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 - ``compute``: as ``prompt-five``, with ``compute=True``: an answer may be Python that is run;
 - ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
-  offer to stop. Of the policies of `BEFORE` such searches stand in ``words.jsonl``.
+  offer to stop. For the policies of `BEFORE` such searches are in ``words.jsonl``.
 
 A value counts as reached within one percent. Tokens are estimated from the texts of the recording,
 for searches of before, too. All searches that were made count.
@@ -29,9 +29,9 @@ for searches of before, too. All searches that were made count.
         --name "a frontier chat model" --record RECORDINGS --out FILE
     python -m llmopt.benchmarks.experiments.design --table
 
-Searches that run at the same time each need a file of their own; join their lines in
+Searches that run at the same time need separate files; join their lines in
 ``design.jsonl``. The page ``design.md`` is made from that file alone (``--table``). A search that
-was cut off goes on if its command is given again: the folder still holds its answers.
+was interrupted resumes if its command is run again: the folder still holds its answers.
 
 Runtime: the model's answers take nearly all of it.
 """
@@ -161,7 +161,9 @@ def search_function(cell: Cell, client: Client) -> Line:
 def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one search and return its line, with the tokens of its recording."""
     began = time.monotonic()
-    if record is None or source.startswith("replay:"):  # what is played is not recorded over
+    if record is None or source.startswith(
+        "replay:"
+    ):  # do not overwrite the recording that is replayed
         record = Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
     path = kept_in(record, cell)
     path.unlink(missing_ok=True)

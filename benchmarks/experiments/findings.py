@@ -76,7 +76,7 @@ def scores_of(found: Iterable[tuple[str, str, int, float]]) -> Scores:
 
 
 def words_scores(tasks: Iterable[str] = ()) -> Scores:
-    """Return the returns on fresh starts of the searches with words, and of their rivals.
+    """Return the held-out returns of the searches with words, and of their rivals.
 
     Args:
         tasks: Only these; all policies by default.
@@ -288,12 +288,12 @@ def put(shown: Table, text: str, name: str) -> str:
 
 
 def page(asked: Sequence[Question], text: str) -> str:
-    """Return the page of results with its tables made anew."""
+    """Return the page of results with regenerated tables."""
     return functools.reduce(lambda made, area: put(table(asked, area), made, area), AREAS, text)
 
 
 def readme(asked: Sequence[Question], text: str) -> str:
-    """Return the README with its table made anew."""
+    """Return the README with its regenerated table."""
     return put(core(asked), text, "results")
 
 

@@ -23,7 +23,7 @@ class Shape:
 
     dimension: int
     value: Callable[[np.ndarray], float]  # its value at a `(dimension,)` point of its own frame
-    noise: float = 0.0  # standard deviation of what is added to each value that is told
+    noise: float = 0.0  # standard deviation of the noise in each returned value
 
 
 def _quadratic(z: np.ndarray) -> float:
@@ -63,7 +63,7 @@ SHAPES = {
 
 
 class Function:
-    """A function to be minimized: ``f(point)`` is what is told, `true` the value without noise."""
+    """A function to minimize: ``f(point)`` is the noisy value, `true` the one without noise."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.shape = SHAPES[name]

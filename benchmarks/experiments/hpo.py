@@ -9,9 +9,9 @@ samplers see the same space: ranges as a user would write them, moved to the nea
 of the table. The first five trials are random points, the same for all methods of a seed; with
 ``--start default`` the textbook's setting (`Task.default`) comes before them.
 
-What a model is told (``--told``): ``names`` (names, ranges, a description), ``anonymous``
+What a model's prompt shows (``--told``): ``names`` (names, ranges, a description), ``anonymous``
 (numbered parameters from 0 to 1 and lettered choices, no description), ``shuffled`` (as ``names``,
-but each trial is told the value of one drawn from all so far).
+but each trial shows the value of a random earlier trial).
 
     python -m llmopt.benchmarks.experiments.hpo --methods network tpe gp random --seeds 0 1 2 3
     python -m llmopt.benchmarks.experiments.hpo --methods model --seeds 0 1 2 --tasks own-svm car
@@ -59,7 +59,7 @@ STARTS = ("random", "default")
 def make_cell(
     task: str, method: str, seed: int, trials: int, model: str = "", *, start: str, told: str = ""
 ) -> Cell:
-    """Return the cell of a search; only a model is told something."""
+    """Return the cell of a search; `told` is for models only."""
     told = told if method == "model" else ""
     return Cell.make(task, method, seed, trials, model, start=start, told=told)
 

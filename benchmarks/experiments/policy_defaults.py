@@ -1,4 +1,4 @@
-"""Which defaults of `PolicySearch` serve a model that sees numbers only.
+"""Which defaults of `PolicySearch` suit a numeric-only model.
 
 Question: with which range of the weights, how many random policies first, sampled how, and with
 scaled observations or raw ones, does the small network find better policies than random search?
@@ -146,7 +146,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
 
 def make_page(lines: Sequence[Line]) -> str:
     """Return the page: medians of the held-out means, with the number of seeds."""
-    text = "# Defaults of PolicySearch for a model that sees numbers only\n\n"
+    text = "# Defaults of PolicySearch for numeric-only models\n\n"
     text += "Medians of the mean return on held-out initial states (number of searches).\n"
     for title, tasks in (("Reported", REPORTED), ("Chosen on", tuple(CHOOSING))):
         shown = [line for line in lines if line["task"] in tasks]

@@ -2,13 +2,13 @@
 
 Question: how much of a chat model's lead is its first point, and what does an engineer's controller
 reach? Protocol: the searches are those of ``words.jsonl`` (`llmopt.benchmarks.experiments.words`)
-with words and feedback: same box, same starts, same fresh starts, the same 30 evaluations. The
+with words and feedback: same box, initial states, held-out states and 30 evaluations. The
 recording of a search plays its five random points and the first point that the model designed.
 The other 24 evaluations are the rival's:
 
 - ``design-cma``: CMA-ES from the best of these six points, with its usual step, a sixth of a range;
 - ``design-near``: the same with a step of a fiftieth;
-- ``design-tpe``: Optuna's TPE, told of all six (multivariate, five start-up trials);
+- ``design-tpe``: Optuna's TPE, given all six (multivariate, five start-up trials);
 - ``controller``: no search: `llmopt.benchmarks.experiments.controllers`, judged on the same fresh
   starts.
 
@@ -107,7 +107,7 @@ def _same_start(cell: Cell, curve: Sequence[float | None]) -> bool:
 
 
 def run_controller(cell: Cell) -> Line:
-    """Judge the controller of a task on the fresh starts of a seed."""
+    """Score the controller of a task on the held-out initial states of a seed."""
     make = EnvMaker(words.TASKS[cell.task].env)
     gains, controller = controllers.tuned(cell.task)
     found = controllers.returns(make, controller, held_out_seeds(cell.seed, words.HELD_OUT))
@@ -124,7 +124,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
 
 
 def searched(wanted: Sequence[Cell], lines: Sequence[Line]) -> list[Cell]:
-    """Return the cells whose search with words is committed, of controllers those that exist."""
+    """Return the cells whose search with words is committed, and the existing controllers."""
     done = {
         (x["task"], x["seed"]): x["evaluations"]
         for x in read_lines(words.RESULTS)

@@ -2,12 +2,12 @@
 
 Question: who has the better setting after 10, 20 and 40 trials: a chat model that reads the task
 and the curves, numeric samplers, or the small network? Protocol: the tasks of
-`llmopt.benchmarks.tasks.studies`, of which six have data made here. The parameters are
+`llmopt.benchmarks.tasks.studies`, six of them on data made here. The parameters are
 conditional, trials fail, some report curves. Validation rows choose the setting, test rows judge
 it. Each sampler is used as its users use it, with its own start-up. All see the same objective.
 
 ``design-tpe`` begins with the trials of a recorded study until the model had to be asked a second
-time; from there on it is TPE, told of them.
+time; from there on TPE continues from them.
 
 The arms of a chat model: ``words`` (the task in words, curves, notes, failures), ``plain`` (the
 same without a period, a band or other facts that give the solution away; six tasks), ``names``
@@ -230,7 +230,7 @@ def designed(
 ) -> Sequence[optuna.trial.FrozenTrial]:
     """Return the trials of a recorded study that its model's first answer gave, and those before.
 
-    The trial for which the model was asked again is left out.
+    The trial for which the model was asked again is skipped.
     """
     client = load(f"replay:study-{cell.task}-words-{cell.seed}")
     with quietly():
@@ -301,7 +301,7 @@ def regrets(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[Key,
 
     0 is the best test loss that a study's choice has on the task and seed (without the rivals
     that were added `LATER`, whose regret may be below 0), 1 the median of
-    random search's first trials, whose settings are drawn at random; cut at 3.
+    random search's first trials, whose settings are random; cut at 3.
     """
     found: dict[str, dict[int, dict[Key, float]]] = {}
     keys = {(line["task"], line["seed"]) for line in lines}

@@ -10,8 +10,8 @@ quite a line of fewer elites: the frame is that of all twenty.
 Two stages, from seed 0:
 
 1. a network of two hidden layers learns from searches by normal and uniform draws, then from its
-   own as well (minutes): it is the model ``"network"`` (``--retrain-network`` makes it anew);
-2. the adapter learns from searches of which four fifths are that network's (``--steps``), and is
+   own as well (minutes): it is the model ``"network"`` (``--retrain-network`` trains it again);
+2. the adapter learns from searches, four fifths of them by that network (``--steps``), and is
    written in float16 for llama.cpp.
 
     pip install ".[train]"

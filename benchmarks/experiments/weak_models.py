@@ -154,7 +154,7 @@ def _best(lines: Sequence[Line], task: str, method: str, model: str) -> np.ndarr
 
 
 def _answers(lines: Sequence[Line]) -> list[str]:
-    """Return the shares of what became of a model's answers."""
+    """Return the share of each outcome among a model's answers."""
     rejected = {"unreadable": 0, "duplicate": 0}
     for line in lines:
         for reason, count in line["rejected"].items():

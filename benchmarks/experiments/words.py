@@ -1,12 +1,12 @@
-"""Words: what a model makes of what it is told, arm by arm.
+"""Words: how much description and feedback help a model, arm by arm.
 
 Question: how much do names, the environment's docstring and statistics of the episodes help a
 model that searches a linear policy, beside the published prompts and methods without a model?
 
 Protocol: at most 30 evaluations of 10 episodes (5 of them random points before the model is
-asked), the same 10 starts for every policy; the best by selection is scored on 100 fresh starts.
-Where a model ends its search, that is the point that it recommends, if it is as good. In searches
-of before, this point was tried on 50 other fresh starts first (`check_episodes`), which no method
+asked), on the same 10 initial states for every policy; the best one is scored on 100 held-out
+initial states. If a model ends its search, that is its recommended point, if it is as good. Earlier
+searches first tried this point on 50 other initial states (`check_episodes`), which no method
 without a model spent.
 Each arm tells the model less or more of the same search (`llmopt.policies.PolicySearch`):
 
@@ -175,7 +175,7 @@ def _bounds(space: spaces.Space[Any], count: int) -> np.ndarray:
 
 
 class Shuffled(PolicySearch):
-    """Tells each point the outcome of a point drawn from all evaluated so far."""
+    """Shows each point with the outcome of a random evaluated point."""
 
     def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial:
         if not hasattr(self, "_outcomes"):
@@ -240,7 +240,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
 
 
 def _judged(policies: PolicySearch, best: float, params: Any) -> dict[str, Any]:
-    """Return the best policy, and what it does on fresh starts."""
+    """Return the best policy, and its held-out return."""
     held = policies.evaluate(HELD_OUT, params=params)
     judged = {"held_out": held.mean, "held_out_stderr": held.standard_error}
     return {"best": best, "params": params, **judged}
@@ -322,7 +322,7 @@ def _summary_of(line: dict[str, Any]) -> str:
 
 
 def make_cell(task: str, method: str, seed: int, evaluations: int, model: str) -> Cell:
-    """Return the cell of a search; a method without a model stands in its place."""
+    """Return the cell of a search; `model` is the method if none is asked."""
     return Cell(task, method, seed, evaluations, model or method)
 
 
@@ -393,7 +393,7 @@ def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool =
 
 
 def _by_seed(cells: Cells) -> str:
-    """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
+    """Return the searches of unknown systems by seed: each has its own held-out states."""
     tasks = [t for t in TITLES if t in UNKNOWN]
     arms = [a for a in COLUMNS if a not in BASELINES and any((t, a) in cells for t in tasks)]
     rows = []
@@ -418,7 +418,7 @@ def _cell(group: Sequence[Line], chat: bool) -> str:
 def picture(lines: Sequence[Line]) -> bytes:
     """Draw the best value so far of each search on systems written or changed for this.
 
-    Systems that were not searched without words, and earlier forms of the prompt, are left out.
+    Systems without a search without words, and earlier prompts, are skipped.
     """
     looks = {
         "words": ("chat model, words and feedback", "C3", 2.0),

@@ -92,7 +92,7 @@ class ARS:
         return point.clip(self._low, self._high)
 
     def tell_failure(self, params: Any, reason: str) -> None:
-        """Report that there is no reward: the direction is left out."""
+        """Report that there is no reward: the direction is skipped."""
         self.tell(params, None)
 
     def tell(self, params: Any, reward: float | None) -> None:

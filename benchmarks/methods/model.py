@@ -1,4 +1,4 @@
-"""A model as a method of the benchmark, with the warm-up told beforehand."""
+"""A model as a method of the benchmark, given the warm-up results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parameter_space(low: float, high: float, n: int, names: Sequence[str] = ()) 
 class ModelMethod:
     """`LLMOptimizer` as a method.
 
-    With a storage file it goes on where a killed search stopped: it hands out the points of
+    With a storage file it resumes a killed search: it returns the points of
     the file again, and takes their rewards without telling them twice.
     """
 

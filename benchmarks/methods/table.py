@@ -3,7 +3,7 @@
 All methods meet the same problem in the same way: the same box, the same warm-up points with
 their rewards, one proposal at a time, the same number of evaluations. What a method can take
 of the warm-up it is given: the model's history and Optuna's and Nevergrad's take all points;
-CMA-ES and ARS start from the best one; random search needs none.
+CMA-ES and ARS start from the best one; random search has no start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Asking:
 class MethodSpec:
     """One method of the benchmark."""
 
-    label: str  # what tables and pictures call it; `{model}` stands for the model's name
+    label: str  # what tables and pictures call it; `{model}` is replaced by the model's name
     # makes it of problem, seed and how a model is asked
     make: Callable[[Problem, np.random.SeedSequence, Asking], Method]
     group: Group  # `"model"`, `"ablation"` or `"baseline"`

@@ -20,8 +20,8 @@ class Turbo:
     The constants are those of the paper's supplement D: a Matérn-5/2 Gaussian process fitted to
     standardized rewards, its length scales shaping the region around the best point, and Thompson
     samples over Sobol points that change at most about 20 coordinates. It starts from all warm-up
-    points, and where the region has become too small, anew from twice as many Sobol points as
-    there are parameters. A point without a reward is left out of the fit.
+    points, and again, once the region is too small, from twice as many Sobol points as
+    there are parameters. The fit skips points without a reward.
     """
 
     def __init__(self, problem: Problem, seed: np.random.SeedSequence, batch: int = 4) -> None:

@@ -1,4 +1,4 @@
-"""All figures of the benchmarks, drawn by matplotlib, and the film of a policy."""
+"""All figures of the benchmarks, made with Matplotlib, and the film of a policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies import picture
 from llmopt.util.text import clean, cut
 
-# Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
+# Okabe and Ito's colours, distinct to every kind of colour vision; in grey the line styles differ.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#9aa0a6"
 _LONGEST_NAME = 80
@@ -60,7 +60,7 @@ def _name(label: str) -> str:
 
 
 def _look(style: int | None) -> dict[str, Any]:
-    """Return how a curve is drawn: by its number, or grey."""
+    """Return the style of a curve by its number, or grey."""
     if style is None:
         return {"color": GREY, "linewidth": 1}
     color, line = COLORS[style % len(COLORS)], _STYLES[style % len(_STYLES)]
@@ -147,7 +147,7 @@ def comparison(
     """Draw what methods found on one problem: learning curves, and held-out scores, best above.
 
     Curves are ``(n_seeds, n_points)`` best means so far, scores ``(n_seeds,)``. A label without a
-    style is grey; the quartiles of the banded ones are drawn, too.
+    style is grey; the banded ones also show quartiles.
     """
     figure = new_figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
     left, right = figure.subplots(1, 2)

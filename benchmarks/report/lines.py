@@ -57,7 +57,7 @@ class Runs:
 
     @property
     def line(self) -> Mapping[str, Any]:
-        """Some raw line, for what is the same in all of them."""
+        """Any raw line, for fields that all lines share."""
         return next(iter(self.lines.values()))
 
     @property
@@ -133,7 +133,7 @@ def group(raw: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]
     """Sort raw lines by problem and method label, both in the order of tables.
 
     No run is lost: where lines of one label differ in how the model was asked, each way is
-    a method of its own. Of equal cells the first counts.
+    a separate method. Of equal cells the first counts.
     """
     grouped: dict[ProblemKey, dict[str, dict[int, Mapping[str, Any]]]] = defaultdict(dict)
     methods: dict[str, str] = {}
@@ -245,7 +245,7 @@ def missing_runs(grouped: Grouped) -> dict[ProblemKey, dict[str, tuple[int, ...]
 
 
 def notes(grouped: Grouped) -> list[str]:
-    """Say what a reader of the tables has to know: what is missing, and what failed."""
+    """Return the notes below the tables: what is missing, and what failed."""
     named = titles(grouped)
     texts: list[str] = []
     gaps = missing_runs(grouped)

@@ -147,7 +147,7 @@ def _plain(text: str) -> str:
 
 
 def between_markers(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """Put a table between the markers of a text, in place of what is there."""
+    """Replace the text between two markers by a table."""
     head, first, rest = text.partition(begin)
     _, last, tail = rest.partition(end)
     if not first or not last or begin in rest or end in tail or end in head:

@@ -32,9 +32,9 @@ from llmopt.benchmarks.report.stats import compare, quartiles
 from llmopt.benchmarks.report.table import Column, Table, number
 from llmopt.benchmarks.tasks.table import TARGETS
 
-_CURVES = 6  # methods drawn in colour; the others are grey
+_CURVES = 6  # methods shown in colour; the others are grey
 _SAID = 40  # explanations shown of one run
-_SAMPLER = "columns-gaussian"  # the ablation without a model that is drawn in colour
+_SAMPLER = "columns-gaussian"  # the ablation without a model that is shown in colour
 
 Gif = Callable[[Mapping[str, Any]], bytes | None]
 
@@ -130,7 +130,7 @@ def _in_colour(grouped: Grouped, model: str | None) -> tuple[str, ...]:
 
 
 def _styles(runs: Mapping[str, Runs], always: Sequence[str]) -> dict[str, int]:
-    """Choose what is drawn in colour: some methods always and in their own, then the best."""
+    """Choose the methods shown in colour: some always, in their own colours, then the best."""
     fixed = {label: always.index(label) for label in runs if label in always}
     rest = [label for label in runs if label not in fixed]
     rest.sort(key=lambda label: -float(np.median(runs[label].heldout)))

@@ -78,7 +78,7 @@ class Comparison:
     iqm: dict[str, float]  # interquartile mean of the normalized scores of each method
     interval: dict[str, tuple[float, float]]  # its bootstrap interval
     problems: tuple[ProblemKey, ...]  # the problems, in order
-    absent: tuple[str, ...]  # methods left out, as they have no run on some of the problems
+    absent: tuple[str, ...]  # skipped methods, which lack a run on some of the problems
     dropped: tuple[ProblemKey, ...]  # problems without the headline model, or without a shared seed
 
 
@@ -169,7 +169,7 @@ def duels(grouped: Grouped, label: str) -> list[Duel]:
             if not seeds:
                 continue
             table = np.array([[score(runs[name].lines[s]) for s in seeds] for name in pair])
-            # Problems have scales of their own: the spread of both methods' scores is the unit.
+            # Each problem has its own scale: the spread of both methods' scores is the unit.
             finite = table[np.isfinite(table)]
             unit = (finite.max() - finite.min() if finite.size else 0.0) or 1.0
             with np.errstate(invalid="ignore"):
@@ -189,7 +189,7 @@ def fought(gaps: Mapping[str, Sequence[float]]) -> dict[str, Duel]:
 
 
 def paired_test(differences: Sequence[float]) -> float:
-    """Return the p value of the two-sided Wilcoxon signed-rank test; zeros are left out."""
+    """Return the p value of the two-sided Wilcoxon signed-rank test; zeros are dropped."""
     from scipy.stats import wilcoxon
 
     if not any(differences):
@@ -245,7 +245,7 @@ class Pairing:
 
     @functools.cached_property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `effect`: tasks are drawn again, and on each the runs of both."""
+        """The 95 % interval of `effect`: resamples tasks, and on each the runs of both."""
         rng = np.random.default_rng(0)
         drawn = []
         for parts in self.won.values():

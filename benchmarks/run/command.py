@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is searched, by whom and how; `config_of` reads them."""
+    """Add the options of a search: task, methods and budget; `config_of` reads them."""
     add = parser.add_argument
     add_search_options(parser)
     add(
@@ -73,7 +73,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=_count_or_folder,
         metavar="N|DIR",
-        help="points shared by all methods before the search, drawn or loaded (default: 20)",
+        help="points shared by all methods before the search, sampled or loaded (default: 20)",
     )
     add(
         "--methods",
@@ -198,23 +198,23 @@ def _show(config: RunConfig, result: RunResult) -> None:
 
 
 def _next_steps(config: RunConfig, path: Path) -> str:
-    """Say what to try next: a model that reads, a longer search, an environment of one's own."""
-    task, own = shlex.quote(config.task), "MODULE:ENV-ID   (an environment of your own)"
+    """Say what to try next: a chat model, a longer search, another environment."""
+    task, own = shlex.quote(config.task), "MODULE:ENV-ID   (your own environment)"
     longer = f"llmopt run --resume {shlex.quote(str(path))} --iterations {5 * config.iterations}"
-    lines = [f"{longer}   (goes on with this search)", f"llmopt run {own}"]
+    lines = [f"{longer}   (resumes this search)", f"llmopt run {own}"]
     head = "Next:"
     if "llm" in config.methods and config.model in _NUMBERS_ONLY:
-        head = f"Next: {config.model} sees numbers only; a chat model reads words and reports."
+        head = f"Next: {config.model} is numeric-only; a chat model reads words and reports."
         hosted = f"llmopt run {task} --model openai:MODEL   (llmopt models: which can be asked)"
         lines.insert(0, hosted)
     return "\n  ".join([head, *lines])
 
 
 def _compared(drawn: MethodResult, best: MethodResult) -> str:
-    """Say what another method's policy, the best on the starts that chose it, has over that drawn.
+    """State the lead of the best policy over the one in the picture.
 
     It is better where its mean on held-out starts is larger by more than twice the standard error
-    of the difference, or where the drawn policy failed there.
+    of the difference, or the shown policy failed there.
     """
     if drawn == best:
         return ""

@@ -44,7 +44,7 @@ class RunConfig:
     methods: tuple[str, ...] = DEFAULT_METHODS
     description: str | None = None  # the task in words; `None` for the task's own
     statistics: bool | None = None  # tell what a policy did; `None`: under `FEEDBACK_PROMPTS`
-    heldout: int = 100  # fresh starts on which each method's best policy is judged
+    heldout: int = 100  # held-out initial states that score each method's best policy
     gif: bool = True  # draw the model's best policy, or the best of all without one
     max_requests: int | None = None  # calls after which the run stops, failed ones included
     max_tokens: int | None = None  # prompt and completion tokens after which it stops
@@ -52,7 +52,7 @@ class RunConfig:
     batch: int | None = None  # points of a request; `None`: 4 under `columns`, else 1
     record: str | None = None  # file for the model's requests and answers
     wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
-    finalists: int = FINALISTS  # the best few, among which fresh starts choose; 0 for none
+    finalists: int = FINALISTS  # the best few, compared on other initial states; 0 for none
     compute: bool | Literal["auto"] = "auto"  # whether `"llm"` may compute before it proposes
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class RunConfig:
             )
         for name in ("max_requests", "max_tokens", "max_cost"):
             cap = getattr(self, name)
-            least = 0 if name == "max_cost" else 1  # a model may cost nothing
+            least = 0 if name == "max_cost" else 1  # a model may be free
             if cap is not None and not cap >= least:  # not a number is refused too
                 raise RunConfigError(
                     f"{name}={cap!r}: expected {least} or more"

@@ -123,7 +123,7 @@ def default_folder(config: RunConfig, contestants: Contestants) -> Path:
 
 
 def folder_to_resume(options: Mapping[str, Any]) -> Path:
-    """Return the run in ``runs/`` that goes on: the latest that was stopped, else that ended."""
+    """Return the run in ``runs/`` to resume: the latest that was interrupted, else the latest."""
     found: list[tuple[bool, int, Path]] = []
     for file in Path("runs").glob("*/config.json"):
         folder = file.parent

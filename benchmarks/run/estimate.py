@@ -36,7 +36,7 @@ _MANY_PARAMETERS = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``llmopt estimate``: those of ``llmopt run`` that say what is searched."""
+    """Add the options of ``llmopt estimate``: the search options of ``llmopt run``."""
     parser.argument_default = argparse.SUPPRESS
     parser.add_argument("task", metavar="TASK", help="a task of `llmopt run`")
     add_config_options(parser)
@@ -98,7 +98,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
 
 
 def _feedback(task: Task, config: RunConfig, seeds: Sequence[int], named: bool) -> str:
-    """Return the words on a policy drawn at random, which is evaluated for them, and some more.
+    """Return the report of a random policy, which is evaluated for it, and other texts.
 
     Of a policy that a model designed there is more to tell: its oscillation, its peaks.
     """

@@ -158,7 +158,7 @@ class RunFolder(Records, Closing):
                 self._overall[record.method].add(record)
 
     def begin(self, method: str) -> None:
-        """Write a method's ``overall_log.txt`` anew, and go on with it."""
+        """Rewrite a method's ``overall_log.txt``, and continue it."""
         self._overall[method] = OverallLog(
             self.home(method) / "overall_log.txt",
             self.records[WARMUP],

@@ -81,7 +81,7 @@ def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: i
         f"{chosen}: mean return of the best policy on the starts that chose it. {held_out}: its "
         "mean"
     )
-    lines.append("on fresh starts, ± standard error. Episodes and seconds are of all but these.")
+    lines.append("on held-out initial states, ± standard error. Episodes and seconds exclude them.")
     lines += [f"{r.label}: {r.stopped}" for r in results if r.stopped]
     failed = [f"{r.failures} of {r.label}" for r in results if r.failures]
     if failed:

@@ -33,7 +33,7 @@ class Progress(progress.Progress):
         scores = [self._scores(record) for record in records]
         if scores:
             self.begin_at(len(records), scores[-1])
-            self.tell(f"going on after {len(records)} of {self.total} {self.unit}")
+            self.tell(f"resuming after {len(records)} of {self.total} {self.unit}")
 
     def add(self, record: Record) -> None:
         """Count an evaluated point, and show it."""

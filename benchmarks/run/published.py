@@ -18,7 +18,7 @@ OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, To
 
 
 class OverallLog:
-    """A method's ``overall_log.txt``, written anew from the records and then line by line."""
+    """A method's ``overall_log.txt``, rewritten from the records and then extended line by line."""
 
     def __init__(self, path: Path, warmup: Sequence[Record], records: Sequence[Record]) -> None:
         self.path = path

@@ -72,9 +72,9 @@ def run(
 ) -> RunResult:
     """Run every method on a task and write everything to a run folder.
 
-    `client` takes the place of the model that ``config.model`` names; `announce` is called with the
-    folder once the run has begun in it. With `resume` the run in `out` goes on; a missing or empty
-    folder starts one. What was done before an error is kept. Each method that asks the model costs
+    `client` replaces the model of ``config.model``; `announce` is called with the folder once
+    the run has begun in it. `resume` resumes the run in `out`, or starts one in a missing or empty
+    folder. What was done before an error is kept. Each method that asks the model costs
     about ``config.iterations / config.batch`` requests.
     """
     choose_renderer()
@@ -128,7 +128,7 @@ def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
     if moved:
         warnings.warn(
             f"{moved} of {len(points)} loaded warm-up points lie outside [{low:g}, {high:g}]: "
-            "they are moved to its border and evaluated anew; --box LOW HIGH widens it",
+            "they are moved to its border and re-evaluated; --box LOW HIGH widens it",
             stacklevel=2,
         )
     return inside
@@ -171,7 +171,7 @@ class _Session:
         client = self.contestants.client_for(spec, functools.partial(self.progress.wait, label))
         batch = self.config.batch or usual_batch(spec.prompt)
         asking = Asking(client, batch, options=self._model_options(name, spec))
-        # What the model ended is not asked for further points when the run goes on.
+        # A search that the model ended stays ended when the run is resumed.
         over = name in self.folder.stopped
         reason = self.contest.search(name, asking, self._bell(name), over=over)
         if reason:
@@ -210,7 +210,7 @@ class _Session:
     def _judge(self, name: str) -> None:
         label = self.contestants.labels[name]
         if self.config.finalists:
-            self.progress.say(f"{label}: the best {self.config.finalists} on fresh starts")
+            self.progress.say(f"{label}: the best {self.config.finalists} on other initial states")
             self.progress.line(now=True)
         self.chosen[name] = self.contest.judge(name)
 
@@ -290,7 +290,7 @@ class _Session:
     def _render(self, result: MethodResult) -> bool:
         """Draw a policy; what goes wrong there is a warning, for the results stand."""
         score = "failed" if result.heldout is None else f"{result.heldout:.2f}"
-        caption = f"{result.label}: {score} on fresh starts"
+        caption = f"{result.label}: {score} on held-out initial states"
         try:
             picture = policy_gif(self.task, result.params, self.contest.heldout_seeds[0], caption)
         except Exception as error:

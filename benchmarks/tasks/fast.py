@@ -1,7 +1,7 @@
 """Rollouts of MountainCarContinuous in NumPy, with the returns that `Evaluator` gives.
 
 An evaluation of this task has twenty episodes of up to 999 steps, most of the cost of a baseline.
-All starts run at the same time, each in a lane of its own. A step repeats Gymnasium's own
+All episodes run at the same time, each in its own lane. A step repeats Gymnasium's own
 arithmetic, its order and its precision included: what is float32 there for one car is float32 here
 for all of them. Python numbers stay Python numbers, which NumPy rounds to the precision of what
 they meet.
@@ -29,7 +29,7 @@ _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _BATCHED = "MountainCarContinuous-v0"
 
 State = tuple[np.ndarray, ...]
-"""One ``(n_lanes,)`` array for each number of the state, which is what is observed."""
+"""One ``(n_lanes,)`` array for each number of the state, which is the observation."""
 
 
 class FastEvaluator(Closing):

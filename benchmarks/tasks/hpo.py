@@ -1,6 +1,6 @@
 """The tasks of the experiment on hyper-parameters: tables of trained networks, and data made here.
 
-`hpo.toml` holds their parameters, the textbook's settings, and the words that a model is told.
+`hpo.toml` holds their parameters, the textbook's settings, and the descriptions for models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Task:
     space: Mapping[str, BaseDistribution]
     evaluate: Callable[[Params], float]  # from parameters to the value; larger is better
     default: Params  # the textbook's setting
-    description: str  # the task in words, for a model that is told them
+    description: str  # the task in words, for chat models
     best: Callable[[], float | None] = lambda: None  # the best value there is
 
 

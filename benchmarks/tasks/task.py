@@ -19,7 +19,7 @@ PUBLISHED_BOX = (-6.0, 6.0)
 """Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
 
 SCALED_BOX = (-2.0, 2.0)
-"""Bounds of every parameter where what is observed is scaled to a size of about 1."""
+"""Bounds of every parameter if observations are scaled to a size of about 1."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Task:
         return LinearPolicy.for_env(env, self.bias)
 
     def ranges(self, policy: LinearPolicy) -> str:
-        """Say what is searched, and in which range, in a line."""
+        """Return one line with the parameters and their range."""
         low, high = self.box
         wrapped = "the usual wrappers" if self.wrappers is None else ", ".join(self.wrappers)
         return f"{policy.n_parameters} weights, each from {low:g} to {high:g}, of observations " + (

@@ -72,7 +72,7 @@ def _bundled(name: str) -> Rows:
 
 
 def digits(trial: Any, seed: int) -> Judged:
-    """Support vectors or a network, each with parameters of its own."""
+    """Support vectors or a network, each with its own parameters."""
     from sklearn.neural_network import MLPClassifier
     from sklearn.svm import SVC
 
@@ -123,7 +123,7 @@ def log_loss_of(model: Any) -> Callable[[Array, Array], float]:
 
 
 def diabetes(trial: Any, seed: int) -> Judged:
-    """Four kinds of regression, each with parameters of its own."""
+    """Four kinds of regression, each with its own parameters."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.linear_model import ElasticNet
@@ -409,7 +409,7 @@ def _genes(seed: int) -> Split:
     groups = rng.normal(0, 1, (330, 30))
     x = np.repeat(groups, 20, axis=1) + rng.normal(0, 1.5, (330, 600))
     y = groups[:, :4] @ np.array([2.0, -1.5, 1.0, 1.0]) + rng.normal(0, 1.0, 330)
-    x *= np.exp(rng.normal(0, 1, 600))  # each gene in units of its own
+    x *= np.exp(rng.normal(0, 1, 600))  # each gene in its own units
     return Split.of(x, y, seed, (90, 90))
 
 
