@@ -370,7 +370,7 @@ def test_the_estimate_is_near_what_is_sent():
         "Hypothesis: a larger weight on the speed alone should save steps and some of the force."
     )
     client = ScriptedClient(lambda r: point(r).replace("Hypothesis: h.", f"{lesson}\n{thought}"))
-    wanted = config(iterations=12, warmup=4, episodes=5)
+    wanted = config(iterations=12, warmup=4, episodes=5, compute=False)
     run(wanted, "r", client=client)
     sent = sum(estimate_tokens(m.content) for r in client.requests for m in r.messages)
     found = estimate.estimate_run(wanted, ScriptedClient([]))
