@@ -550,14 +550,17 @@ class _Run:
 
     def _read(self, params: Any, score: Any) -> Told:
         rewards, words = score, ""
-        data: Mapping[str, Any] = {}
+        given: dict[str, Any] = {}
         if isinstance(score, Evaluation):
-            rewards, words, data = score.value, score.feedback, score.data
+            rewards, words = score.value, score.feedback
+            given = {"data": score.data, "samples": score.samples}
         elif isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
             rewards, words = score
         try:
-            return self._optimizer.read_result(params, rewards, feedback=words, data=data)
+            return self._optimizer.read_result(params, rewards, feedback=words, **given)
         except RewardError as error:
+            if "samples=" in str(error):
+                raise
             self._refuse(score, rewards, error)
 
     def _refuse(self, score: Any, rewards: Any, error: RewardError) -> NoReturn:

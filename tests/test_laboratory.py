@@ -1,9 +1,12 @@
 """What blocks of Python find beside their variables: workers, jobs, files, data, snapshots."""
 
 import os
+import pickle
 import time
 import tracemalloc
+import zlib
 from contextlib import closing, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,8 +260,6 @@ def test_what_is_too_large_for_a_snapshot_is_named_and_stays_in_its_worker(bench
 
 
 def test_a_snapshot_that_unfolds_to_more_than_it_may_hold_is_dropped(bench):
-    import zlib
-
     bench.run("pass")
     bench.calculator.close()
     bench.calculator._snapshots[1] = zlib.compress(bytes(600 << 20), 9)
@@ -281,6 +282,11 @@ ESCAPES = {
     "socket": "__import__('socket').socket()",
     "limit": "__import__('resource').setrlimit(0, (-1, -1))",
     "folder": "os.mkdir('/tmp/x')",
+    "thread": "import _thread\ntry:\n    _thread.start_new_thread(print, ())\n"
+    "except RuntimeError as error:\n    raise OSError from error",
+    "spawn": "os.posix_spawn('/bin/true', ['true'], {})",
+    "memory of others": "os.open(f'/proc/{os.getppid()}/mem', 0)",
+    "shared memory": "os.memfd_create('m')",
 }
 
 
@@ -370,6 +376,91 @@ def test_a_message_inside_the_limit_takes_less_than_100_mb(data):
     assert decode(encoding.encode(np.zeros((0, 5)))).shape == (0, 5)
 
 
+def poisoned(target):
+    class Poison:
+        def __reduce__(self):
+            return eval, (f"__import__('os').system('touch {target}') or open({target!r}, 'w')",)
+
+    return zlib.compress(pickle.dumps(Poison()))
+
+
+@pytest.mark.parametrize("kind", ["poisoned", "altered", "link", "linked folder"])
+def test_a_snapshot_that_somebody_changed_does_nothing_outside(bench, tmp_path, kind):
+    secret, made = tmp_path / "secret", tmp_path / "made"
+    folder = bench.calculator.folder = tmp_path / "d"
+    bench.run("kept = 5")
+    (file,) = folder.iterdir()
+    content = file.read_bytes()
+    secret.write_bytes(content)
+    bench.calculator.close()
+    if kind == "poisoned":
+        file.write_bytes(poisoned(str(made)))
+    elif kind == "altered":
+        file.write_bytes(content[:-20] + bytes(20))
+    elif kind == "link":
+        file.unlink()
+        file.symlink_to(secret)
+    else:
+        folder.rename(tmp_path / "other")
+        folder.symlink_to(tmp_path / "other")
+    said = bench.run("print(globals().get('kept'))").output.splitlines()
+    assert said[-1] == ("5" if kind == "linked folder" else "None")
+    assert not made.exists()
+    assert secret.read_bytes() == content
+    assert {f.name for f in tmp_path.iterdir()} <= {"d", "secret", "other"}
+    if kind == "linked folder":  # nothing is written through the link
+        assert [f.name for f in (tmp_path / "other").iterdir()] == [file.name]
+
+
+def test_all_workers_together_have_a_bound_of_memory(monkeypatch):
+    monkeypatch.setattr(blocks, "WORKERS_MEMORY", 512 << 20)
+    with closing(Calculator(seconds=60, workers=2)) as calculator:
+        said = Bench(calculator).says(
+            "import mmap, time\nheld = []\ndef take(_):\n"
+            "    ways = (bytearray, np.ones, lambda n: mmap.mmap(-1, n))\n    size = 0\n"
+            "    for make in ways:\n        try:\n            while size < 1 << 30:\n"
+            "                held.append(make((16 << 20) // (8 if make is np.ones else 1)))\n"
+            "                size += 16 << 20\n"
+            "        except (MemoryError, OSError):\n            pass\n"
+            "    return size >> 20\nprint(pmap(take, [0, 1]))"
+        )
+    sizes = [int(n) for n in said.strip("[]").split(",")]
+    assert all(100 <= size <= 256 for size in sizes), sizes
+
+
+def test_a_job_that_writes_over_its_report_is_no_trouble(bench):
+    code = (
+        "import sys, time\ndef lie(head):\n    pool = sys.modules['llmopt.compute.pool']\n"
+        "    pool.slot[:17] = head\n    pool.slot[17:40] = b'x' * 23\n    time.sleep(0.3)\n"
+        "seen = []\n"
+        "for head in (b'\\xff' * 17, (2).to_bytes(8, 'little') + b'\\xff' * 9, bytes(17)):\n"
+        "    job = submit(lie, head)\n    job.wait(0.15)\n    seen.append(job.best)\n"
+        "    job.wait(30)\nprint(seen, submit(abs, -3).result)"
+    )
+    assert bench.says(code) == "[None, None, None] 3"
+
+
+def test_a_worker_holds_nothing_of_the_search_but_what_it_is_given(bench, monkeypatch):
+    mark = "-".join(["held", "out", "4711"])
+    monkeypatch.setenv("SECRET_SEEDS", mark)
+
+    def objective(_, seeds=mark):
+        return seeds
+
+    code = (
+        "import gc, os, sys\nmark = '-'.join(['held', 'out', '4711'])\n"
+        "def search(_):\n    found = [k for k, v in os.environ.items() if mark in v]\n"
+        "    for thing in gc.get_objects():\n"
+        "        if isinstance(thing, dict):\n"
+        "            found += [k for k, v in list(thing.items())\n"
+        "                      if isinstance(v, str) and mark in v and k != 'mark']\n"
+        "    return found + [n for n in sys.modules if 'test_' in n or n == 'llmopt.loop']\n"
+        "print(search(0), pmap(search, [0, 1]), submit(search, 0).result)"
+    )
+    assert objective(0) == mark
+    assert bench.says(code) == "[] [[], []] []"
+
+
 def test_no_worker_is_left_when_the_calculator_is_closed(bench):
     bench.run("import time\njob = submit(time.sleep, 1000)")
     group = bench.calculator._sandbox.pid
@@ -383,6 +474,20 @@ def test_no_worker_is_left_when_the_calculator_is_closed(bench):
             return
         time.sleep(0.05)
     raise AssertionError("a worker is left")
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(30, marks=pytest.mark.sweep)])
+def test_kills_while_blocks_and_jobs_run_lose_nothing(tmp_path, monkeypatch, kills):
+    monkeypatch.syspath_prepend(Path(__file__).parent / "attacks")
+    import lab_kills
+
+    if kills == 30:
+        assert lab_kills.sweep(tmp_path, kills, 60, seed=1)["kills"] > 20
+        return
+    for count, place in enumerate(lab_kills.PLACES):
+        assert not lab_kills.run(tmp_path, 3, place, 1 + count % 2), place
+    assert lab_kills.run(tmp_path, 3)
+    assert lab_kills.check(tmp_path, 3)["blocks"] == 6
 
 
 # -- searches -------------------------------------------------------------------------------------
@@ -419,9 +524,11 @@ def test_a_search_on_data_is_recorded_and_replayed_without_a_worker(tmp_path, mo
     assert result.trials[1].data["path"].tolist() == [0.4] * 4
     assert result.usage.blocks == 2
     monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a worker was started"))
+    monkeypatch.setattr(blocks, "_cores", lambda: 47)  # another machine
     again = minimize(objective, SPACE, 3, ReplayClient(tmp_path / "r.jsonl"), **OPTIONS)
     assert [t.values for t in again.trials] == [t.values for t in result.trials]
     assert again.usage.blocks == 2
+    assert again.usage.compute_seconds == result.usage.compute_seconds
 
 
 def test_a_recording_made_without_python_is_replayed_without_it(tmp_path):

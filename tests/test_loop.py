@@ -9,7 +9,16 @@ import pytest
 from gymnasium import spaces
 
 import llmopt
-from llmopt import Float, Int, LLMOptimizer, NoTrialsError, ScriptedClient, maximize, minimize
+from llmopt import (
+    Evaluation,
+    Float,
+    Int,
+    LLMOptimizer,
+    NoTrialsError,
+    ScriptedClient,
+    maximize,
+    minimize,
+)
 from llmopt.client import ReplayClient
 from llmopt.errors import (
     BudgetExceededError,
@@ -85,6 +94,24 @@ def test_words_reach_the_model():
     assert "it rattled" in str(client.requests[1].messages)
     assert "a machine" in str(client.requests[0].messages)
     assert "of 2" in str(client.requests[0].messages)  # the budget is told
+
+
+def test_scores_of_folds_are_compared_in_pairs():
+    folds = np.array([0.0, 5.0, 1.0, 9.0])
+
+    def f(point):
+        scores = folds + point["x"] + np.array([0.0, 0.01, 0.0, -0.01])
+        return Evaluation(scores.mean(), samples=scores)
+
+    script = [f"Hypothesis: h.\nStart from: new\nProposal:\nx: {x}" for x in (0.5, 0.25, 0.75)]
+    client = ScriptedClient(script)
+    result = minimize(f, {"x": Float(0, 1)}, 3, client, prompt="words", warmup=0, points=1)
+    assert len(result.trials[0].samples) == 4
+    assert result.trials[0].stderr > 1  # the folds differ more than the points
+    assert "draw by draw" in client.requests[-1].text
+    assert "-0.25" in client.requests[-1].text
+    with pytest.raises(RewardError, match="samples="):
+        minimize(lambda p: Evaluation(1.0, samples=3), {"x": Float(0, 1)}, 1, warmup=1)
 
 
 def test_the_form_of_the_space_is_kept_and_the_function_may_change_its_copy():

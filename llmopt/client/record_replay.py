@@ -185,13 +185,19 @@ class ReplayClient:
         offered = any("# How to compute" in request.text for _, request, _ in recording.exchanges)
         return offered or bool(recording.blocks)
 
+    @property
+    def workers(self) -> int | None:
+        """How many workers the recorded requests state; ``None`` if none."""
+        stated = (_WORKERS.search(request.text) for _, request, _ in self._read().exchanges)
+        return next((int(found[1]) for found in stated if found), None)
+
     def replay_block(self, code: str) -> dict[str, Any] | None:
         """Return the result of the next block with this code; ``None`` if none was recorded."""
         with self._lock:
             for index, block in enumerate(self._read().blocks):
                 if index not in self._blocks and block.get("code") == code:
                     self._blocks.add(index)
-                    return {**block, "seconds": 0.0}
+                    return block
         return None
 
     @property
@@ -268,6 +274,7 @@ class ReplayClient:
         return self._recording
 
 
+_WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
 _THREE_DIGITS = r"\b(?:[1-9]\d*\.\d\d+|[1-9]\d+\.\d|0\.0*[1-9]\d\d+)(?:e[+-]\d+)?"
 
 

@@ -349,9 +349,10 @@ def let_compute(model: ModelEmitter) -> ModelEmitter:
             _said.add(why)
             logger.info("compute='auto': the model does not compute in Python, since %s", why)
     elif options.compute:
-        model.calculator = Calculator(
-            options.compute_seconds, options.compute_total, options.compute_workers
-        )
+        workers = options.compute_workers
+        if workers is None:  # a replay asks what was asked where it was recorded
+            workers = getattr(model.client, "workers", None)
+        model.calculator = Calculator(options.compute_seconds, options.compute_total, workers)
     return model
 
 

@@ -14,7 +14,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,14 @@ class Evaluation:
             ``None`` for a failed evaluation.
         feedback: Words on what was seen, which the model reads.
         data: Named arrays, such as the steps of a simulation; see `LLMOptimizer.tell`.
+        samples: The numbers that `value` is the mean of, such as the scores of the folds, in the
+            same order for every point: the model then sees paired differences.
     """
 
     value: Any
     feedback: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    samples: Sequence[float] = ()
 
 
 class TrialData(Mapping[str, Any]):

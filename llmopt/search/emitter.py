@@ -154,7 +154,7 @@ class ModelEmitter(Metered):
     @property
     def compute_left(self) -> float:
         """Seconds that the model may still compute."""
-        return self.options.compute_total - self._meter.usage.compute_seconds
+        return self.options.compute_total - self._meter.compute_seconds
 
     @property
     def total(self) -> int | None:

@@ -240,10 +240,19 @@ class Meter:
             return found
 
     @property
+    def _over(self) -> list[Computed]:
+        """The blocks but those of an ask that was cut off, until it comes to them again."""
+        return self.computed[: len(self.computed) - len(self._kept)]
+
+    @property
     def variables(self) -> tuple[str, ...]:
-        """What the blocks of asks that are over left."""
-        over = self.computed[: len(self.computed) - len(self._kept)]
-        return over[-1].variables if over else ()
+        """What these blocks left."""
+        return self._over[-1].variables if self._over else ()
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds that these blocks took: a request that states them is the same after a resume."""
+        return sum(block.seconds for block in self._over)
 
     def _pay(self, request: Request) -> Reply:
         self._kept.clear()  # they came of another answer
