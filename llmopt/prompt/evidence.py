@@ -14,9 +14,10 @@ seen, the others a row and one line.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -478,18 +479,19 @@ class Evidence:
             return ""
         said = "Your latest {} answers ({} experiments)"
         if all(t is best or within_noise(t, best) for t in latest):
-            quiet = self._since(lambda t: t is best or within_noise(t, best))
+            quiet = self._within_noise(best)
             return (
-                f"{said.format(*quiet)} lie within the noise: none differs from the best by two "
-                "standard errors."
+                f"{said.format(len(quiet), sum(map(len, quiet)))} lie within the noise: none "
+                "differs from the best by two standard errors."
             )
         before = self._before(latest[0])
         start = self._before(self.history.trials[self.drawn]) or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:
-            quiet = self._since(lambda t: t.number > best.number)
-            return f"{said.format(*quiet)} gained nothing."
+            later = bisect_right(self._answers, best.number, key=lambda answer: answer[0])
+            quiet = self._answers[later:]
+            return f"{said.format(len(quiet), sum(map(len, quiet)))} gained nothing."
         gained = abs(best.rewards[0] - before.rewards[0])
         total = abs(best.rewards[0] - start.rewards[0])
         feasible = start.constraint_violation == before.constraint_violation
@@ -504,14 +506,14 @@ class Evidence:
         """Return the trials of the latest answers."""
         return [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
 
-    def _since(self, holds: Callable[[Trial], bool]) -> tuple[int, int]:
-        """Count the latest answers in a row of whose trials all hold, and these trials."""
-        answers = 0
-        for answer in reversed(self._answers):
-            if not all(holds(self.history.trials[i]) for i in answer):
-                break
-            answers += 1
-        return answers, len(self._of_answers(answers)) if answers else 0
+    def _within_noise(self, best: Trial) -> list[list[int]]:
+        """Return the latest answers in a row whose trials all lie within the noise of the best."""
+        trials, answers = self.history.trials, self._answers
+        for place in reversed(range(len(answers))):
+            found = (trials[i] for i in answers[place])
+            if not all(t is best or within_noise(t, best) for t in found):
+                return answers[place + 1 :]
+        return answers
 
     def failed(self) -> str:
         """Return the numbers of the experiments that failed, the latest eight."""
@@ -558,6 +560,7 @@ def _quoted(note: str, most: int) -> str:
     return cut(" ".join(text.split()), most)
 
 
+@lru_cache(maxsize=1024)
 def _sentences(text: str, most: int) -> str:
     """Return a note as it is shown again, in whole sentences."""
     return cut_sentences(_quoted(text, MAX_NOTE), most, MAX_NOTE)

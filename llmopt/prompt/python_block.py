@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from llmopt.compute.data import NO_DATA
 from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
@@ -110,7 +111,11 @@ def blocks_left(computed: Sequence[Computed], most: int) -> int:
 
 def data_words(history: History) -> str:
     """Return what blocks find of the data of trials, in words; nothing if there are none."""
-    having = [k for k, trial in enumerate(history.trials, start=1) if trial.data]
+    having = [
+        k
+        for k, trial in enumerate(history.trials, start=1)
+        if trial.data is not NO_DATA and trial.data
+    ]
     if not having:
         return ""
     last = history.trials[having[-1] - 1].data
