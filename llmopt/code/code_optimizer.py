@@ -231,7 +231,7 @@ class CodeOptimizer(StoredSearch):
 
     # -- storage --------------------------------------------------------------------------
 
-    def _start_event(self) -> Event:
+    def start_event(self) -> Event:
         """What must be the same for a stored search to go on."""
         config = {
             "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
@@ -245,7 +245,7 @@ class CodeOptimizer(StoredSearch):
         return {"event": "start", "format": FORMAT, "config": config, "seed": str(self.seed)}
 
     def _resume(self, seed: int | None, events: list[Event], path: Path) -> None:
-        self.seed = self._writer.seed = check_start(events[0], self._start_event(), seed, path)
+        self.seed = self._writer.seed = check_start(events[0], self.start_event(), seed, path)
         replay(events, self._state, self._meter, path)
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
 

@@ -52,7 +52,7 @@ def read_search(source: Any, study_name: str | None = None) -> SearchData:
     if hasattr(source, "optimizer"):  # a result, or a PolicySearch
         return _of_result(source)
     if hasattr(source, "trials") and hasattr(source, "space"):
-        return _of_optimizer(source, source._start_event())
+        return _of_optimizer(source, source.start_event())
     if hasattr(source, "trials") and hasattr(source, "study_name"):
         from llmopt.report.studies import of_study
 

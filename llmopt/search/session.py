@@ -375,7 +375,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         snapshot = replace(snapshot, trials=trials)
         if self._model.calculator is not None:
             self._model.calculator.export(folder, len(snapshot.books.computed))
-        lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
+        lines = line_of(self.start_event()) + line_of(snapshot.line(self.space))
         write_bytes_atomically(path, lines, durable=True)
 
     def close(self) -> None:
@@ -426,13 +426,13 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             if self._options.warmup == "auto" and start["options"]["warmup_points"] is None:
                 # Nobody gave a number: it followed from how many points were planned then.
                 self.n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
-            check_same(start, self._start_event(), path, seed_given=seed_given)
+            check_same(start, self.start_event(), path, seed_given=seed_given)
             self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
         self._use(self._make_emitter(self._model))
         self._state = self._new_state()
         replay(events, self._state, self._meter, path)
 
-    def _start_event(self) -> Event:
+    def start_event(self) -> Event:
         """Return the first line of a storage file: what the search is."""
         points, encode = self._warmup_points, self.space.to_json_values
         now = vars(self._options) | vars(self._model.options) | vars(self.limits)
@@ -457,7 +457,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         }
 
     def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
-        start = self._start_event()
+        start = self.start_event()
         settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
         settings |= {"prompt": self.prompt.name, **start["options"]}
         name, place = "search", ""

@@ -37,7 +37,7 @@ class StoredSearch(Metered, Closing):
                 self._log.append(event.line(self.space))
             self._state.apply(event)
 
-    def _start_event(self) -> Event:
+    def start_event(self) -> Event:
         """Return the first line of a storage file: what the search is."""
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class StoredSearch(Metered, Closing):
             if log.events:
                 resume(log.events, log.path)
             else:
-                log.begin(self._start_event())
+                log.begin(self.start_event())
         except BaseException:
             log.close()
             raise
