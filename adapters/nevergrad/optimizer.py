@@ -62,7 +62,7 @@ _BEST = 3
 # Random steps that mend a refused point start at this share of the range and grow by 2 %.
 _FIRST_STEP, _STEP_GROWTH = 0.02, 1.02
 _DRAWS = 100
-# Refused points, and names of unbounded numbers, that the model is told of.
+# Refused points and unbounded numbers that the prompt names, at most.
 _SHOWN_REFUSED, _SHOWN_NAMES = 5, 10
 _LONGEST_NAME = 20  # characters of a description in the name of an optimizer
 
@@ -105,9 +105,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._batch_size = batch_size
         self._checked_in = 0  # the process that found the model ready
         self._trials: list[Trial] = []
-        self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
+        self._open: dict[str, Proposal] = {}  # asked, without a result, by candidate uid
         self._said: dict[str, str] = {}  # what suggested candidates are, by uid
-        self._words = {}  # feedback and standard error of candidates not told yet
+        self._words = {}  # feedback and standard error of candidates without a result
         self._ready: deque[Proposal] = deque()
         self._end: SearchStopped | None = None  # what ends the search behind the points in `_ready`
         self._ended, self._violation = "", 0.0
@@ -124,7 +124,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     @property
     def history(self) -> History:
-        """The points told so far and those being evaluated, losses to be minimized."""
+        """The evaluated and the pending points, with losses to minimize."""
         points = (*self._open.values(), *self._ready)
         history = History(
             tuple(self._trials),
@@ -164,7 +164,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         """`suggest` a point, and say what it is, for the model.
 
         Args:
-            words: ``"the current production setting"``, say. The model is told once the point
+            words: ``"the current production setting"``, say. The prompt says so once the point
                 has been evaluated.
             *args: As for `suggest`.
             **kwargs: As for `suggest`.
@@ -234,7 +234,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        if self._checked_in != os.getpid():  # a run that was loaded goes on in another process
+        if self._checked_in != os.getpid():  # a loaded run continues in another process
             check_ready(self._model.client)
             self._checked_in = os.getpid()
         history = self.history
@@ -318,14 +318,14 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     def tell_feedback(
         self, candidate: p.Parameter, feedback: str = "", *, stderr: float | None = None
     ) -> None:
-        """Say something about a candidate that is told next, for prompts that show it.
+        """Attach feedback to a candidate before its `tell`, for prompts that show it.
 
         A callback can do so in the midst of `minimize`:
         ``optimizer.register_callback("tell", lambda o, c, loss: o.tell_feedback(c, words(c)))``.
-        Called again before the loss is told, it replaces what was said.
+        A second call before `tell` replaces the feedback.
 
         Args:
-            candidate: The candidate whose loss will be told.
+            candidate: The candidate of the next `tell`.
             feedback: Words about it.
             stderr: Standard error of its loss (of the first, of several).
 
@@ -453,19 +453,19 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
         warmup: Points before the model is first asked: the parametrization's initial point,
-            then random ones. Points told without being asked count. For ``"auto"`` see
+            then random ones. Points recorded without `ask` count. For ``"auto"`` see
             `llmopt.search.options.SearchOptions`.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
         partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
-            ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
-            is asked for; one that is told ranks after those that keep them. What is not linear
+            ``"params[0] <= params[1]"``. The prompt states them, no point that breaks one
+            is proposed, and a recorded one ranks after all feasible ones. What is not linear
             is for Nevergrad's ``register_cheap_constraint``.
         **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``attempts``,
             ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
             budget unless it is given. Where ``on_error="raise"``, as by default, `minimize` can
-            be called again and goes on. With ``may_stop=True`` a stop lets `minimize` return its
+            be called again and continue. With ``may_stop=True`` a stop lets `minimize` return its
             recommendation, and `ask` raises `SearchStopped`.
 
     Raises:
@@ -491,7 +491,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             model, client = one_model(client, model), None
         config = {k: v for k, v in locals().items() if k in own}
         read_constraints(constraints)
-        # Nevergrad tries it on a parametrization of its own, whose names are others.
+        # Nevergrad tries it on its own parametrization, which has other names.
         super().__init__(_LLM, {**config, "constraints": ()})
         self._config["constraints"] = constraints
         # Nevergrad would name it after the arguments' `repr`, which may show a key.

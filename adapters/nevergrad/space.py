@@ -182,7 +182,7 @@ class ParameterSpace:
 
     def __init__(self, parametrization: p.Parameter, constraints: str | Iterable[str] = ()) -> None:
         self._constraints = [constraints] if isinstance(constraints, str) else list(constraints)
-        # A copy with a random state of its own, so that the user's is left alone.
+        # A copy with a separate random state, so that the user's does not advance.
         self._reference = parametrization.copy()
         self._reference.random_state = np.random.RandomState(0)
         self._taken: set[str] = set()
@@ -435,7 +435,7 @@ def _step(part: Any, z: float, center: np.ndarray) -> np.ndarray:
 
 
 def _is_log(part: Any, low: np.ndarray, center: np.ndarray) -> bool:
-    """Whether values are exponentials of what is mutated, with nothing added to them."""
+    """Whether values are exponentials of the mutated number, without an offset."""
     kinds = [type(layer) for layer in part._layers]
     if _datalayers.Exponent not in kinds or _datalayers.Add in kinds:
         return False
@@ -465,14 +465,14 @@ def _set_range(number: _Number, reached: list[float]) -> None:
 
 
 def _tokens(options: Iterable[Any]) -> tuple[Hashable, ...]:
-    """Return what stands for each option in the space: itself if it is plain, else a text."""
+    """Return each option's value in the space: the option if it is plain, else a text."""
     found: list[Hashable] = []
     for i, option in enumerate(options):
         plain = not isinstance(option, p.Parameter) or isinstance(option, p.Constant)
         value = option.value if isinstance(option, p.Constant) else option
         value = value.item() if isinstance(value, np.generic) else value
         found.append((value if _is_plain(value) else _label(value)) if plain else f"option{i}")
-    # Options that compare equal (1 and True, or the same text twice) must be told apart.
+    # Options that compare equal (1 and True, or the same text twice) must be distinguished.
     if len(set(found)) == len(found):
         return tuple(found)
     labels: list[Hashable] = []

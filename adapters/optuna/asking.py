@@ -60,7 +60,7 @@ class Begun:
     trial: FrozenTrial
     trials: Sequence[FrozenTrial]
     space: StudySpace
-    given: Mapping[str, Any]  # what is already set in the trial
+    given: Mapping[str, Any]  # parameters already set in the trial
     needed: str = ""  # a parameter that the trial needs, whatever the others
     left_out: Collection[str] = ()  # parameters that are not asked for
 
@@ -80,7 +80,7 @@ def _not_tried(space: BranchedSpace) -> tuple[str, ...]:
     return (
         f"no trial has had {' or '.join(shown)} yet. With such a choice parameters that are "
         "listed may not apply (leave them out), and others may come that are not listed: their "
-        "first values are drawn at random",
+        "first values are random",
     )
 
 
@@ -114,7 +114,7 @@ class Asker:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what is rebuilt from the storage."""
+        """Drop the fields that are rebuilt from the storage."""
         self._process = os.getpid()
         self._reader: StudyHistory | None = None
         self._said: set[object] = set()
@@ -275,7 +275,7 @@ class Asker:
     def _ask(
         self, place: object, begun: Begun, view: View, free: BranchedSpace, rng: np.random.Generator
     ) -> None:
-        """Put new points before those that wait: one where the trial has parameters set."""
+        """Queue new points before the waiting ones; only one if the trial has parameters set."""
         n = 1 if begun.given else self._batch_size
         notes = (*hints(begun.study, self._hints, begun.given), *_not_tried(free))
         if lacked := self._left_out.pop(place, []):
@@ -317,7 +317,7 @@ class Asker:
     ) -> Proposal:
         """Draw a point at random where `ModelEmitter` does not do it."""
         warn_user(
-            f"a point was drawn at random, not proposed by {client_name(self._model.client)}: "
+            f"a point is random, not proposed by {client_name(self._model.client)}: "
             f"{trouble}. It is counted in usage.fallbacks"
         )
         self._model.meter.count_proposal("fallback")

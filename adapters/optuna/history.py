@@ -78,7 +78,7 @@ def metrics_of(study: Study) -> tuple[str, ...]:
 
 
 def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the user wrote about the study, in the attributes named, and what is set."""
+    """Return the user's words about the study from the named attributes, and the set values."""
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
     lines = []
@@ -240,7 +240,7 @@ class StudyHistory:
         return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
 
     def _drawn(self, frozen: FrozenTrial) -> str:
-        """Say which parameters of a model's point were drawn in its trial."""
+        """Name the parameters of a model's point that were sampled at random in its trial."""
         drawn = read_drawn(frozen) if _source(read_note(frozen, "source")) == "llm" else []
         shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
         text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)

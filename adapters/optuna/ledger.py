@@ -20,8 +20,8 @@ _SPENT = "llmopt:spent:"
 class StudySpending(SpendLog):
     """Writes what one sampler object spends, and reads what the others did.
 
-    Each object, and each process that it is forked into, has an entry of its own, which only
-    it writes: what is spent at the same time is not lost. An entry that cannot be read counts
+    Each object, and each process that it is forked into, has a separate entry, which only
+    it writes: concurrent spending is not lost. An entry that cannot be read counts
     as nothing, a cost that is not known as one.
     """
 
@@ -40,7 +40,7 @@ class StudySpending(SpendLog):
         self._begin()
 
     def attach(self, meter: Meter, study: Study) -> None:
-        """Let a meter with caps count what is spent on a study."""
+        """Let a meter with caps count the spending of a whole study."""
         if os.getpid() != self._process:
             self._begin()
         self._study = study

@@ -20,7 +20,7 @@ from llmopt.search.partners.scheduler import partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 
-_TRIES = 3  # draws beyond those that are wanted
+_TRIES = 3  # samples beyond the wanted ones
 
 
 class BestBranch:
@@ -109,8 +109,8 @@ def for_choices(partner: PartnerEmitter) -> PartnerEmitter:
 class SamplerPartner:
     """A sampler of Optuna's that proposes beside the model, from the same study.
 
-    It sees every trial, whoever proposed it. Where a trial lacks some parameters (a branch that
-    was not taken), what the sampler gives for them is left out.
+    It sees every trial of every source. If a trial lacks some parameters (a branch that was not
+    taken), the sampler's values for them are dropped.
     """
 
     source: Source = "sampler"
@@ -168,6 +168,6 @@ def _usable(space: Space, values: tuple[Value, ...], seen: Set[Hashable]) -> boo
 
 
 def _same(values: tuple[object, ...], base: tuple[object, ...], free: tuple[int, ...]) -> bool:
-    """Whether a point agrees with another one in all that is not free, and has what is."""
+    """Whether a point has all free parameters, and equals another one in the rest."""
     fixed = all(v == base[i] for i, v in enumerate(values) if i not in free)
     return fixed and all(values[i] is not ABSENT for i in free)

@@ -52,12 +52,12 @@ def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:
-    """Keep that a parameter of a running trial was drawn, not proposed."""
+    """Record that a parameter of a running trial was sampled at random, not proposed."""
     _write_json(study, trial, _DRAWN, [*read_drawn(trial), name])
 
 
 def read_drawn(trial: FrozenTrial) -> list[str]:
-    """Return the parameters of a trial that were drawn, not proposed."""
+    """Return the parameters of a trial that were sampled at random, not proposed."""
     found = _read_json(trial.system_attrs, _DRAWN)
     return found if isinstance(found, list) else []
 
@@ -125,7 +125,7 @@ def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> N
 
 
 def note_wait(study: Study, trial: FrozenTrial, seconds: float) -> None:
-    """Keep how long a trial waited for its parameters, which is no time of its own."""
+    """Record how long a trial waited for its parameters, apart from its evaluation."""
     if seconds >= _SHORT_WAIT:
         waited = number_of(current(study, trial).system_attrs.get(WAITED)) or 0.0
         study._storage.set_trial_system_attr(trial._trial_id, WAITED, round(waited + seconds, 1))

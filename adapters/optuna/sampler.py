@@ -3,7 +3,7 @@
     study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-6-luna", description="..."))
     study.optimize(objective, n_trials=50)
 
-The history is read from the study's storage at every proposal, so that a study goes on in
+The history is read from the study's storage at every proposal, so that a study resumes in
 another process, and several workers share one. What a worker is about to evaluate is
 written there at once, so that no other worker proposes the same.
 """
@@ -77,7 +77,7 @@ _DRAWS = 100  # of a parameter's value that keeps the constraints
 
 
 class _Ended(Exception):
-    """The model ended the search, and ``study.optimize`` was told to stop."""
+    """The model ended the search, and ``study.optimize`` stops."""
 
 
 def _stopped(why: object) -> dict[str, str]:
@@ -106,9 +106,9 @@ class LLMSampler(BaseSampler):
             before are sampled by `independent_sampler`. ``"auto"`` for none where the prompt
             ``"words"`` has a description to design by, 1 where it has none, else 10, or 5 where
             at most 50 are planned (`total`) and no sampler of Optuna's is a partner.
-        seed: Seed of everything random. What is drawn for a trial depends on the seed and
+        seed: Seed of everything random. The random values of a trial depend on the seed and
             the trial's number only: workers with equal seeds do not draw the same, and after an
-            interrupted trial the next ones draw what they would have drawn. A trial that a kill
+            interrupted trial the next ones sample the same values. A trial that a kill
             interrupted stays in the state ``RUNNING``, and no later trial gets its number.
         independent_sampler: Samples what the model is not asked for; by default uniformly
             at random.
@@ -120,18 +120,18 @@ class LLMSampler(BaseSampler):
         space: Parameters that are known beforehand, as distributions or dimensions by name, or as
             a `Space` or a ConfigSpace, so that the model can design the first trial; else the
             first trial gives the space. Dimensions may have conditions (``when=``); the objective
-            suggests what is active.
+            suggests only active parameters.
         intermediate: Whether the model is shown what a trial reported, and how long it took.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
             ``"network"`` for the small network, any sampler of Optuna's (``TPESampler()``), or a
-            list of them. All learn from all trials, and whoever proposed better ones lately
+            list of them. All learn from all trials, and the one with better recent proposals
             proposes more of the next. With ``max_requests`` the model proposes first, and once its
             requests are spent the partner proposes the rest. CMA-ES searches the numbers of the
             best branch. For one objective. All but a sampler follow from the study's storage
             alone, so that workers share one search.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
-            model is told of them, and no point that breaks one is proposed; one that was
-            enqueued ranks after those that keep them. See `llmopt.Space`.
+            prompt states them, and no point that breaks one is proposed; an enqueued one
+            ranks after all feasible ones. See `llmopt.Space`.
         dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
@@ -256,7 +256,7 @@ class LLMSampler(BaseSampler):
         trial.
 
         Args:
-            study: A study of one objective. Trials that break a constraint are left out as far
+            study: A study of one objective. Trials that break a constraint are skipped as far
                 as there are others.
 
         Raises:
@@ -345,7 +345,7 @@ class LLMSampler(BaseSampler):
         """Ask the model for the parameters of `search_space`.
 
         Returns nothing during start-up, and nothing for parameters that the trial was
-        enqueued with: those are told to the model as already set.
+        enqueued with: the prompt states those as already set.
 
         Raises:
             LLMOptError: The model failed and ``on_error="raise"``; or with any, where it

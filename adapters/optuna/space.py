@@ -41,7 +41,7 @@ def dimension(distribution: BaseDistribution) -> Dimension:
 
 
 def _hashable(choice: Any) -> Any:
-    """Return the choice, or the text that stands for it where it cannot be hashed."""
+    """Return the choice, or its text if it cannot be hashed."""
     try:
         hash(choice)
     except TypeError:
@@ -123,7 +123,7 @@ class StudySpace:
     """The parameters that a study's trials have had, as one space.
 
     A trial need not have all: what it lacks is `ABSENT`. Parameters with a single value, and such
-    as a model cannot be asked for, are left out.
+    as a model cannot propose, are skipped.
 
     Args:
         trials: Complete and pruned trials, by number.
@@ -160,7 +160,7 @@ class StudySpace:
 
     @cached_property
     def _points(self) -> list[dict[str, Value]]:
-        """The trials' parameters by name; a choice that there is no more stands for itself."""
+        """The trials' parameters by name; a removed choice is kept as it is."""
         own = self._dimensions
         choices = {n for n, d in own.items() if isinstance(d, Categorical)}
         points = []
@@ -181,7 +181,7 @@ class StudySpace:
     def _unseen(self) -> Mapping[str, set[Value]]:
         """The choices that no trial has had, where there are trials."""
         found = {}
-        # Where conditions are declared, no choice brings what is not listed.
+        # With declared conditions no choice adds unlisted parameters.
         for name, own in self._dimensions.items() if self._trials and not self._declared else ():
             if isinstance(own, Categorical):
                 seen = {point[name] for point in self._points if name in point}
@@ -190,7 +190,7 @@ class StudySpace:
         return found
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
-        """Return parameters in the form of the space, those left out that do not belong to it."""
+        """Return the parameters that belong to the space, in its form."""
         values: dict[str, Value] = {}
         for name in params.keys() & self.distributions.keys():
             own, value = self._dimensions[name], params[name]
@@ -227,7 +227,7 @@ class StudySpace:
         # What is set to a value out of range is not asked for, either.
         fixed = dict.fromkeys((*left_out, *(given.keys() & self._dimensions.keys())), ABSENT)
         fixed |= self._values(given)
-        # Beside a choice that no trial has had, nothing is asked for, and so not what is needed.
+        # A choice without trials is asked for alone: the parameters that it needs are unknown.
         own = self._dimensions
         if needed:
             own = {**own, needed: own[needed].under(None)}
@@ -248,7 +248,7 @@ class StudySpace:
 
 
 def constrained(space: Space, constraints: Sequence[Limit], given: Mapping[str, Any]) -> Space:
-    """Return a space with the constraints on it, as what is already set leaves them.
+    """Return a space with its constraints, reduced by the parameters already set.
 
     Raises:
         SpaceError: No point was found that keeps them, or one is over a choice.

@@ -27,7 +27,7 @@ _MORE_ROOM = 8
 def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     """Ask a model for a point of a small problem; return the exchange and whether it was read.
 
-    An answer that was cut off or empty is asked for once more, with more room for hidden reasoning.
+    A truncated or empty answer is requested once more, with more room for hidden reasoning.
     """
     model = model_facts(client)
     made = prompt_for(prompt, model)
@@ -38,7 +38,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     again = ""
     if completion.finish_reason == "length" or not completion.text.strip():
         cap = query.request.max_tokens
-        again = f", after {'an empty one' if not completion.text.strip() else 'one cut off'}"
+        again = f", after {'an empty one' if not completion.text.strip() else 'a truncated one'}"
         replies.append(
             complete_with_retries(
                 client, replace(query.request, max_tokens=cap and _MORE_ROOM * cap)

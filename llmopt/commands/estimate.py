@@ -47,13 +47,13 @@ class Estimate:
     warmup: int  # points that are evaluated before the first request
     requests: int  # to the model
     prompt_tokens: int  # over all requests; over-estimated rather than under-estimated
-    cacheable_tokens: int  # those that repeat the beginning of the request before
-    completion_tokens: int  # without hidden reasoning, which nobody knows beforehand
+    cacheable_tokens: int  # the part that repeats the beginning of the previous request
+    completion_tokens: int  # without hidden reasoning, which is unknown beforehand
     cost: float | None  # US dollars if a cache serves nothing; ``None`` if the price is unknown
     cached_cost: float | None  # US dollars if all `cacheable_tokens` come from the cache
     written_tokens: int = 0  # those written to a cache, where that is charged apart
     prices: str = ""  # where the prices are from, and of when; or why there are no tokens to pay
-    cache_minutes: int = 5  # how long a prefix cache keeps what is in it, at least
+    cache_minutes: int = 5  # minimum time that a prefix cache keeps its content
     blocks: int = 0  # those of `requests` whose answer is Python
 
     def summary(self) -> str:
@@ -87,7 +87,7 @@ class Estimate:
         if low != high:
             price = (
                 f"{low} where an evaluation takes less than {self.cache_minutes} minutes, so that "
-                f"the provider's prefix cache serves what is repeated; else up to {high}"
+                f"the provider's prefix cache serves the repeated part; else up to {high}"
             )
         return (
             f"{text}; {price} (prices: {self.prices}; hidden reasoning not counted: a reasoning "
@@ -111,7 +111,7 @@ def estimate(
     """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
 
     The model makes `iterations` proposals, one request each, and with `compute` one for each block
-    of Python before them; `feedback` is such as will be told with each score.
+    of Python before them; `feedback` is a sample of the feedback with each score.
     `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
 
     Raises:
@@ -187,7 +187,7 @@ def estimate(
 def prefix_use(
     before: Request | None, now: Request, client: Client, count: Callable[[str], int]
 ) -> tuple[int, int]:
-    """Return the tokens that a request reads from a prefix cache, and those that it writes there.
+    """Return the tokens that a request reads from and writes to a prefix cache.
 
     Where a provider keeps what we mark, a prefix is found up to a mark alone, and what is written
     is charged apart. Elsewhere all that two requests begin with is found, and writing is free.

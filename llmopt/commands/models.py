@@ -39,7 +39,7 @@ class Status:
 
     model: str  # how its model string is written
     ready: bool  # as far as can be seen from here; ``llmopt check`` asks a hosted model
-    detail: str  # what is there or missing; names of variables, never their values
+    detail: str  # present or missing; names of variables, never their values
 
 
 def survey(timeout: float = 0.5) -> list[Status]:
@@ -137,6 +137,6 @@ def main(args: argparse.Namespace) -> int:
     width = max(len(status.model) for status in found)
     for status in found:
         print(f"{'+' if status.ready else '-'} {status.model:<{width}}  {status.detail}")
-    print(f"\nList prices: {price_list()}; {PRICES_VARIABLE} can name a file of your own.")
+    print(f"\nList prices: {price_list()}; {PRICES_VARIABLE} can name your own file.")
     print("+ ready, - something is missing; `llmopt check MODEL` sends one small request.")
     return 0

@@ -22,7 +22,7 @@ ENDED, NOTHING_OPEN = 3, 4
 
 _POLL_SECONDS = 0.2
 _QUIET_SECONDS = 10.0  # without a request until new results are printed
-_SHORT_ANSWER = 2000  # tokens: a limit above these is no concern of whoever answers
+_SHORT_ANSWER = 2000  # tokens: a limit above this is not shown
 
 
 def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--answer",
         metavar="K",
         type=int,
-        help="hand in the answer to request K, read from standard input",
+        help="submit the answer to request K, read from standard input",
     )
     parser.add_argument(
         "--wait", action="store_true", help="after --answer, wait for the next request and print it"
@@ -105,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
         return ENDED
     print(f"{describe(found)}\n\n{clean(found.text)}", flush=True)
     print(
-        f"\nllmopt: hand in the answer with: llmopt next {args.folder} --answer {found.number} "
+        f"\nllmopt: submit the answer with: llmopt next {args.folder} --answer {found.number} "
         "--wait < answer.txt",
         file=sys.stderr,
     )

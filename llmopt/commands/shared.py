@@ -108,9 +108,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the model's requests and answers; the same command with --model replay:FILE "
         "plays them again",
     )
-    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
-    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
-    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
+    add("--max-requests", type=int, metavar="N", help="maximum number of requests to the model")
+    add("--max-tokens", type=int, metavar="N", help="maximum number of tokens")
+    add("--max-cost", type=float, metavar="USD", help="maximum cost in US dollars")
     add_option_argument(parser)
 
 

@@ -20,7 +20,7 @@ from llmopt.report.scales import SIZE, Scale, number_text, robust_scale
 from llmopt.util.text import cut
 
 MOST_DOTS = 2000  # of one chart: the best are among them, the others evenly spread
-MOST_PARAMETERS = 12  # that have a chart of their own
+MOST_PARAMETERS = 12  # with a separate chart
 BINS = 5  # shades of a colour
 
 Dot = tuple[float, float, int]
@@ -38,7 +38,7 @@ class Text:
 
 
 def thinned(numbers: Sequence[int], kept: Iterable[int], most: int = MOST_DOTS) -> set[int]:
-    """Return at most about so many trials: those to keep, the others evenly spread."""
+    """Return about `most` trials: those to keep, and others evenly spaced."""
     if len(numbers) <= most:
         return set(numbers)
     step = -(-len(numbers) // most)
@@ -97,7 +97,7 @@ def chart(
     Args:
         x: The horizontal axis.
         y: The vertical axis.
-        layers: What is drawn, the lowest first.
+        layers: The marks, from back to front.
         label: What the chart shows, for who hears the page.
         across: What the horizontal axis shows.
         up: What the vertical axis shows.
@@ -140,7 +140,7 @@ def trial_axis(data: SearchData, longest: int = 0) -> Scale:
 
 
 def beyond(values: Sequence[float], scale: Scale) -> str:
-    """Say how many results an axis leaves out, and how far they lie."""
+    """State how many results are outside of the axis, and their range."""
     out = [v for v in values if not scale.low <= v <= scale.high]
     if not out:
         return ""

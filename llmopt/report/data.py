@@ -109,7 +109,7 @@ class SearchData:
     best: Trial[Any] | None = None  # of one objective
     usage: Usage | None = None
     ended: str = ""  # why the search ended; empty if nothing says so
-    description: str = ""  # of the task, as the model was told it
+    description: str = ""  # of the task, as in the prompt
     facts: tuple[tuple[str, str], ...] = ()  # how the search was set up
     metrics: tuple[str, ...] = ()  # names of the objectives
     # What trials reported on their way, as pairs of a step and a value, by number.
@@ -122,7 +122,7 @@ class SearchData:
 
     @cached_property
     def history(self) -> History:
-        """The trials for what `History` tells of them, repeated measurements as one."""
+        """The trials as a `History`, repeated measurements as one."""
         trials, noisy = self.merged or self.trials, bool(self.merged)
         return History(trials, directions=self.directions, noisy=noisy, metrics=self.objectives)
 

@@ -28,7 +28,7 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
 
     ``"PED-ANOVA"`` says how far a parameter decides whether a point is among the best tenth;
     ``"fANOVA"``, where scikit-learn is installed, how much of the variance of all results it
-    explains. Conditional parameters, which not every trial has, are left out.
+    explains. Conditional parameters, which not every trial has, are skipped.
 
     Raises:
         ImportError: Optuna is not installed.

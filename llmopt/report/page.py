@@ -38,7 +38,7 @@ SOURCES = {
     "llm": "the model",
     "warmup": "warm-up",
     "fallback": "fallback (random, the model did not deliver)",
-    "drawn": "drawn by the prompt",
+    "drawn": "sampled by the prompt",
     "cma": "CMA-ES",
     **dict.fromkeys(OLD_SOURCES, "small changes of the best"),
     "network": "the small network",
@@ -288,7 +288,7 @@ def _importances(data: SearchData) -> tuple[list[dict[str, Any]], str]:
 
 
 def _order(data: SearchData, important: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the places of the parameters that are drawn, the most important first."""
+    """Return the indices of the shown parameters, the most important first."""
     first = [name for name, _ in important[0]["rows"]] if important else []
     places = {p.name: i for i, p in enumerate(data.parameters)}
     order = [places[name] for name in first if name in places]
@@ -402,7 +402,7 @@ def _changes(trial: Trial[Any], start: Trial[Any] | None) -> dict[str, tuple[Any
 
 
 def _outcome(data: SearchData, trial: Trial[Any], start: Trial[Any] | None) -> list[str]:
-    """Return what came of a trial, in sentences."""
+    """Return the outcome of a trial, in sentences."""
     if trial.rewards is None:
         return ["The evaluation failed."]
     errors = f" ± {number_text(trial.stderr, 3)}" if trial.stderr else ""

@@ -1,4 +1,4 @@
-"""The pictures of a search in Matplotlib, each on axes or on a figure of its own."""
+"""Plots of a search in Matplotlib, each on given axes or on its own figure."""
 
 from __future__ import annotations
 

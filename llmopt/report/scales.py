@@ -18,7 +18,7 @@ _LARGEST = 1e300
 _FENCE = 5.0  # times the quartiles' distance, beyond which a bad value is an outlier
 _LEAST_CORE = 5
 _WORTH = 2.0  # how much longer outliers must make an axis to be moved to its edge
-_DECADES = 3.0  # spread of positive values that is drawn on a logarithmic axis
+_DECADES = 3.0  # ratio of positive values from which an axis is logarithmic
 _MOST_TICKS = 40
 
 
@@ -33,7 +33,7 @@ def number_text(value: float, digits: int = 5) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """A range of numbers, drawn on `SIZE` units."""
+    """A range of numbers, mapped to `SIZE` units."""
 
     low: float
     high: float
@@ -106,7 +106,7 @@ def robust_scale(
 ) -> Scale:
     """Return an axis for the results of a search, which a few bad ones do not flatten.
 
-    Good results are all inside. A bad one is left out if it lies more than five times the
+    Good results are all inside. A bad one is outside if it lies more than five times the
     distance of the quartiles beyond them and makes the axis more than twice as long. Positive
     results that are to be small and spread over three decades are on a logarithmic axis.
 

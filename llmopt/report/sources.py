@@ -116,7 +116,7 @@ def _of_path(path: str, study_name: str | None) -> SearchData:
 
 
 def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
-    """Return a stored search, of which nothing is asked, and the first line of its file."""
+    """Return a stored search, for reading only, and the first line of its file."""
     from llmopt.optimizer import LLMOptimizer
 
     start = start_of(list(_first(read_events(path))), path)

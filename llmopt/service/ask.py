@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="hand out points first that were asked for and never told",
+        help="first return points that were asked for and have no result",
     )
     parser.add_argument(
         "--import",

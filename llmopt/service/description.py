@@ -118,7 +118,7 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
 
 
 def read_description(data: Any) -> dict[str, Any]:
-    """Return the arguments of `LLMOptimizer` that a description stands for; it may name no file."""
+    """Return the arguments of `LLMOptimizer` in a description, which may name no file."""
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got {a_type(data)}")
     _no_others(data, _KEYS)

@@ -1,4 +1,4 @@
-"""What a run folder may decide when a run goes on: the folder may be somebody else's.
+"""The settings that a resumed run reads from its folder, which may be untrusted.
 
 The one allow list of `llmopt run`, `llmopt code` and `llmopt reward`. Numbers, choices and words
 may come from a folder. What names an address, a file, a folder or a module, what says what a
@@ -56,7 +56,7 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def resume_command(command: str, settings: Mapping[str, Any], path: Path) -> str:
-    """Return the command line that goes on with the run in a folder."""
+    """Return the command line that resumes the run in a folder."""
     again = [w for n, words in to_give_again(settings).items() if n != "task" for w in words]
     return shlex.join(
         ["llmopt", command, str(settings["task"]), "--resume", *again, "--out", str(path)]

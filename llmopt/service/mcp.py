@@ -13,7 +13,7 @@ from llmopt.service.mcp_tools import AGENT, SearchFolder
 from llmopt.util.text import shortened
 
 _INSTRUCTIONS = f"""\
-Black-box optimization by ask and tell. create_search() describes what is searched; then repeat:
+Black-box optimization by ask and tell. create_search() describes the problem; then repeat:
 ask() for a point, evaluate it, tell() what it scored, with feedback in words where you have any.
 If the search's model is {AGENT!r}, you are the model: ask() may return a `request` (messages) in
 place of a point. Answer it in the form that it asks for with answer(), which returns the point.

@@ -57,7 +57,7 @@ class _AgentClient:
     default_prompt = "words"
     max_samples = 1
     priced = True
-    local = True  # a call that is cut off costs nothing
+    local = True  # an aborted call is free
 
     def __init__(self, answer: str | None = None) -> None:
         self._answer = answer
@@ -70,7 +70,7 @@ class _AgentClient:
 
 
 class SearchFolder:
-    """Searches in a folder, outside of which nothing is read or written.
+    """Searches in one folder; nothing outside is read or written.
 
     Agents may have `models` asked, the first by default, beside themselves. `caps` on requests,
     tokens and cost hold for each search. Another process that has one open is waited for.
@@ -119,7 +119,7 @@ class SearchFolder:
         if model not in self._models:
             raise LLMOptError(
                 f"model={str(model)[:100]!r} may not be asked here: expected one of "
-                f"{', '.join(self._models)} (whoever started the server names them with --model)"
+                f"{', '.join(self._models)} (the server's option --model names them)"
             )
         own = {
             k: min(v, description[k]) if _is_number(description.get(k)) else v
@@ -172,7 +172,7 @@ class SearchFolder:
         given |= {"description": description, "constraints": constraints, "start": start}
         clash = set(given) & set(options or {})
         if clash:
-            raise LLMOptError(f"options: {', '.join(sorted(clash))} is an argument of its own")
+            raise LLMOptError(f"options: {', '.join(sorted(clash))} is a separate argument")
         kept = {k: v for k, v in given.items() if v is not None} | (options or {})
         text = json.dumps(kept, indent=2)
         if len(text) >= MOST_DESCRIPTION:
@@ -183,7 +183,7 @@ class SearchFolder:
             if storage.exists() and not os.path.lexists(described):  # else it was begun meanwhile
                 said = f"there is a file {name}.jsonl of something else: take another name"
                 raise LLMOptError(said)
-            self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
+            self._open(json.loads(text), None)  # report errors before it is stored
             with contextlib.suppress(FileExistsError):  # another server was quicker
                 write_bytes_atomically(described, text.encode() + b"\n", anew=True)
         if _read(described) != json.loads(text):
@@ -225,7 +225,7 @@ class SearchFolder:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
         with self._search(name, text) as optimizer:
             if not isinstance(optimizer.client, _AgentClient):
-                raise LLMOptError(f"search {name!r} has a model of its own: call ask")
+                raise LLMOptError(f"search {name!r} has its own model: call ask")
             return self._ask(optimizer, 1)
 
     def _ask(self, optimizer: LLMOptimizer[Any], n: int) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class SearchFolder:
         constraint_violation: float | None = None,
         data: str | None = None,
     ) -> dict[str, Any]:
-        """Record what a point scored, or why it failed. Points that were never asked may be told.
+        """Record a point's result, or why it failed. Points that `ask` did not return are accepted.
 
         Args:
             name: The search.
@@ -280,13 +280,13 @@ class SearchFolder:
             return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
 
     def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
-        """Have a point of your own handed out by the next ask, and say in words what it is."""
+        """Queue your own point for the next ask, with words that say what it is."""
         with self._search(name) as optimizer:
             optimizer.enqueue(params, str(words)[:1000])
             return status(optimizer)
 
     def status(self, name: str) -> dict[str, Any]:
-        """Get the best trial, the points that were asked and not told, and what was spent."""
+        """Get the best trial, the pending points, and the usage."""
         with self._search(name) as optimizer:
             return status(optimizer)
 

@@ -155,14 +155,14 @@ def plain(value: Any) -> Any:
 
 
 def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
-    """Return a point that was handed out, as JSON."""
+    """Return a pending point, as JSON."""
     params = plain(optimizer.space.unflatten(proposal.values))
     found = {"params": params, "source": proposal.source}
     return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
 
 
 def of_trial(trial: Trial[Any]) -> dict[str, Any]:
-    """Return a trial as JSON, without what is empty."""
+    """Return a trial as JSON, without empty fields."""
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
         "params": plain(trial.params),
