@@ -169,7 +169,7 @@ class BrokenTaskError(RewardError):
 
 
 class FallbackWarning(UserWarning):
-    """The model did not deliver a usable point, and one drawn at random took its place."""
+    """The model did not deliver a usable point, and one sampled at random took its place."""
 
 
 _LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")

@@ -53,7 +53,7 @@ class Proposal:
         values: Flat values, one for each of the space's dimensions, in their order.
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
             (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
-            with no model: see `ColumnsPrompt`), ``"fallback"`` (drawn at random because the
+            with no model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
             model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
             (the small network) and ``"sampler"`` (a sampler of Optuna's); or one of `OLD_SOURCES`.
         explanation: What the model said about it, if anything.
@@ -493,7 +493,7 @@ class Usage:
 
     @property
     def fallbacks(self) -> int:
-        """Points that were drawn at random because the model did not deliver."""
+        """Points that were sampled at random because the model did not deliver."""
         return self.proposals.get("fallback", 0)
 
     @property

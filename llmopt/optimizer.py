@@ -312,7 +312,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         why = "was told meanwhile" if meanwhile else "ended the search"
         draft.warnings.append(
             f"the model {'proposed what ' * bool(meanwhile)}{why}: {missing} of the points asked "
-            f"for {'was' if missing == 1 else 'were'} drawn at random"
+            f"for {'was' if missing == 1 else 'were'} sampled at random"
         )
         taken = {*state.keys, *(key(p.values) for p in new)}
         drawn = draw_fallbacks(self.space, taken, rng, missing)

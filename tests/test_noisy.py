@@ -160,7 +160,7 @@ def test_the_offer_is_made_only_where_it_is_taken():
     optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, on_error="fallback")
     optimizer.tell(optimizer.ask(), 1.0)
     assert "Proposal: stop" not in client.requests[0].text
-    with pytest.warns(UserWarning, match="drawn at random"):
+    with pytest.warns(UserWarning, match="sampled at random"):
         optimizer.ask()
 
 

@@ -207,7 +207,7 @@ class TestRejection:
 
     def test_fallback_is_loud_counted_and_marked(self):
         optimizer = make(["nonsense"] * 3)
-        with pytest.warns(FallbackWarning, match="drawn at random"):
+        with pytest.warns(FallbackWarning, match="sampled at random"):
             point = optimizer.ask()
         assert optimizer.tell(point, 1.0).source == "fallback"
         assert optimizer.usage.fallbacks == 1

@@ -317,7 +317,7 @@ class Asker:
     ) -> Proposal:
         """Draw a point at random where `ModelEmitter` does not do it."""
         warn_user(
-            f"a point is random, not proposed by {client_name(self._model.client)}: "
+            f"a point was sampled at random, not proposed by {client_name(self._model.client)}: "
             f"{trouble}. It is counted in usage.fallbacks"
         )
         self._model.meter.count_proposal("fallback")

@@ -361,7 +361,7 @@ class ModelBatch(Batch):
             if self.space.cardinality <= len(self.seen) and not model.options.noisy:
                 trouble = "every point of the space was already tried"
             self._draft.warnings.append(
-                f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
+                f"{n} of the points asked for {'was' if n == 1 else 'were'} sampled at random, "
                 f"not proposed by {client_name(model.client)}: {trouble}. "
                 "They are counted in usage.fallbacks"
             )

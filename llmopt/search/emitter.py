@@ -31,7 +31,7 @@ from llmopt.space import Space
 logger = logging.getLogger(__name__)
 
 NUMBERS_FIRST = 10
-"""Points that are drawn at random first for a model that sees numbers only: a tenth of a short
+"""Points that are sampled at random first for a model that sees numbers only: a tenth of a short
 search, and at least half as many."""
 
 WORDS_FIRST = 1
@@ -59,7 +59,7 @@ class PartnerEmitter(Protocol):
 class ModelEmitter(Metered):
     """Turns a history into proposals by asking a model: prompt, model, reading, checks.
 
-    Retries are bounded, and points drawn at random take over where the model does not deliver.
+    Retries are bounded, and points sampled at random take over where the model does not deliver.
 
     Args:
         client: The model.

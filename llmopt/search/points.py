@@ -1,4 +1,4 @@
-"""Points of a search: as prompts show them, drawn at random, and those that are left."""
+"""Points of a search: as prompts show them, random ones, and the remaining ones."""
 
 from __future__ import annotations
 
