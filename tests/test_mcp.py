@@ -83,7 +83,7 @@ class TestAgentIsTheModel:
         with pytest.raises(LLMOptError, match="one at a time"):
             searches.ask("mine", 2)
         create(searches, "theirs", SEARCH)
-        with pytest.raises(LLMOptError, match="a model of its own"):
+        with pytest.raises(LLMOptError, match="its own model"):
             searches.answer("theirs", "x: 1, k: 2")
 
 

@@ -345,7 +345,7 @@ def test_every_command_takes_options(capsys, monkeypatch, tmp_path):
 
 def test_check_asks_once_more_with_more_room(server):
     client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
-    for first, said in (("", "an empty one"), ("x: 1", "one cut off")):
+    for first, said in (("", "an empty one"), ("x: 1", "a truncated one")):
         server.seen.clear()
         cut = openai_body(first, finish="length")
         server.play(Say(cut), Say(openai_body("x: 1.0, y: -2.0")))

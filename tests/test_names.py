@@ -124,7 +124,7 @@ def test_none_is_no_description_of_a_sampler():
         (
             lambda: search(call=optimize, directions=["min", "max"]),
             ValueError,
-            ("direction='min'", "did you mean 'minimize'"),
+            ("directions=['min', 'max']", "did you mean 'minimize'"),
         ),
         (lambda: search(call=maximize, n_trial=3), TypeError, ("did you mean 'n_trials'",)),
         (lambda: search(finalists=-1), ValueError, ("finalists=-1",)),
