@@ -7,8 +7,9 @@ finish; and is what it finds as good as before?
 Protocol: one search a line, with default settings and 30 evaluations. A policy is scored on 10
 initial states, and the recommended one on 100 held-out ones (`llmopt.policies.PolicySearch`); a
 function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered parameters and
-without a description, and judged by its value without noise. Nobody who worked on the prompt had
-seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
+without a description, and judged by its value without noise. A problem with a description
+(`PROBLEMS` of `llmopt.benchmarks.experiments.unseen_more`) is judged beside its reference value.
+Nobody who worked on the prompt had seen the systems of `unseen` and `unseen_more`. Arms:
 
 - ``prompt-eight``: nothing is set but the seed; version 8 of the prompt lets the model compute in
   Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants within the
@@ -55,6 +56,7 @@ from llmopt.benchmarks.experiments.command import Experiment, answering, kept_in
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
+from llmopt.benchmarks.experiments.unseen_more import PROBLEMS, REFERENCES, Balloon, Unknown
 from llmopt.benchmarks.experiments.words import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
@@ -85,8 +87,10 @@ POLICIES: dict[str, words.WordsTask] = {
     "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500)),
     "walker": words.TASKS["walker"],
     "cheetah": words.TASKS["cheetah"],
+    "alder": words.WordsTask(Balloon),
+    "fir": words.WordsTask(Unknown),
 }
-TASKS = (*POLICIES, *SHAPES)
+TASKS = (*POLICIES, *SHAPES, *PROBLEMS)
 _SET: dict[str, dict[str, Any]] = {
     "before": {"points": 1, "warmup": words.WARMUP},
     "compute": {"compute": True},
@@ -158,6 +162,28 @@ def search_function(cell: Cell, client: Client) -> Line:
     }
 
 
+def search_problem(cell: Cell, client: Client) -> Line:
+    """Minimize a described objective and return what was found, beside its reference value."""
+    problem, watch = PROBLEMS[cell.task], Watch()
+    result = llmopt.minimize(
+        problem.objective,
+        problem.space,
+        cell.evaluations,
+        client,
+        seed=cell.seed,
+        description=problem.description,
+        callbacks=[watch],
+        progress=False,
+        **_SET.get(cell.method, {}),
+    )
+    return {
+        **watch.line(lambda trial: trial.reward, result.usage, result.stopped),
+        "best": problem.judge(result.best.params),
+        "params": result.best.params,
+        "optimum": REFERENCES[cell.task][1],
+    }
+
+
 def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     """Run one search and return its line, with the tokens of its recording."""
     began = time.monotonic()
@@ -168,7 +194,11 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
     path = kept_in(record, cell)
     path.unlink(missing_ok=True)
     with answering(cell, source, record) as client:
-        search = search_function if cell.task in SHAPES else search_policy
+        kinds = {
+            **dict.fromkeys(SHAPES, search_function),
+            **dict.fromkeys(PROBLEMS, search_problem),
+        }
+        search = kinds.get(cell.task, search_policy)
         found = search(cell, client)
     prompt, completion = spent(path) if path.exists() else (0, 0)
     seconds = round(time.monotonic() - began, 1)

@@ -1,0 +1,76 @@
+"""The systems that nobody tuned the prompt for: they run, repeat, and reach their references."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from llmopt import ScriptedClient
+from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.experiments import command, design, unseen_values
+from llmopt.benchmarks.experiments.unseen_more import PROBLEMS, REFERENCES
+from llmopt.policies import PolicySearch
+from llmopt.space import Space
+
+PLANTS = ("alder", "fir")
+
+
+@pytest.mark.parametrize("task", unseen_values.TASKS)
+def test_a_reference_reaches_its_value_and_beats_random_points(task):
+    point, value = REFERENCES[task]
+    assert unseen_values.judged(task, point) == pytest.approx(value, rel=1e-3)
+    sign = -1 if task in PROBLEMS else 1
+    points = unseen_values.trace(task, "random", 1, 20)
+    assert all(sign * unseen_values.judged(task, p) < sign * value for _, p in points)
+
+
+@pytest.mark.parametrize("task", PLANTS)
+def test_a_batch_of_episodes_returns_what_a_policy_search_measures(task):
+    env = unseen_values.plant(task)
+    check_env(env, skip_render_check=True)
+    flat = np.random.default_rng(0).normal(size=2 * (env.observation_space.shape[0] + 1))
+    with PolicySearch(type(env), "smollm2", seed=3, words="none") as search:
+        params = dict(zip(search.optimizer.space.names, map(float, flat), strict=True))
+        seeds = search.starts
+        measured = search.measure(params, seeds)[0].returns
+        again = search.measure(params, seeds)[0].returns
+    assert measured == again
+    batch = env.returns(flat.reshape(-1, 2), seeds)
+    assert batch == pytest.approx(np.array(measured), rel=1e-4)
+    assert len({round(value, 6) for value in measured}) == len(seeds)
+
+
+@pytest.mark.parametrize("task", PROBLEMS)
+def test_an_objective_is_deterministic_and_finite_all_over_its_space(task):
+    problem = PROBLEMS[task]
+    space, rng = Space(problem.space), np.random.default_rng(0)
+    for _ in range(50):
+        point = space.unflatten(space.sample(rng))
+        one, again = problem.objective(point), problem.objective(point)
+        assert math.isfinite(one.value)
+        assert (one.value, one.feedback) == (again.value, again.feedback)
+
+
+def test_a_design_within_its_limits_is_not_penalized():
+    found = PROBLEMS["birch"].objective(REFERENCES["birch"][0])
+    cost = float(found.feedback.removeprefix("cost ").split(" ")[0])
+    assert found.value == pytest.approx(cost, rel=1e-3)
+
+
+def test_a_described_problem_is_searched_with_its_description(monkeypatch, tmp_path):
+    answer = "Start from: new\nProposal:\n100, 0.02, 3, 2, triangular, 1.3, 8, 10"
+    client = ScriptedClient([answer])
+    client.default_prompt = "words"
+    monkeypatch.setattr(command, "load", lambda model: client)
+    cell = Cell("birch", "prompt-eight", 20, 1, "folder:x")
+    line = design.run_cell(cell, "folder:x", tmp_path)
+    text = client.requests[0].text
+    assert "Dittus-Boelter" in text
+    assert "birch" not in text
+    assert line["optimum"] == REFERENCES["birch"][1]
+    assert line["sources"] == ["llm"]
+    assert line["curve"] == [line["best"]]
+    assert line["best"] > line["optimum"]
