@@ -68,7 +68,7 @@ COMMANDS = {
     ),
     "reward": Command(
         "llmopt.benchmarks.code.write_reward",
-        "let a model write a reward function, and judge what is trained under it",
+        "let a model write a reward function, and score the policies trained with it",
     ),
 }
 

@@ -79,8 +79,8 @@ class StorageInUseError(StorageError):
 class BudgetExceededError(LLMOptError):
     """A cap on requests, tokens or cost was reached before a request was sent.
 
-    Nothing is lost: every trial and every paid reply is kept, and the optimizer goes on
-    once the cap is raised.
+    Nothing is lost: every trial and every paid reply is kept, and the optimizer
+    continues once the cap is raised.
     """
 
 
@@ -153,7 +153,7 @@ class RefusedKeyError(ClientError):
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether no later request can mend an error: a search that goes on at random would hide it."""
+    """Whether an error would recur with every request: random points would only hide it."""
     known = (MissingKeyError, RefusedKeyError, ModelNotFoundError, ImportError)
     return isinstance(error, known) or (
         isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
@@ -165,7 +165,7 @@ class NoTrialsError(LLMOptError, ValueError):
 
 
 class BrokenTaskError(RewardError):
-    """A task of which every evaluation fails."""
+    """Every evaluation of a task fails."""
 
 
 class FallbackWarning(UserWarning):
@@ -198,8 +198,8 @@ def add_point(error: Exception, params: object, number: int) -> None:
 def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:
     """Return the valid names as a phrase: ``"did you mean 'a'? Valid: 'a', 'b'"``.
 
-    The question is left out where nothing is near. Of many names, where one is near, and of very
-    many, only the first ones are listed. A name is near if it is alike by `least`, from 0 to 1.
+    Without a near name the question is omitted. A long list of names is shortened. A name is near
+    if its similarity is at least `least`, from 0 to 1.
     """
     names = sorted(set(valid))
     near = difflib.get_close_matches(name, names, n=3, cutoff=least)

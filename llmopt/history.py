@@ -47,13 +47,13 @@ OLD_SOURCES: tuple[Source, ...] = ("refine", "finish")
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point handed out by `ask` and not yet told.
+    """A point that `ask` returned and that has no result yet.
 
     Attributes:
         values: Flat values, one for each of the space's dimensions, in their order.
-        source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
-            (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
-            with no model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
+        source: ``"warmup"`` (sampled or given before the first request), ``"llm"``
+            (read from a model's reply), ``"drawn"`` (sampled by the prompt from the best trials,
+            without a model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
             model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
             (the small network) and ``"sampler"`` (a sampler of Optuna's); or one of `OLD_SOURCES`.
         explanation: What the model said about it, if anything.
@@ -74,7 +74,7 @@ class Proposal:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "explanation", clean(self.explanation))  # whoever told it
+        object.__setattr__(self, "explanation", clean(self.explanation))  # untrusted text
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Trial(Generic[Params]):
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Sum of violated constraint amounts; 0 means feasible.
-        stderr: Standard error of the reward, if it was told; of the first objective.
+        stderr: Standard error of the reward, if recorded; of the first objective.
         evaluations: How often the point was measured; `rewards` is the mean.
-        samples: The numbers that the reward is the mean of, if they were told: one for each
-            seeded start, in the same order for every point.
-        kind: ``"search"``; ``"check"`` for a point that was tried again on fresh starts before
-            the search would end; ``"finalist"`` for one of the best that was measured again at
-            the end of a noisy search; ``"imported"`` for one of an earlier search.
+        samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
+            state, in the same order for every point.
+        kind: ``"search"``; ``"check"`` (of earlier versions) for a re-evaluation before the end of
+            a search; ``"finalist"`` for one of the best, re-evaluated at the end of a noisy
+            search; ``"imported"`` for one of an earlier search.
         clipped: Whether a value of it was proposed outside its range, and moved into it.
         data: Named arrays that the evaluation recorded: a mapping that is read when it is used,
             empty if there are none. A repeated point has those of its last measurement.
@@ -130,12 +130,12 @@ class Trial(Generic[Params]):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("feedback", "explanation"):  # whoever told them, whatever file holds them
+        for name in ("feedback", "explanation"):  # untrusted text, from any file
             object.__setattr__(self, name, clean(getattr(self, name)))
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:
-        """The reward as it was told: a number, a tuple of them, or ``None`` if failed."""
+        """The recorded reward: a number, a tuple of them, or ``None`` if failed."""
         if self.rewards is None:
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
@@ -172,7 +172,7 @@ class History:
 
     Attributes:
         trials: Every trial, in the order of telling.
-        pending: Flat values of the points handed out and not told yet.
+        pending: Flat values of the points without a result yet.
         directions: One direction for each objective.
         noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
             much. True of a history that is `merged`.
@@ -200,7 +200,7 @@ class History:
 
         Such a trial has the mean of the rewards, their standard error, the number of
         measurements, and the latest feedback. Failed and pruned trials stay as they are.
-        Trials are numbered anew, in the order of their first measurement.
+        Trials are renumbered in the order of their first measurement.
 
         Args:
             key: Tells which points are the same: `Space.key`.
@@ -213,8 +213,8 @@ class History:
         This is the one order of trials with one objective: `best`, `ranked` and whatever shows
         them follow it. Where measurements are `noisy`, the loss is the mean plus its standard
         error, so that a lucky value is not taken for a good one. The standard error of a point is
-        the one told, or else what the repeats of all points together say of the noise: a point
-        that was measured once has to be better by more than one that was measured often.
+        the recorded one, or an estimate from the repeats of all points: a point that was
+        measured once needs a larger lead than one that was measured often.
         """
         violation, loss = rank(trial, self.directions[0])
         return violation, loss + (self._error(trial) if self.noisy else 0.0)
@@ -364,10 +364,9 @@ def _fronts(gains: np.ndarray) -> np.ndarray:
 class Follower:
     """A function of the history that reads each trial once.
 
-    Whoever derives from it has `_take`, which learns from one trial, and may extend `_forget`.
-    A history that does not go on from the one before is read from its beginning (in a noisy
-    search a trial changes where its point is measured again), as it is by a copy, whose state are
-    the arguments of the class.
+    A subclass defines `_take`, which learns from one trial, and may extend `_forget`. A history
+    that does not extend the previous one is read from its beginning (in a noisy search a trial
+    changes if its point is re-evaluated). So is a copy's: it keeps only the class's arguments.
     """
 
     def __init__(self) -> None:
@@ -380,7 +379,7 @@ class Follower:
         self.__init__(**state)  # type: ignore[misc]
 
     def _forget(self) -> None:
-        self._known: list[Trial] = []  # those that were read
+        self._known: list[Trial] = []  # trials read so far
 
     def _take(self, trial: Trial, history: History) -> None:
         raise NotImplementedError
@@ -398,7 +397,7 @@ class Follower:
 
 
 class Merged(Follower):
-    """What `History.merged` returns, of a history that grows: only what is new is computed."""
+    """`History.merged` for a growing history: only new trials are computed."""
 
     def __init__(self, key: Callable[[tuple[Value, ...]], Hashable]) -> None:
         self._key = key
@@ -434,7 +433,7 @@ class Usage:
     Attributes:
         requests: Calls sent to the model, failed ones included.
         failed_requests: Those of them that ended in an error.
-        prompt_tokens: As the provider counts them; estimated where it does not tell.
+        prompt_tokens: As the provider counts them; estimated if it does not report them.
         cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
         completion_tokens: As `prompt_tokens`.
         seconds: Wall-clock seconds spent waiting for the model.
@@ -442,9 +441,9 @@ class Usage:
         unpriced: Those of `requests` that were given up while the model was at work: they may be
             charged for, and are not in `cost`.
         estimated: Those of `requests` whose tokens or cost are estimates: the provider did not
-            tell them, or the call was given up and counts with the most that it may have cost.
-        proposals: Points handed out, by source: those that were not told yet count, and those that
-            were told without being asked do not.
+            report them, or the call was abandoned and counts with its maximum cost.
+        proposals: Points that `ask` returned, by source, including those without a result; points
+            recorded without being asked do not count.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
         blocks: Blocks of Python that the model had run; see `llmopt.compute`.
@@ -482,13 +481,13 @@ class Usage:
             if name in ("seconds", "cost", "compute_seconds"):
                 spent = 0.0 if name == "cost" and value is None else number(name, value, 0.0)
                 if spent >= _ABSURD:
-                    raise ValueError(f"{name}={short(value)}: nobody has spent so much")
+                    raise ValueError(f"{name}={short(value)}: expected a plausible amount")
             elif name not in ("proposals", "rejected"):
                 whole_number(name, value, 0, _ABSURD)
         return usage.copy()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form for `from_dict`, without what is rare and 0."""
+        """Return a JSON form for `from_dict`, without rare fields that are 0."""
         return {k: v for k, v in asdict(self).items() if k not in _RARE or v}
 
     @property
@@ -539,12 +538,12 @@ def why_no_best(trials: Sequence[Any]) -> str:
     """Say why there is no best one among some trials, all failed, and what to do."""
     if not trials:
         return (
-            "there is no best trial yet: no trial was told. Evaluate what ask() gives, and "
-            "tell() its reward"
+            "there is no best trial yet: no trial was recorded. Evaluate the point of ask(), "
+            "and tell() its reward"
         )
     words = trials[-1].feedback
     return (
         f"there is no best trial yet: all {len(trials)} trials failed"
         + (f", the last one with: {short(words)}" if words else "")
-        + ". Mend the evaluation; optimizer.trials holds the reason of each"
+        + ". Fix the evaluation; optimizer.trials holds the reason of each"
     )

@@ -7,13 +7,13 @@ The contract, as a sequence of calls::
     b, c = optimizer.ask(2)                # several points before any tell
     optimizer.tell(c, 1.5)                 # in any order
     optimizer.tell(a, 0.2, feedback="overshot the goal")
-    optimizer.tell_failure(b, "diverged")  # the model is told; b is not proposed again
+    optimizer.tell_failure(b, "diverged")  # the prompt shows it; b is not proposed again
     optimizer.tell({"lr": 0.1}, 0.9)       # a point that was never asked: warm start
     optimizer.best.params, optimizer.usage
 
-`ask` hands out points and learns nothing; only `tell` changes the history. With
-``storage="run.jsonl"`` every paid reply and every told reward is on disk before the call
-returns, and an optimizer made with the same arguments goes on where a killed one stopped.
+`ask` returns points and learns nothing; only `tell` changes the history. With
+``storage="run.jsonl"`` every paid reply and every recorded reward is on disk before the call
+returns, and an optimizer made with the same arguments resumes where a killed one stopped.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class LLMOptimizer(OptimizerBase[Params]):
     def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
         # A copy of the generator: only an ask that succeeds moves the one of the search. After an
-        # ask that was cut off, the next one draws the same numbers, and so meets the replies that
-        # were already paid for.
+        # interrupted ask, the next one samples the same numbers, and so finds the replies that were
+        # already paid for.
         rng = deepcopy(state.rng)
         with self._changing:
             history, known = self._history(), set(state.keys)
@@ -309,7 +309,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         missing = n - len(state.queue) - len(new)
         if missing <= 0:
             return new
-        why = "was told meanwhile" if meanwhile else "ended the search"
+        why = "was recorded meanwhile" if meanwhile else "ended the search"
         draft.warnings.append(
             f"the model {'proposed what ' * bool(meanwhile)}{why}: {missing} of the points asked "
             f"for {'was' if missing == 1 else 'were'} sampled at random"
@@ -339,12 +339,12 @@ class LLMOptimizer(OptimizerBase[Params]):
         return proposals
 
     def enqueue(self, params: Any, words: str = "") -> None:
-        """Have a point handed out by the next `ask` that no earlier one is waiting for.
+        """Queue a point, which `ask` returns after the points queued before it.
 
         Args:
             params: A point of the space.
-            words: What the point is, for the model: ``"the current production setting"``. It is
-                told once the point has been evaluated.
+            words: What the point is, for the model: ``"the current production setting"``. The
+                prompt shows it after the evaluation.
 
         Raises:
             ParameterError: The point is not in the space, or breaks a constraint.
@@ -364,7 +364,7 @@ class LLMOptimizer(OptimizerBase[Params]):
     ) -> ImportReport:
         """Take over trials of an earlier search; no model is asked.
 
-        Trials that this search has already are left out, so that a script may call it each time.
+        Trials that this search already has are skipped, so that a script may call it each time.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
@@ -377,7 +377,7 @@ class LLMOptimizer(OptimizerBase[Params]):
                 moved to the bound, though the reward was measured elsewhere.
 
         Returns:
-            What became of each row; print it.
+            The outcome of each row; print it.
 
         Raises:
             ParameterError: The source is of a search in the other direction.
@@ -411,7 +411,7 @@ class LLMOptimizer(OptimizerBase[Params]):
     ) -> Trial[Params]:
         """Record what a point scored.
 
-        A point handed out by `ask` is matched by its values, whatever the order; any other
+        A point that `ask` returned is matched by its values, in any order; any other
         valid point is recorded as the user's own. NaN, infinity and ``None`` count as a
         failed evaluation.
 
@@ -462,7 +462,7 @@ class LLMOptimizer(OptimizerBase[Params]):
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
-        The model is told so, and the point is not proposed again.
+        The prompt shows the failure, and the point is not proposed again.
 
         Args:
             params: A point of the space.
@@ -503,7 +503,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         return trial
 
     def _note_another_reward(self, told: Told) -> None:
-        """Say once that a point was told before, with another reward, if that is no noise."""
+        """Warn once if a point is recorded again with another reward without `noisy`."""
         if told.rewards is None or told.samples or self._told_twice or self._model.options.noisy:
             return
         if self.space.key(told.values) not in self._state.keys:
@@ -514,8 +514,8 @@ class LLMOptimizer(OptimizerBase[Params]):
         if before and before[-1].rewards != told.rewards:
             self._told_twice = True
             logger.warning(
-                "the point of trial %d was told again, with another reward (%s, before %s): it is "
-                "one more trial. If a point gives another reward each time, say noisy=True",
+                "the point of trial %d was recorded again with another reward (%s, before %s): it "
+                "counts as another trial. If rewards are noisy, pass noisy=True",
                 before[-1].number,
                 told.rewards[0] if len(told.rewards) == 1 else told.rewards,
                 before[-1].reward,

@@ -74,7 +74,7 @@ def test_ask_tell_and_what_the_model_is_shown():
 def test_best_explains_itself_before_there_is_a_score():
     optimizer, _ = make(fenced("return x.sum()"))
     with optimizer:
-        with pytest.raises(NoTrialsError, match=r"no trial was told.*tell\(\)"):
+        with pytest.raises(NoTrialsError, match=r"no trial was recorded.*tell\(\)"):
             _ = optimizer.best
         optimizer.tell_failure(optimizer.ask(), "the belt jammed")
         with pytest.raises(NoTrialsError, match=r"all 1 trials failed.*the belt jammed"):

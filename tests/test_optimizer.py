@@ -128,7 +128,7 @@ class TestAsk:
         optimizer.ask()
         assert optimizer.trials == []
         assert optimizer.history.best is None
-        with pytest.raises(NoTrialsError, match=r"no trial was told.*tell"):
+        with pytest.raises(NoTrialsError, match=r"no trial was recorded.*tell"):
             optimizer.best  # noqa: B018
 
     def test_box_comes_back_as_an_array_that_the_space_contains(self):

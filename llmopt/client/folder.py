@@ -324,7 +324,7 @@ def _read_answer(path: Path) -> Completion | None:
     except OSError as error:
         raise ClientError(
             f"cannot read the answer {path}: {error.strerror or error}. Answers are plain files, "
-            "not links; write it anew",
+            "not links; write it again",
             requests=0,
         ) from error
     if not data.strip():

@@ -301,7 +301,9 @@ def _parse(data: bytes, path: Path) -> _Recording:
     after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS][: len(lines)]
     for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
         if following.startswith(_FACTS) and _is_torn(line):
-            logger.warning("%s, line %d: its recorder was killed; it is left out", path, number)
+            logger.warning(
+                "%s, line %d: its recorder was killed; the line is skipped", path, number
+            )
             continue
         try:
             entry = json.loads(unseal(line)[0])

@@ -111,7 +111,7 @@ class Calculator:
         self._sent: dict[int, str] = {}  # digests of the data that it has
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts a worker of its own, and writes into no folder.
+        # A copy starts its own worker, and writes into no folder.
         gone: dict[str, Any] = {
             "_sandbox": None,
             "_ends": 0.0,
@@ -136,7 +136,7 @@ class Calculator:
     def run(
         self, code: str, before: Sequence[Computed], data: Data, seconds: float | None = None
     ) -> Computed:
-        """Run a block after those before it, on what `data` gives, for at most so many seconds."""
+        """Run a block after the earlier ones, on `data`, for at most `seconds`."""
         from llmopt.sandbox.failure import CandidateError, SandboxError
 
         seen, began, notes = dict(data(None)), time.monotonic(), []
@@ -168,13 +168,13 @@ class Calculator:
         return Computed(code, output, names, len(seen["X"]), lost, round(took, 3), failed)
 
     def _back(self, blocks: int) -> str:
-        """Say what is left after a worker was ended."""
+        """State what remains after a worker was ended."""
         if blocks and self._stored(blocks) is not None:
             return "Variables are those before it; jobs that ran start again with the next block."
         return "All variables are gone."
 
     def _prepare(self, before: int) -> list[str]:
-        """Have a worker that goes on after so many blocks; say what could not be kept."""
+        """Start a worker from the snapshot after `before` blocks, if none runs; return what could not be kept."""
         running = self._sandbox is not None and self._sandbox.running and self._blocks == before
         if running and time.monotonic() < self._ends:
             return []
@@ -273,7 +273,7 @@ class Calculator:
     # -- snapshots ------------------------------------------------------------------------
 
     def _keep(self, blocks: int) -> list[str]:
-        """Store what a new worker needs to go on after so many blocks."""
+        """Store the snapshot from which a new worker continues."""
         from llmopt.sandbox.failure import CandidateError
 
         assert self._sandbox is not None
@@ -306,7 +306,7 @@ class Calculator:
         return self.folder / self._name(blocks)
 
     def _stored(self, blocks: int) -> bytes | None:
-        """Return the snapshot after so many blocks; nobody but a confined worker reads it."""
+        """Return the snapshot after a number of blocks; only a confined worker reads it."""
         if blocks in self._snapshots:
             return self._snapshots[blocks]
         for folder in filter(None, (self.folder, self._former)):
@@ -319,7 +319,7 @@ class Calculator:
         self._former = folder
 
     def export(self, folder: Path, blocks: int) -> None:
-        """Write the snapshot after so many blocks, if there is one, into another folder."""
+        """Write the snapshot after a number of blocks, if there is one, into another folder."""
         if blocks and (stored := self._stored(blocks)) is not None:
             make_folder(folder, "save to another path", links=False)
             write_bytes_atomically(folder / self._name(blocks), stored, durable=True)

@@ -27,7 +27,7 @@ sources: dict[str, str] = {}
 """The text of each class that a block defined, by its name."""
 
 _MOST_PARTS = 100  # of a list, in which functions and objects of blocks are looked for
-_target: dict[str, Any] = {}  # the namespace in which functions are made anew
+_target: dict[str, Any] = {}  # the namespace in which functions are rebuilt
 
 
 class _Pickler(pickle.Pickler):
@@ -187,7 +187,7 @@ def packed(value: Any, space: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes, namespace: dict[str, Any]) -> Any:
-    """Return what `packed` packed, in a namespace of its own."""
+    """Unpack the result of `packed`, in a separate namespace."""
     classes, values, value = pickle.loads(data)
     restore(classes, values, namespace)
     return loads(value, namespace)

@@ -1,7 +1,7 @@
 """What runs in the confined worker: blocks of Python in one namespace, and what they find there.
 
 `llmopt.compute.blocks` has a worker import this file before its confinement; nothing else does.
-It may import only what is beside it, and modules that the worker imported before.
+It may import only files beside it, and modules that the worker has imported.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def take(packed: bytes, number: int) -> None:
 
 
 def equip(source: str, values: dict[str, Any]) -> None:
-    """Define the functions of whoever runs the search, here and in the other workers."""
+    """Define the search's own functions, here and in the other workers."""
     _pool.prepare("equip", source, values)
     names = _equip(source, values)
     _space.update(names)
@@ -326,7 +326,7 @@ def snapshot() -> bytes:
 
 
 def restore(stored: bytes) -> list[str]:
-    """Make again what `snapshot` returned; return the names of what is gone."""
+    """Restore the variables of a `snapshot`; return the names of the lost ones."""
     global _count
     # Not more than it may have held: a small file can unfold to a large one.
     raw = zlib.decompressobj().decompress(stored, _MOST_RAW + _MOST_FILES + (16 << 20))

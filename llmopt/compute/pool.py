@@ -212,7 +212,7 @@ class Job:
         return self._result
 
     def wait(self, seconds: float = 1e9) -> bool:
-        """Wait until it has ended, at most so many seconds; return whether it has."""
+        """Wait until it has ended, for at most `seconds`; return whether it has."""
         ends = time.monotonic() + seconds
         while not self.done and time.monotonic() < ends and self._pool is not None:
             self._pool.look(min(1.0, max(0.0, ends - time.monotonic())))
@@ -291,7 +291,7 @@ class Pool:
             job._ended, job._error, job._member = True, job._error or _ENDED, None
 
     def look(self, seconds: float = 0.0) -> None:
-        """Take the results of jobs that have ended, and start those that wait."""
+        """Take the results of ended jobs, and start waiting ones."""
         busy = {m.fd: m for m in self.members if m.job is not None}
         for fd in _ready(list(busy), seconds):
             member = busy[fd]
@@ -410,7 +410,7 @@ def _ready(fds: Sequence[int], seconds: float) -> list[int]:
 def fork(
     count: int, space: dict[str, Any], begin: Callable[[int], dict[str, Callable[..., Any]]]
 ) -> Pool:
-    """Fork so many workers; `begin` is called in each, with its process's parent, to confine it."""
+    """Fork workers; each first calls `begin` with its parent's process, to confine itself."""
     parent = os.getpid()
     members: list[Member] = []
     for _ in range(count):

@@ -1,1 +1,1 @@
-"""A confined worker process that runs code nobody trusts, and the parent's side of it."""
+"""A confined worker process that runs untrusted code, and the parent's side of it."""

@@ -49,7 +49,7 @@ class _Machine:
     numbers: dict[str, int]
 
 
-# The numbers are an allow list: what is not named here fails with EPERM, now and in any later
+# The numbers are an allow list: all other calls fail with EPERM, now and in any later
 # kernel. Without rt_sigreturn no signal can be handled: a made-up return from one would set the
 # mask of blocked signals, and so stop the alarm clock.
 _MACHINES = {
@@ -138,15 +138,15 @@ def die_with(parent: int) -> None:
     """
     if sys.platform.startswith("linux"):
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the call
         os._exit(0)
 
 
 def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     """Set resource limits that the process cannot raise again, and a last alarm clock.
 
-    `memory_bytes` are on top of what is in use. Limits that are lower already stay so. Off Linux,
-    those that the system refuses are left.
+    `memory_bytes` are on top of the memory in use. Lower limits stay. Off Linux, limits that the
+    system refuses are skipped.
     """
     import resource
 
@@ -180,8 +180,8 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
 def confine(partly: bool = False, allowed: Sequence[str] = ()) -> tuple[str, ...]:
     """Confine the calling process permanently, and check that it holds.
 
-    With `partly` what there is is applied, and what is missing is returned; else a part that is not
-    to be had raises `ConfinementError`. `allowed` names system calls of `WAITING` to allow, too.
+    With `partly` the available parts are applied, and the missing ones returned; else a missing
+    part raises `ConfinementError`. `allowed` names system calls of `WAITING` to allow, too.
     """
     found = support()
     parts: list[Callable[[], None]] = [partial(_check_kernel, found), _check_threads]

@@ -26,7 +26,7 @@ MOST_ITEMS = 200_000
 
 _ITEMS = (b",", b"[", b"{")  # each item has one of these before it
 _MOST_EMPTY = 10_000  # rows or columns of an array with nothing in it
-_ARRAY = "\0array"  # the one key of an object that stands for an array
+_ARRAY = "\0array"  # the one key of an object that encodes an array
 _DTYPES = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1", "<i2", "|i1", "<u2", "<u4", "<u8", "<f2")
 
 

@@ -46,7 +46,7 @@ class CandidateError(LLMOptError):
         trace: Sequence[tuple[int, str, str]] = (),
         printed: str = "",
     ) -> None:
-        # Source can stand in it, and a repair turn has to fit into a model's context.
+        # It can contain source, and a repair turn has to fit into a model's context.
         super().__init__(cut(clean(message), _LONGEST))
         self.kind: Kind = kind
         self.line = line

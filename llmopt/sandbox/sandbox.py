@@ -1,6 +1,6 @@
 """The parent's side of a worker: start, ask, time out, kill; nothing that arrives is trusted.
 
-A worker is a fresh Python process in a session of its own, which confines itself before it sees the
+A worker is a new Python process in its own session, which confines itself before it sees the
 candidate. It holds no score and no environment whose state counts: code that takes it over can
 return numbers, which it could do anyway, and nothing else.
 """
@@ -186,7 +186,7 @@ class Sandbox(Closing):
         variables: Mapping[str, Any] | None = None,
         wanted: Mapping[str, tuple[int, str]] | None = None,
     ) -> None:
-        """Run a source in a namespace of its own, in which `variables` are bound.
+        """Run a source in a separate namespace, in which `variables` are bound.
 
         `wanted` are functions that it has to define, by name: how many arguments each is called
         with, and its signature in words.
@@ -212,7 +212,7 @@ class Sandbox(Closing):
         return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
     def call_within(self, seconds: float, most: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a function as `call` does, with a deadline and a longest answer of its own."""
+        """Call a function as `call` does, with its own deadline and limit on the answer."""
         request = name, list(args), kwargs
         return self._exchange(self._channel, worker.CALL, request, seconds, most=most)
 
@@ -223,7 +223,7 @@ class Sandbox(Closing):
         return self._exchange(self._channel, worker.GIVE, request, seconds, given, most)
 
     def fetch(self, seconds: float, most: int, name: str, *args: Any) -> bytes:
-        """Return the bytes that a function returns, at most so many, which nobody has looked at."""
+        """Return the raw, unchecked bytes that a function returns, up to a limit."""
         request: tuple[str, list[Any], dict[str, Any]] = name, list(args), {}
         found = self._exchange(self._channel, worker.FETCH, request, seconds, most=most)
         if not isinstance(found, bytes):

@@ -1,6 +1,6 @@
 """The worker: a script that confines itself, and only then looks at a candidate.
 
-It is started by file name in a process of its own and imports nothing of llmopt by name, so
+It is started by file name in a separate process and imports nothing of llmopt by name, so
 that it starts fast and holds nothing worth stealing: no environment variables, no open
 file but its socket, no scores. Protocol: see `llmopt.sandbox.sandbox`.
 """
@@ -161,9 +161,9 @@ class Worker:
         return {"problems": list(problems)}
 
     def _extend(self, extension: dict[str, Any]) -> tuple[str, ...]:
-        """Import a module of llmopt's, which may fork workers of its own before confinement.
+        """Import a module of llmopt, which may fork its own workers before confinement.
 
-        Its functions are what is called then. Returns the further system calls that it needs.
+        Later calls name its functions. Returns the further system calls that it needs.
         """
         package, root = "", extension["root"]
         for part in extension["module"].split(".")[:-1]:

@@ -36,7 +36,7 @@ _Started = tuple[subprocess.Popen[bytes], socket.socket]
 
 
 class Channel:
-    """One worker process, which leads a session and a group of its own."""
+    """One worker process, which leads its own session and process group."""
 
     def __init__(self, message_bytes: int) -> None:
         self._limit = message_bytes
@@ -155,7 +155,7 @@ class Channel:
 
     def _dead(self) -> CandidateError:
         """Return the error that says of what the worker died."""
-        # It was closed: let it die of its own cause before it is killed.
+        # It was closed: let it exit by itself before it is killed.
         with contextlib.suppress(ChildProcessError):
             _await_death(self._process, 2.0)
         self.close()
@@ -168,7 +168,7 @@ def import_path() -> list[str]:
         here = os.getcwd()
     except OSError:
         here = os.devnull  # the folder was deleted: nothing can be imported from it
-    # Import passes over what is no text, such as a Path.
+    # Import skips entries that are no text, such as a Path.
     return [os.path.join(here, p) for p in sys.path if isinstance(p, str) and p]
 
 
@@ -186,7 +186,7 @@ def _start(command: list[str]) -> _Started:
     orders = _starters.get(os.getpid())  # a fork has none of its parent's threads
     if orders is None:
         orders = _starters[os.getpid()] = queue.SimpleQueue()
-        # A daemon: unlike others it goes on while threads outlive the main program.
+        # A daemon: unlike others it keeps running while threads outlive the main program.
         threading.Thread(target=_serve, args=(orders.get,), name="llmopt", daemon=True).start()
     started: Future[_Started] = Future()
     orders.put((command, started))

@@ -11,7 +11,7 @@ class Closing:
     left_by: BaseException | None = None  # what the ``with`` block raised
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Release the resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

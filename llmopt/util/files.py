@@ -39,7 +39,7 @@ _KINDS = {
 
 
 def open_file(path: str | os.PathLike[str], *, links: bool = True) -> BinaryIO:
-    """Open a regular file to read its bytes, and nothing else that a name may stand for.
+    """Open a regular file to read its bytes; refuse anything else under that name.
 
     All files that a user, a folder or a configuration names are opened here: a pipe or a device
     in a file's place would let the reader wait or read for ever.
@@ -78,7 +78,7 @@ def _open_plain(path: str, flags: int) -> int:
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
             raise _not_plain(path, "no regular file") from error
         raise
-    # Asked of what was opened: the name may stand for something else by now.
+    # Checked on the open file: the name may refer to something else by now.
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
@@ -160,7 +160,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_new_recording(path: Path, begun: bool = False) -> None:
-    """Raise where ``--record`` cannot write, or would mix two runs; one that has begun goes on."""
+    """Raise where ``--record`` cannot write, or would mix two runs; a begun one may be resumed."""
     if not path.absolute().parent.is_dir():
         raise StorageError(f"--record: the folder of {path} does not exist: make it first")
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -187,7 +187,7 @@ def write_bytes_atomically(
         path: The file.
         data: The content.
         durable: Whether to wait until it is on the disk.
-        anew: Whether there must be no such file yet, or it is a `FileExistsError`.
+        anew: Whether an existing file raises `FileExistsError`.
 
     Raises:
         StorageError: It could not be written; an older file is left as it was.
@@ -228,7 +228,7 @@ def _put(partial: Path, path: Path, anew: bool) -> None:
             os.link(partial, path)
         except FileExistsError:
             raise
-        except OSError:  # a file system without hard links: two at once are not told apart
+        except OSError:  # a file system without hard links: two at once are not distinguished
             pass
         else:
             partial.unlink()
@@ -266,7 +266,7 @@ def sync_folder(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise where something in a folder is a link, which may lead out of it."""
+    """Raise if an entry of a folder is a link, which may lead out of it."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)

@@ -1,4 +1,4 @@
-"""Text from outside, made fit for a model, a file and a terminal."""
+"""Untrusted text, made safe for a prompt, a file and a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def first_line(error: BaseException) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most so many characters, with a mark where it was cut."""
+    """Return a text of at most `most` characters, with a mark where it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -153,7 +153,7 @@ def curve_in(text: str) -> list[tuple[float, float]]:
 
 
 MOST_CHARACTERS = 12
-"""Characters for one token at most, blanks and repeated signs left out.
+"""Maximum characters of one token, without blanks and repeated signs.
 
 Tokenizers join long runs of blanks or of one sign. Of anything else, no tokenizer in use has an
 average of more than about 6 characters a token: twice that is no count of the text.

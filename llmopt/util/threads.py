@@ -96,7 +96,7 @@ class DeadlineExceeded(Exception):
 
 
 class _Task:
-    """One call in a thread of its own."""
+    """One call in a separate thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -123,7 +123,7 @@ class _Task:
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns, or give up on it: it goes on in its thread until it ends."""
+    """Return the result of `call`, or give up on it: it keeps running in its thread."""
     results: list[Result] = []
     task = _Task(lambda: results.append(call()))
     if not task.wait(seconds):
@@ -138,7 +138,7 @@ def at_once(
 ) -> list[Result]:
     """Return what `call` returns for each argument, in order; at most `most` run at once.
 
-    If the caller is interrupted, no further call begins, and those that run are left alone.
+    If the caller is interrupted, no further call begins; running ones continue.
     """
     waiting = list(enumerate(arguments))
     count = len(waiting)

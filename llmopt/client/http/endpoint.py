@@ -63,7 +63,7 @@ class Server:
     variable: str  # environment variable of its key, or several with |; empty for none
     about: str  # description
     documents: Documented = NOTHING
-    key_path: str = ""  # path that checks a key, if the list of models needs none
+    key_path: str = ""  # path that checks a key, if the list of models is public
     gateway: bool = False  # whether it forwards to models that may cost money
     elsewhere: str = ""  # environment variable of another address
 

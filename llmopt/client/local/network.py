@@ -78,7 +78,7 @@ class NetworkClient:
     local = True
 
     def facts(self) -> ModelFacts:
-        """Return what is known of the model."""
+        """Return the model's facts."""
         return ModelFacts(
             name=self.name,
             style="completion",
@@ -99,7 +99,7 @@ class NetworkClient:
         network = _network(1.0 if request.temperature is None else request.temperature)
         dimensions, leading, lines = zip(*map(read_line, request.columns), strict=True)
         levels = np.array(lines)[:, : network.points]
-        # Fewer trials than it was trained on: the last one stands for those that are missing.
+        # Fewer trials than it was trained on: the last one replaces the missing ones.
         missing = network.points - levels.shape[1]
         levels = np.pad(levels, ((0, 0), (0, missing)), mode="edge")
         weights = network(levels, np.array(leading), np.array(dimensions))

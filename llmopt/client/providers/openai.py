@@ -194,7 +194,7 @@ class OpenAIClient(RemoteClient):
         if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
-                # Requests of one search begin alike, and should reach the same cache.
+                # Requests of one search share a prefix, and should reach the same cache.
                 start = request.text[: WORTH_CACHING // 4].encode()
                 parameters["prompt_cache_key"] = "llmopt-" + hashlib.sha256(start).hexdigest()[:24]
         if {"stream", "stream_options"} & self._learned.refused:
