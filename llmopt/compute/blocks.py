@@ -174,7 +174,7 @@ class Calculator:
         return "All variables are gone."
 
     def _prepare(self, before: int) -> list[str]:
-        """Start a worker from the snapshot after `before` blocks, if none runs; return what could not be kept."""
+        """Start a worker from the last snapshot, if none runs; return what could not be kept."""
         running = self._sandbox is not None and self._sandbox.running and self._blocks == before
         if running and time.monotonic() < self._ends:
             return []
