@@ -342,18 +342,11 @@ def _search(
     try:
         # A stored search may begin with a point that it handed out before.
         optimizer.check_ready()
-        with _Run(call, f, optimizer, n_trials, finals, own, workers) as run:
+        with _Run(f, optimizer, n_trials, finals, own, workers) as run:
             reason = drive(
-                run.ask,
-                run.call,
-                run.tell,
-                what=_name(f),
-                sound=run.sound,
-                give_back=run.give_back,
-                executor=executor,
-                workers=workers,
-                timeout=timeout,
-            )
+                run.ask, run.call, run.tell, what=_name(f), sound=run.sound,
+                give_back=run.give_back, executor=executor, workers=workers, timeout=timeout,
+            )  # fmt: skip
         if reason == INTERRUPTED:
             say_kept(optimizer)
         optimizer.conclude(run.stopped or reason or f"all {n_trials} evaluations were made")
@@ -385,15 +378,11 @@ def _check_function(f: Any, seeded: bool) -> None:
     try:
         signature.bind(None, **({"seed": 0} if seeded else {}))
     except TypeError:
-        if seeded:
-            raise TypeError(
-                f"{_name(f)}{signature}: expected a function of a point and a seed, such as "
-                "f(point, seed), since seeded=True"
-            ) from None
-        raise TypeError(
-            f"{_name(f)}{signature}: expected a function of one argument, a point such as "
-            '{"x": 1.0}. For f(x, y) give lambda point: f(**point)'
-        ) from None
+        wanted = (
+            "a point and a seed, such as f(point, seed), since seeded=True" if seeded else
+            'one argument, a point such as {"x": 1.0}. For f(x, y) give lambda point: f(**point)'
+        )  # fmt: skip
+        raise TypeError(f"{_name(f)}{signature}: expected a function of {wanted}") from None
 
 
 def _numbers_in(value: Any) -> int:
@@ -439,7 +428,6 @@ class _Run:
 
     def __init__(
         self,
-        call: str,
         f: Callable[..., Any],
         optimizer: LLMOptimizer[Any],
         n_trials: int,
@@ -447,7 +435,7 @@ class _Run:
         own: Mapping[str, Any],
         workers: int,
     ) -> None:
-        self._call, self._f, self._optimizer, self._finals = call, f, optimizer, finals
+        self._f, self._optimizer, self._finals = f, optimizer, finals
         self._catch: type[Exception] | tuple[type[Exception], ...] = own["catch"]
         self._batch, self._workers = optimizer.batch_size, workers
         imported = optimizer.imported

@@ -150,17 +150,19 @@ def checked_call(example: str) -> Callable[[_Call], _Call]:
     """
 
     def checked(function: _Call) -> _Call:
-        signature = inspect.signature(function)
-
         @functools.wraps(function)
         def call(*args: Any, **named: Any) -> Any:
             try:
-                signature.bind(*args, **named)
-            except TypeError as error:
-                name = function.__name__
-                check_names(name, named, [n for n in signature.parameters if n != "self"])
-                raise TypeError(f"{name}(): {error}; write {example}") from None
-            return function(*args, **named)
+                return function(*args, **named)
+            except TypeError:  # binding takes as long as a whole `tell`, so only now
+                signature = inspect.signature(function)
+                try:
+                    signature.bind(*args, **named)
+                except TypeError as error:
+                    name = function.__name__
+                    check_names(name, named, [n for n in signature.parameters if n != "self"])
+                    raise TypeError(f"{name}(): {error}; write {example}") from None
+                raise
 
         return cast("_Call", call)
 
