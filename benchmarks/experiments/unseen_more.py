@@ -206,7 +206,8 @@ class Unknown(Batched):
 
     @staticmethod
     def look(x: np.ndarray) -> np.ndarray:
-        return _READ @ x
+        seen: np.ndarray = _READ @ x
+        return seen
 
     @staticmethod
     def advance(x: np.ndarray, a: np.ndarray, t: int) -> tuple[np.ndarray, dict[str, Any]]:
