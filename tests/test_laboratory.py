@@ -466,6 +466,10 @@ def test_no_worker_is_left_when_the_calculator_is_closed(bench):
     group = bench.calculator._sandbox.pid
     os.killpg(group, 0)
     bench.calculator.close()
+    wait_for_the_end_of(group)
+
+
+def wait_for_the_end_of(group):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -574,3 +578,32 @@ def test_auto_is_on_for_chat_models_under_words_alone(caplog):
         "compute='auto': the model does not compute in Python, since the prompt 'props' takes "
         "no Python"
     ]
+
+
+def test_limits_hold_where_a_block_changes_the_clock_and_ignores_signals(bench):
+    """The seconds of a block are the parent's, and those of a job the kernel's."""
+    calculator = bench.calculator
+    calculator.workers, calculator.total = 1, -58  # a worker has 60 processor seconds more
+    cheat = (
+        "import time, signal\n"
+        "for name in ('time', 'monotonic', 'perf_counter', 'process_time'):\n"
+        "    setattr(time, name, lambda: 0.0)\n"
+        "time.sleep = lambda seconds: None\n"
+        "def deaf(*_):\n"
+        "    for number in range(1, 65):\n"
+        "        try: signal.signal(number, signal.SIG_IGN)\n"
+        "        except (OSError, ValueError): pass\n"
+        "    try: signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "    except OSError: pass\n"
+        "    while True: pass\n"
+    )
+    job = bench.run(f"{cheat}job = submit(deaf)\njob.wait()\nprint(job.done)\njob.result", 60)
+    assert "True" in job.output
+    assert "WorkerError" in job.output  # its worker was killed
+    assert job.seconds > 1
+    pid = calculator._sandbox.pid
+    slow = bench.run(f"{cheat}deaf()", 1.5)
+    assert slow.failed
+    assert "it took more than 1.5 s" in slow.output
+    assert slow.seconds >= 1.5
+    wait_for_the_end_of(pid)

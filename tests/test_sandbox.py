@@ -813,6 +813,21 @@ class TestEncoding:
         with pytest.raises(encoding.EncodingError, match="nested more than 16"):
             encoding.encode([value])
 
+    def test_too_many_items_or_bytes_are_refused_before_any_is_looked_at(self):
+        class Unread(list):
+            def __iter__(self):
+                raise AssertionError("it was walked")
+
+        many = Unread([0] * (encoding.MOST_ITEMS + 1))
+        for value in (many, [many], {"a": (many,)}, [[1] * (encoding.MOST_ITEMS - 3), [1] * 3]):
+            with pytest.raises(encoding.TooLargeError, match="items"):
+                encoding.encode(value)
+        for value in ("x" * 1001, np.zeros(126), [np.zeros(63), np.zeros(63)]):
+            with pytest.raises(encoding.TooLargeError, match="bytes"):
+                encoding.encode(value, 1000)
+        encoding.encode([[1] * (encoding.MOST_ITEMS - 4), [1] * 2])
+        encoding.encode([np.zeros(100), "x" * 200], 1000)
+
     def test_every_broken_message_is_refused(self):
         """No text, cut or changed, makes anything but a value or an EncodingError."""
         rng = np.random.default_rng(0)

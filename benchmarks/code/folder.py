@@ -24,6 +24,7 @@ from llmopt.code.secret_seeds import Starts
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.util.files import (
     read_json_object,
+    refuse_link,
     refuse_links,
     write_json_atomically,
     write_text_atomically,
@@ -98,6 +99,7 @@ class CodeRun:
     def write_candidate(self, trial: CodeTrial, measures: Mapping[str, Any]) -> None:
         """Write a candidate's source, score, feedback and other measures."""
         stem = self._candidate(trial.number)
+        refuse_link(stem.parent)
         write_text_atomically(stem.with_suffix(".py"), trial.source)
         names = ("number", "parent", "explanation", "feedback", "ties", "samples")
         told = {"score": trial.reward, **{name: getattr(trial, name) for name in names}}

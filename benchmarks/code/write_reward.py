@@ -32,6 +32,7 @@ from llmopt.code.reward.reward import (
     linear_words,
     require_linear,
     reward_function,
+    train_all,
     train_linear,
 )
 from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
@@ -141,9 +142,10 @@ def _search(run: CodeRun, trusted: bool) -> None:
         if not policies:  # the run was killed between the score and the file
             given = {"episodes": config["training"], "cap": task.cap}
             with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
-                for k in range(config["trainings"]):
-                    trained = train(candidate, env, seed=config["seed"] + k, **given)
-                    policies += _names_of([trained], made)
+                again = train_all(
+                    candidate, env, train, config["trainings"], config["seed"], **given
+                )
+                policies = _names_of(again, made)
         fresh = starts.held_out(config["held_out"])
         judged = [
             judge(task.env_id, _readable(run, policy, made, trusted), fresh, task.cap)

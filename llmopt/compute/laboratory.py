@@ -354,14 +354,6 @@ def _jobs() -> list[pool.Job]:
     return list(found.values())
 
 
-def wait_for_jobs(seconds: float) -> bool:
-    """Wait until no job runs, at most so long; return whether that is so."""
-    ends = time.monotonic() + seconds
-    while _pool.jobs and time.monotonic() < ends:
-        _pool.look(0.05)
-    return not _pool.jobs
-
-
 def workers() -> int:
     """Return how many workers of the pool are left."""
     _pool.look()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -34,9 +35,23 @@ class EncodingError(ValueError):
     """A value cannot be sent, or bytes are not a value."""
 
 
-def encode(value: Any) -> bytes:
-    """Return the bytes of a value; `EncodingError` for a type that is not sent."""
-    _check(value, 0)
+class TooLargeError(EncodingError):
+    """A value has more items or bytes than one message may have."""
+
+
+def encode(value: Any, most: int | None = None) -> bytes:
+    """Return the bytes of a value.
+
+    Args:
+        value: Plain data and numeric arrays.
+        most: The maximum number of bytes of its texts and arrays together.
+
+    Raises:
+        TooLargeError: It has more than `MOST_ITEMS` items, or more bytes than `most`. Nothing is
+            converted before: to encode ten million items takes seconds.
+        EncodingError: A type that is not sent.
+    """
+    _check(value, 0, [MOST_ITEMS, sys.maxsize if most is None else most])
     try:
         return _ENCODER.encode(value).encode()
     except EncodingError:
@@ -45,10 +60,24 @@ def encode(value: Any) -> bytes:
         raise EncodingError(f"what cannot be sent: {error}") from None
 
 
-def _check(value: Any, depth: int) -> None:
-    """Refuse what JSON would change in silence, and what the other side would not read."""
+def _check(value: Any, depth: int, left: list[int]) -> None:
+    """Refuse what JSON would change in silence, and what the other side would not read.
+
+    `left` has the items and the bytes that the value may still have.
+    """
+    if isinstance(value, str | np.ndarray):
+        size = len(value) if isinstance(value, str) else value.nbytes
+        left[1] -= size
+        if left[1] < 0:
+            raise TooLargeError(f"{size} bytes in one text or array, which are too many")
     if not isinstance(value, list | tuple | dict):
         return
+    left[0] -= len(value)
+    if left[0] < 0:
+        raise TooLargeError(
+            f"{len(value)} items in one list or dict; expected at most {MOST_ITEMS} in all. Send "
+            "numbers as an array"
+        )
     if depth >= MAX_DEPTH:
         raise EncodingError(f"values nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
@@ -60,7 +89,7 @@ def _check(value: Any, depth: int) -> None:
                 )
         value = value.values()
     for item in value:
-        _check(item, depth + 1)
+        _check(item, depth + 1, left)
 
 
 def _plain(value: Any) -> Any:

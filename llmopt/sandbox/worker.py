@@ -108,7 +108,7 @@ class Worker:
 
     def _encode(self, value: Any) -> Any:
         try:
-            return self._encoding.encode(value)
+            return self._encoding.encode(value, self._message_bytes)
         except self._encoding.EncodingError as error:
             raise TypeError(f"the function returned {error}") from None
 

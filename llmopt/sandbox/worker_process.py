@@ -78,7 +78,10 @@ class Channel:
         too: half a message is no state to go on from. A request that is too large raises
         `SandboxError`.
         """
-        payload = encoding.encode(value) + (b"\n" if kind == worker.GIVE else b"")
+        try:
+            payload = encoding.encode(value) + (b"\n" if kind == worker.GIVE else b"")
+        except encoding.TooLargeError as error:
+            raise SandboxError(f"a request with {error}") from error
         length = len(payload) + len(given)
         if length > self._limit:
             raise SandboxError(

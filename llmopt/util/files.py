@@ -266,14 +266,19 @@ def sync_folder(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise if an entry of a folder is a link, which may lead out of it."""
+    """Raise if an entry of a folder is a link, which may lead out of it, a pipe or a device."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
             if os.path.islink(path):
                 raise StorageError(
                     f"{path} is a link, and a run folder may be somebody else's: put what it "
-                    "points to in its place to go on with the run"
+                    "points to in its place to resume the run"
+                )
+            if name in files and not os.path.isfile(path) and os.path.lexists(path):
+                raise StorageError(
+                    f"{path} is no regular file: remove it, or restore it from a copy, to resume "
+                    "the run"
                 )
 
 

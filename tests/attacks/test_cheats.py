@@ -5,13 +5,22 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from stubs import needs_confinement
 
 import llmopt
 from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.cli import main
+from llmopt.code.candidate import Candidate
+from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.code.policy import evaluate_policy, policy_function
+from llmopt.code.reward.reward import FINALISTS, improve_reward, reward_function
+from llmopt.code.reward.reward import STARTS as START_SEEDS
+from llmopt.policies.linear import LinearPolicy
 
 CHEATS = {
     "sys.argv and paths": "raise RuntimeError(repr(sys.argv) + repr(sys.orig_argv))",
@@ -33,6 +42,11 @@ CHEATS = {
     "huge output": "print('x' * 10**8)",
     "huge error": "raise RuntimeError('9' * 10**8)",
     "huge action": "return [1e308] * 10**5",
+    "ten million numbers": "return [0.0] * 10**7",
+    "ten million numbers, later": (
+        "controller.n = getattr(controller, 'n', 0) + 1\n"
+        "    if controller.n > 5: return [0.0] * 10**7"
+    ),
     "other candidates": (
         "raise RuntimeError(repr([o for o in gc.get_objects() if 'reward' in str(o)[:99]]))"
     ),
@@ -87,6 +101,138 @@ def test_a_program_cannot_raise_its_score_nor_tell_of_this_machine(
     said = "".join(p.partition("RuntimeError")[2] for p in prompts)
     assert os.path.dirname(llmopt.__file__) not in said
     assert "a-private-folder" not in said
+
+
+LARGE = ("[0.0] * 10**7", "np.zeros(10**7)", "'x' * 10**8", "[[0.0] * 1000] * 10**4")
+
+
+@needs_confinement
+@pytest.mark.parametrize("answer", LARGE)
+def test_a_policy_that_answers_too_much_fails_once(answer):
+    """Neither the worker converts such an answer nor does this process read it."""
+    source = (
+        "n = 0\ndef controller(obs):\n    global n\n    n += 1\n"
+        f"    return 0 if n < 4 else {answer}\n"
+    )
+    with gym.make("CartPole-v1") as env, Candidate(source, [policy_function(env)]) as candidate:
+        candidate(np.zeros(4))
+        tracemalloc.start()
+        try:
+            score = evaluate_policy(candidate, env, range(10))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert [e.failed_in for e in score.episodes] == [4]
+    assert any(word in score.failure for word in ("items", "bytes"))
+    assert peak < 100e6
+
+
+CAR, CAP, STARTS = "MountainCarContinuous-v0", 50, [2, 4]
+JUDGED = {
+    "the largest number": "return 1e100",
+    "calls": "return float(n)",
+    "the clock, after the checks": "return 0.0 if n < 40 else time.perf_counter()",
+    "state": "kept.append(float(obs[0]))\n    return max(kept)",
+    "10 MB printed": "if n % 50 == 0: print('x' * 10**7)\n    return 1.0",
+    "frames": (
+        "f = sys._getframe()\n"
+        "    while f: f.f_locals.update(reward=1e9, total=1e9, value=1e9); f = f.f_back\n"
+        "    return 1.0"
+    ),
+    "modules": (
+        "for m in list(sys.modules.values()):\n"
+        "        for a in ('fsum', 'fmean', 'judge', 'episode'):\n"
+        "            if hasattr(m, a): setattr(m, a, lambda *b, **c: 1e9)\n"
+        "    return 1.0"
+    ),
+}
+FAILS = {
+    "huge": "return 1e308",
+    "infinite": "return float('inf')",
+    "no number": "return float('nan')",
+    "a whole number of 400 digits": "return 10**400",
+    "infinite, later": "return 0.0 if n < 40 else -float('inf')",
+    "a component, later": "return 0.0, {'a': 0.0 if n < 40 else float('nan')}",
+    "the clock": "return time.perf_counter()",
+    "an error, later": "return 1.0 if n < 40 else 1 / 0",
+    "ten million numbers": "return [0.0] * 10**7",
+    "the environment": (
+        "found = [k for k in sys.modules if 'gym' in k or k.startswith('llmopt')]\n"
+        "    found += [type(o) for o in gc.get_objects() if 'gym' in str(type(o).__module__)]\n"
+        "    f = sys._getframe().f_back\n"
+        "    while f: found += {'env', 'true_return', 'total'} & set(f.f_locals); f = f.f_back\n"
+        "    raise RuntimeError(f'there are {found}, {[k for k in info if \"rew\" in k]}')"
+    ),
+}
+
+
+def searched(body, **options):
+    """Return a search whose model gives one reward, and what was said of its step."""
+    source = (
+        "B = __builtins__\nimp = (B if isinstance(B, dict) else vars(B))['__import__']\n"
+        "sys, gc, time = imp('sys'), imp('gc'), imp('time')\nn, kept = 0, []\n"
+        f"def reward(obs, action, next_obs, info):\n    global n\n    n += 1\n    {body}\n"
+    )
+    said = []
+    with gym.make(CAR) as env:
+        function = reward_function(env)
+    client = ScriptedClient(lambda request: f"```python\n{source}```")
+    with CodeOptimizer(function, client=client, seed=0, repairs=0, attempts=1) as optimizer:
+        improve_reward(
+            optimizer, CAR, 1, seeds=STARTS, cap=CAP, on_step=lambda *step: said.append(step),
+            **{"episodes": 3, **options},
+        )  # fmt: skip
+    return optimizer, said[0]
+
+
+@needs_confinement
+@pytest.mark.parametrize("cheat", JUDGED)
+def test_a_reward_cannot_change_the_measure_that_it_is_judged_by(cheat):
+    optimizer, (_, (training,), (judged,), _) = searched(JUDGED[cheat])
+    [trial] = optimizer.trials
+    policy = LinearPolicy.for_env(env := gym.make(CAR), clip=True).bind(training.policy)
+    totals = []
+    for start in STARTS:
+        observation, _ = env.reset(seed=start)
+        totals.append(0.0)
+        for _ in range(CAP):
+            observation, own, *_ = env.step(policy(observation))
+            totals[-1] += own
+    assert judged.returns == pytest.approx(totals)
+    assert trial.reward == pytest.approx(sum(totals) / 2)
+    assert all(-0.1 * CAP <= own <= 0 for own in training.returns)
+    assert len(trial.feedback) < 10_000
+
+
+@needs_confinement
+@pytest.mark.parametrize("cheat", FAILS)
+def test_a_reward_that_is_no_reward_fails_in_words(cheat):
+    optimizer, (_, trained, judged, words) = searched(FAILS[cheat])
+    assert not trained
+    assert not judged
+    assert [t.reward for t in optimizer.trials] in ([], [None])
+    assert 20 < len(words) < 10_000
+    if cheat == "the environment":
+        assert "there are [], []" in words
+
+
+@needs_confinement
+def test_a_reward_that_changes_its_arguments_changes_nothing_else():
+    value = "v = float(next_obs[0] - obs[0])\n    "
+    change = "obs[:] = 1e9\n    next_obs[:] = action[:] = 0\n    info['success'] = 1\n    "
+    honest, (_, (kept,), _, _) = searched(f"{value}return v")
+    cheated, (_, (changed,), _, _) = searched(f"{value}{change}return v")
+    assert changed == kept
+    assert cheated.trials[0].reward == honest.trials[0].reward
+
+
+@needs_confinement
+def test_a_reward_is_loaded_anew_before_each_training():
+    episodes = 3 + min(FINALISTS, 3) * START_SEEDS  # of one training
+    body = f"assert n <= {episodes * CAP}\n    return float(obs[0])"
+    optimizer, (_, trained, _, words) = searched(body, trainings=2)
+    assert len(trained) == 2, words
+    assert optimizer.trials[0].reward is not None
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import types
@@ -14,8 +15,10 @@ from wire import Say, WireServer
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
+from llmopt.benchmarks.code.page import write_report
 from llmopt.cli import main as cli
 from llmopt.client.model_string import names_a_place
+from llmopt.errors import StorageError
 
 QUICK = ("--iterations", "1", "--episodes", "1", "--warmup", "1", "--heldout", "1", "--no-gif")
 PUMP = "```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
@@ -351,6 +354,59 @@ def test_starts_of_a_sent_run_are_starts(code_folders, tmp_path, data, capsys, m
     answers(monkeypatch)
     assert cli(["code", "mountaincar", "--resume", "--out", str(sent)]) == 2
     assert "starts" in capsys.readouterr().err
+
+
+@needs_confinement
+@pytest.mark.parametrize("kind", ["link", "dangling link", "link to a folder", "pipe"])
+@pytest.mark.parametrize("command", ["code", "reward"])
+def test_a_code_run_follows_no_link_and_opens_no_pipe(
+    code_folders, tmp_path, command, kind, capsys, monkeypatch
+):
+    """Each file of a sent folder, and the folder of candidates, may be something else."""
+    outside = tmp_path / "outside"
+    names = sorted(p.relative_to(code_folders[command]) for p in code_folders[command].rglob("*"))
+    assert len(names) >= 8
+    answers(monkeypatch)
+    for name in names:
+        sent = shutil.copytree(code_folders[command], tmp_path / "run")
+        shutil.copytree(code_folders[command], outside)
+        known = {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()}
+        place = sent / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        if kind == "pipe":
+            os.mkfifo(place)
+        else:
+            target = {"link": outside / name, "dangling link": outside / "new"}
+            place.symlink_to(target.get(kind, outside))
+        resume = ["--steps", "2", "--resume", "--out", str(sent)]
+        assert cli([command, "mountaincar", *resume]) == 2
+        assert f"{place} is " in capsys.readouterr().err
+        with pytest.raises(StorageError, match=re.escape(f"{place} is ")):
+            write_report(sent)
+        assert {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()} == known
+        shutil.rmtree(sent)
+        shutil.rmtree(outside)
+
+
+@needs_confinement
+@pytest.mark.parametrize("command", ["code", "reward"])
+def test_a_link_that_appears_during_a_code_run_is_not_written_through(
+    tmp_path, command, capsys, monkeypatch
+):
+    """The folder of candidates is new, or was given away, when the first one is written."""
+    outside, out = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+
+    def answer(request):
+        (out / "candidates").symlink_to(outside)
+        return PUMP if command == "code" else REWARD
+
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient(answer))
+    args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", "--no-gif"]
+    args += ["--training", "2"] if command == "reward" else []
+    assert cli([command, "mountaincar", *args, "--out", str(out)]) == 2
+    assert f"{out / 'candidates'} is a link" in capsys.readouterr().err
+    assert list(outside.iterdir()) == []
 
 
 def test_what_names_a_place():

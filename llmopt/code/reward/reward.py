@@ -172,6 +172,25 @@ def train_linear(
     return summarise(tuple(float(p) for p in best), log)
 
 
+def train_all(
+    candidate: Candidate,
+    env: gym.Env[Any, Any],
+    train: Callable[..., Training],
+    trainings: int,
+    seed: int,
+    **options: Any,
+) -> list[Training]:
+    """Train `trainings` policies under a reward, from `seed` on; `options` are for `train`.
+
+    The code is loaded anew before each: what it kept in another training has no effect.
+    """
+    found = []
+    for k in range(trainings):
+        candidate.reset()
+        found.append(train(candidate, env, seed=seed + k, **options))
+    return found
+
+
 def require_linear(env: gym.Env[Any, Any]) -> None:
     """Raise `LLMOptError` if `train_linear` cannot work on an environment, or lacks `cma`."""
     CMA(-1.0, 1.0, LinearPolicy.for_env(env).n_parameters)
@@ -435,14 +454,12 @@ def improve_reward(
         CandidateError: The code to begin from does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
+    given = {"episodes": episodes, "cap": cap, **options}
     with contextlib.closing(gym.make(env_id)) as env:
 
         def score(candidate: Candidate) -> Outcome:
             try:
-                made = [
-                    train(candidate, env, episodes=episodes, seed=seed + k, cap=cap, **options)
-                    for k in range(trainings)
-                ]
+                made = train_all(candidate, env, train, trainings, seed, **given)
                 candidate.close()
                 judged = [judge(env_id, training.policy, seeds, cap) for training in made]
                 if mean_or_none(j.mean_return for j in judged) is None:
