@@ -580,6 +580,15 @@ def test_auto_is_on_for_chat_models_under_words_alone(caplog):
     ]
 
 
+def test_seconds_that_a_block_computes_in_its_snapshot_count(bench):
+    """Else a block could compute for a minute beyond the seconds of all blocks."""
+    found = bench.run(
+        "import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(1)\n"
+        "        return Slow, ()\nslow = Slow()"
+    )
+    assert found.seconds >= 1
+
+
 def test_limits_hold_where_a_block_changes_the_clock_and_ignores_signals(bench):
     """The seconds of a block are the parent's, and those of a job the kernel's."""
     calculator = bench.calculator

@@ -160,9 +160,9 @@ class Calculator:
             logger.warning("no worker for a model's Python: %s", error)
             self.close()
             text, failed = f"Python cannot be started here: {error}. Propose without it.", True
-        took = time.monotonic() - began
         if self._sandbox is not None:
             notes += self._keep(len(before) + 1)
+        took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
         output = "\n".join(filter(None, [*notes, text]))
         logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
         return Computed(code, output, names, len(seen["X"]), lost, round(took, 3), failed)

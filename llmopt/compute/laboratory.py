@@ -12,7 +12,6 @@ import io
 import pickle
 import random
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
