@@ -378,7 +378,7 @@ def test_environments_are_made_from_ids_specs_functions_and_environments():
         (3, "expected a Gymnasium id"),
         (lambda: 3, "returned a int"),
         (lambda: 1 / 0, "ZeroDivisionError"),
-        (Bare(), "give a function that makes one"),
+        (Bare(), "pass a function that makes it"),
     ],
 )
 def test_what_makes_no_environment_is_a_clear_error(source, message):

@@ -173,7 +173,7 @@ def test_wrappers_of_the_users_choice():
         assert env.step(0)[1] == 2
     with pytest.raises(WrapperError, match="did you mean 'ClipAction'"):
         get_task("cartpole", wrappers=("ClipActoin",))
-    with pytest.raises(WrapperError, match=r"does not go around CartPole-v1 \(TypeError"):
+    with pytest.raises(WrapperError, match=r"does not fit CartPole-v1 \(TypeError"):
         get_task("cartpole", wrappers=("ClipAction",)).make_env()
 
 

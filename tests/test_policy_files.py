@@ -72,14 +72,14 @@ def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
     data = json.loads((tmp_path / "p.json").read_text())
     assert data.pop("crc")
     (tmp_path / "p.json").write_text(json.dumps({**data, **change}))
-    with pytest.raises(StorageError, match="holds no policy"):
+    with pytest.raises(StorageError, match="contains no policy"):
         load_policy(tmp_path / "p.json")
     with pytest.raises(StorageError, match="cannot read"):
         load_policy(tmp_path / "none.json")
     search = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=tmp_path / "run.jsonl")
     search.tell({"x": 0.5}, 1.0)
     search.close()
-    with pytest.raises(StorageError, match=r"no policy was read: .*a storage file") as caught:
+    with pytest.raises(StorageError, match=r"cannot read a policy: .*a storage file") as caught:
         load_policy(tmp_path / "run.jsonl")
     assert "crc" not in str(caught.value)
     with pytest.raises(StorageError, match="cannot write"):
@@ -172,9 +172,9 @@ def test_a_policy_file_runs_by_itself(source, wrappers, plain, tmp_path):
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        ("RepeatAction=4", "the wrapper RepeatAction cannot travel in a policy's file"),
+        ("RepeatAction=4", "the wrapper RepeatAction cannot be saved in a policy file"),
         ("StickyAction=0.5", "search.make_env"),
-        ("gymnasium.wrappers:TimeAwareObservation", "cannot travel"),
+        ("gymnasium.wrappers:TimeAwareObservation", "cannot be saved"),
     ],
 )
 def test_a_wrapper_that_cannot_travel_is_refused(wrapper, message, tmp_path):

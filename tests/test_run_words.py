@@ -325,8 +325,8 @@ def test_statistics_of_another_choice_are_another_run():
 @pytest.mark.parametrize(
     ("task", "prompt", "message"),
     [
-        ("Line-v0", "props", "an environment of your own is MODULE:Line-v0"),
-        ("ALE/Pong-v5", "props", "(pip install ale-py) and say ale_py:ALE/Pong-v5"),
+        ("Line-v0", "props", "name your own environment MODULE:Line-v0"),
+        ("ALE/Pong-v5", "props", "(pip install ale-py) and name it ale_py:ALE/Pong-v5"),
         ("Humanoid-v5", "props", "too many parameters for a linear policy, 5,933"),
         ("Humanoid-v5", "columns", "too many parameters for a linear policy, 5,933"),
     ],

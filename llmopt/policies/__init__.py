@@ -1,7 +1,7 @@
-"""Policies on Gymnasium environments: search, evaluation, statistics, words and files.
+"""Policies for Gymnasium environments: search, evaluation, statistics, descriptions and files.
 
-``PolicySearch("Swimmer-v5", "openai:gpt-6-luna").run(50)`` is a whole search; `docs/policies.md`
-shows the rest.
+``PolicySearch("Swimmer-v5", "openai:gpt-6-luna").run(50)`` is a complete search; see
+`docs/policies.md`.
 """
 
 from llmopt.policies.environment import EnvMaker

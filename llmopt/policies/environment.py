@@ -1,4 +1,4 @@
-"""Ways to name an environment, and what makes one."""
+"""Make Gymnasium environments from an id, a spec, an environment or a function."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[A
 
 
 class EnvMaker:
-    """Makes one environment again and again, in wrappers by name, the innermost first.
+    """Makes copies of one environment in named wrappers, innermost first.
 
-    ``"usual"`` stands for the wrappers that its spaces call for.
+    ``"usual"`` selects wrappers by the environment's spaces.
     """
 
     def __init__(self, env: EnvLike, wrappers: Sequence[str] | Literal["usual"] = ()) -> None:
@@ -58,7 +58,7 @@ class EnvMaker:
             if env.spec is None:
                 raise LLMOptError(
                     f"got an environment that was not made by gymnasium.make ({type(env).__name__})"
-                    ": give a function that makes one, such as lambda: MyEnv()"
+                    ": pass a function that makes it, such as lambda: MyEnv()"
                 )
             env = env.spec
         self._source = env
@@ -75,7 +75,7 @@ class EnvMaker:
             )
 
     def __call__(self, render_mode: str | None = None, *, keep: bool = False) -> gym.Env[Any, Any]:
-        """Make the environment; with `keep` one in a `Kept`, beneath the wrappers, if any."""
+        """Make the environment; `keep` adds a `Kept` beneath the wrappers, if there are any."""
         made = self._bare(render_mode)
         try:
             if self._wrappers is None:
@@ -91,16 +91,16 @@ class EnvMaker:
 
     @property
     def wrapped_in(self) -> dict[str, Any]:
-        """The wrappers, and mean and variance of a frozen normalization, in JSON's types."""
+        """The wrappers, and mean and variance of a frozen normalization, in JSON types."""
         if not self._wrappers:
             return {}
         return {"wrappers": list(self._wrappers), "normal": self._normal}
 
     def surroundings(self, *, specified: bool = True) -> Surroundings | None:
-        """Return what stands between the environment itself and a policy; ``None`` for nothing.
+        """Return the wrappers between the base environment and a policy; ``None`` if none.
 
-        The environment itself is what ``gymnasium.make(title)`` gives, or the user's own function;
-        if not `specified`, the wrappers of an `EnvSpec` belong to it.
+        ``gymnasium.make(title)`` or the user's function makes the base environment; if not
+        `specified`, it includes the wrappers of an `EnvSpec`.
         """
         with closing(self()) as env:
             spec = self._source if specified and isinstance(self._source, EnvSpec) else None
@@ -113,7 +113,7 @@ class EnvMaker:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a spec, in JSON's types; empty for an id or a function."""
+        """The arguments of a spec, in JSON types; empty for an id or a function."""
         given = self._source.kwargs if isinstance(self._source, EnvSpec) else {}
         plain = (bool, int, float, str, type(None))
         return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
@@ -134,37 +134,37 @@ class EnvMaker:
 
 
 def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make an environment that Gymnasium knows."""
+    """Make a registered Gymnasium environment."""
     try:
         if isinstance(env, str):
-            # The checker warns about actions out of bounds on every episode and costs a third
-            # of the time; linear policies leave the bounds by design.
+            # The checker takes a third of the time and warns in every episode about actions out
+            # of bounds, which linear policies emit by design.
             kwargs = {"disable_env_checker": True, **kwargs}
-        # Before: MuJoCo warns of Gymnasium's own files as it reads them.
+        # Before making it: MuJoCo warns about Gymnasium's own files as it reads them.
         _silence_mujoco(gym.registry.get(env) if isinstance(env, str) else env)
         made: gym.Env[Any, Any] = gym.make(env, **kwargs)
     except Exception as error:
         title = env.rpartition(":")[2] if isinstance(env, str) else env.id
         raise _trouble(title, error) from error
-    _silence_mujoco()  # of a module that is imported only now
+    _silence_mujoco()  # again: making the environment may have imported MuJoCo
     return made
 
 
 def missing_environment(name: str) -> str:
-    """Say how to name an environment that Gymnasium does not know, or what to install."""
+    """Return how to name an environment that Gymnasium does not know, or what to install."""
     if name.startswith("ALE/"):
-        return f"install its package (pip install ale-py) and say ale_py:{name}"
-    return f"an environment of your own is MODULE:{name}, where importing MODULE registers it"
+        return f"install its package (pip install ale-py) and name it ale_py:{name}"
+    return f"name your own environment MODULE:{name}; importing MODULE must register it"
 
 
 def _trouble(title: str, error: Exception) -> LLMOptError:
-    """Return the error of an environment that could not be made."""
+    """Return the error to raise if an environment cannot be made."""
     line = first_line(error) or type(error).__name__
     if isinstance(error, gym.error.DependencyNotInstalled):
         text = f"{title} needs a package that is not installed ({line})"
         if "box2d" in str(error).lower():
             return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
-        return LLMOptError(f"{text}: {install_hint('bench')} brings MuJoCo and pygame")
+        return LLMOptError(f"{text}: {install_hint('bench')} installs MuJoCo and pygame")
     if isinstance(error, gym.error.UnregisteredEnv):
         line = f"{line.rstrip('.')}; {missing_environment(title)}"
     elif not isinstance(error, gym.error.Error):
@@ -173,12 +173,12 @@ def _trouble(title: str, error: Exception) -> LLMOptError:
 
 
 def _silence_mujoco(spec: EnvSpec | None = None) -> None:
-    """Keep MuJoCo from writing MUJOCO_LOG.TXT where a policy makes its simulation unstable.
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT if a policy makes its simulation unstable.
 
-    The return of such an episode says it as well.
+    The episode's return shows the instability, too.
     """
     if spec is not None and "mujoco" in str(spec.entry_point):
-        with suppress(ImportError):  # making the environment says so
+        with suppress(ImportError):  # reported when the environment is made
             importlib.import_module("mujoco")
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and getattr(mujoco, "get_mju_user_warning", lambda: None)() is None:
@@ -200,11 +200,11 @@ def measure_normal(
     episodes: int = 20,
     steps: int = 10_000,
 ) -> Normal:
-    """Measure mean and variance of what is observed, in seeded episodes of random policies.
+    """Measure mean and variance of each observed number, in seeded episodes of random policies.
 
-    The policies are linear in what is normalized by the episodes before, with weights of
-    standard deviation 1: like those that a search draws first. In four significant digits; a
-    number that never changes has variance 1. No episode begins beyond so many `steps`.
+    The policies are linear in observations normalized by the earlier episodes, with weights of
+    standard deviation 1, like a search's first policies. Returns four significant digits; a
+    constant number gets variance 1. No episode begins after `steps` environment steps.
     """
     env = make()
     title = title_of(env)
@@ -225,30 +225,29 @@ def measure_normal(
         raise
     except Exception as error:
         raise LLMOptError(
-            f"{title}: its observations cannot be normalized, as an episode raised "
+            f"{title}: its observations cannot be normalized: an episode raised "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finally:
         env.close()
     if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise LLMOptError(f"{title}: it shows numbers that are not finite")
-    # A number that never changes has what is left of Gymnasium's first guess at its variance.
+        raise LLMOptError(f"{title}: observations must be finite numbers to be normalized")
+    # For a constant number the variance is only the remainder of Gymnasium's initial guess.
     variance = np.where(variance * taken < 1e-3 * (1.0 + mean**2), 1.0, variance)
     means, variances = ([float(f"{x:.4g}") for x in np.ravel(v)] for v in (mean, variance))
     return tuple(means), tuple(variances)
 
 
 def usual_sizes(make: Callable[[], gym.Env[Any, Any]], cap: int) -> np.ndarray | None:
-    """Measure the usual size of each observed number, in a few episodes of random policies.
+    """Measure each observed number's root mean square, in a few episodes of random policies.
 
-    That is the root of its mean square, 1 for one that is always 0; ``None`` where an episode
-    failed.
+    It is 1 for a number that is always 0. Returns ``None`` if an episode failed.
     """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             mean, variance = measure_normal(
                 lambda: wrap(make(), (NORMALIZE,)), cap, episodes=10, steps=3000
             )
-    except LLMOptError:  # an evaluation says what is wrong
+    except LLMOptError:  # the first evaluation reports the fault
         return None
     return np.sqrt(np.square(mean) + variance)

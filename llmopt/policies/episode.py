@@ -1,9 +1,8 @@
-"""One episode of a policy: the one loop behind policies, code, rewards, pictures and benchmarks.
+"""One episode of a policy: the loop behind policies, code, rewards, pictures and benchmarks.
 
-What goes wrong in an episode is a failure of the policy, never of the search: an exception of
-the policy or of the environment, a reward that is not a finite number, a step that does not give
-five values. Such an episode has no return, and a mean over it does not exist (`mean_or_none`): to
-break off early must never pay.
+A fault in an episode fails the policy, never the search: an exception of the policy or of the
+environment, a reward that is not a finite number, a step that does not return five values. A failed
+episode has no return, and no mean includes it (`mean_or_none`): a policy must not gain by crashing.
 """
 
 from __future__ import annotations
@@ -19,44 +18,44 @@ import gymnasium as gym
 from llmopt.util.text import first_line
 
 STEP_CAP = 1000
-"""Environment steps an episode may take where the environment sets no limit of its own."""
+"""Maximum steps of an episode if the environment sets no limit."""
 
 TERMINATED, LIMIT, FAILED = "terminated", "step limit", "failed"
-"""How an episode ends: by the environment, at a limit of steps, by a failure."""
+"""How an episode ends: terminated by the environment, at a step limit, or by a failure."""
 
 
 class Step(NamedTuple):
-    """One step of an episode, all that the environment gave."""
+    """One step of an episode, with everything that the environment returned."""
 
     episode: int  # number of the episode, from 0
     observation: Any  # what the policy saw
-    action: Any  # what it did
-    reward: float  # what this step gave; not finite where that ends the episode
-    following: Any  # what was observed after it
+    action: Any  # what the policy returned
+    reward: float  # reward of this step; not finite if that ended the episode
+    following: Any  # the next observation
     terminated: bool  # whether the environment ended the episode
     truncated: bool  # whether a limit ended it, the caller's own cap included
-    info: Mapping[str, Any]  # the environment's further facts; empty where it gave no mapping
-    env: gym.Env[Any, Any] | None = None  # the environment as it is after the step, to look at
+    info: Mapping[str, Any]  # the environment's `info`; empty if it returned no mapping
+    env: gym.Env[Any, Any] | None = None  # the environment after the step, to inspect
 
 
 Watcher = Callable[[Step], None]
 """Called at every step. It must copy what it keeps: environments reuse their arrays.
 
-If it has a method ``begin(observation, env)``, that is called at the start of each episode.
+A method ``begin(observation, env)``, if there is one, is called at the start of each episode.
 """
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of one episode."""
+    """Outcome of one episode."""
 
     seed: int
-    total: float | None  # its return, the sum of its rewards; ``None`` for a failed episode
+    total: float | None  # return, the sum of the rewards; ``None`` for a failed episode
     length: int
     end: str  # `TERMINATED`, `LIMIT` or `FAILED`
-    failure: str = ""  # why it has no return, in a line; empty for a sound episode
+    failure: str = ""  # one line on why it has no return; empty if the episode succeeded
     error: Exception | None = field(default=None, repr=False, compare=False)
-    by_policy: bool = False  # whether the policy raised it, and not the environment
+    by_policy: bool = False  # whether the policy, not the environment, raised the error
     last: Any = field(default=None, repr=False, compare=False)
     info: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -70,10 +69,10 @@ def episode(
     *,
     number: int = 0,
 ) -> Episode:
-    """Run one episode from a seeded start, of at most `cap` steps.
+    """Run one episode of at most `cap` steps from a seeded initial state.
 
-    After an exception the environment may be in any state: make it anew. What `watch` raises is
-    raised here, as it is no fault of the policy; it is told the episode's `number`.
+    After an exception the environment may be in any state: make a new one. An exception of `watch`
+    is not the policy's fault and is raised. `watch` gets `number` as the step's ``episode``.
     """
     total, length, end = 0.0, 0, LIMIT
     observation: Any = None
@@ -123,9 +122,9 @@ def episode(
 def random_steps(
     env: gym.Env[Any, Any], seed: int, start: int | None = None
 ) -> Iterator[tuple[Any, Any, Any, Mapping[str, Any]]]:
-    """Yield, without end, what random actions see, do, see next, and are told of; copy it.
+    """Yield observation, random action, next observation and ``info``, endlessly; copy them.
 
-    `start` is the seed of the first start, `seed` that of the actions, and of the start by default.
+    `start` is the seed of the first reset, `seed` the seed of the actions; `start` defaults to it.
     """
     observation, _ = env.reset(seed=seed if start is None else start)
     env.action_space.seed(seed)
@@ -137,13 +136,13 @@ def random_steps(
 
 
 def step_cap(env: gym.Env[Any, Any], most: int | None = None) -> int:
-    """Return how many steps an episode may take: `most`, or the environment's own limit."""
+    """Return the maximum steps of an episode: `most`, or the environment's own limit."""
     limit = env.spec.max_episode_steps if env.spec is not None else None
     return min((cap for cap in (most, limit) if cap is not None), default=STEP_CAP)
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:
-    """Return the mean of some returns, or ``None`` for none or where one does not exist."""
+    """Return the mean of some returns, or ``None`` if there are none or one is ``None``."""
     all_values = list(values)
     sound = [value for value in all_values if value is not None]
     return math.fsum(sound) / len(sound) if sound and len(sound) == len(all_values) else None

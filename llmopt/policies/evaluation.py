@@ -1,4 +1,4 @@
-"""The episodes of one policy from some starts, the same for every method."""
+"""Evaluate a policy on seeded initial states, the same for every method."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from llmopt.util.text import first_line
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of the episodes of one policy."""
+    """Outcome of the episodes of one policy."""
 
     returns: tuple[float, ...]  # sum of rewards of each finished episode
-    lengths: tuple[int, ...]  # environment steps of each
-    failure: str = ""  # why the policy has no score; empty for a sound evaluation
+    lengths: tuple[int, ...]  # environment steps of each episode
+    failure: str = ""  # why the policy has no score; empty if no episode failed
     seconds: float = 0.0  # wall-clock seconds
 
     @property
@@ -36,7 +36,7 @@ class Evaluation:
         return None if self.failure else standard_error(self.returns)
 
     def __str__(self) -> str:
-        """Say mean, standard error, range and number of the returns, or what failed."""
+        """Return mean, standard error, range and number of the returns, or the failure."""
         if self.mean is None:
             done = f" after {len(self.returns)} episodes" if self.returns else ""
             return f"no return{done}: {self.failure or 'no episode was run'}"
@@ -53,7 +53,7 @@ class Evaluation:
 
 
 class Evaluator(Closing):
-    """Runs episodes of policies in one environment that is kept from episode to episode."""
+    """Runs episodes of policies, reusing one environment."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class Evaluator(Closing):
         """Close the environment; the next evaluation makes a new one."""
         env, self._env = self._env, None
         if env is not None:
-            with suppress(Exception):  # it is thrown away, and often because it is broken
+            with suppress(Exception):  # it is discarded, often because it is broken
                 env.close()
 
     def evaluate(
         self, params: Any, seeds: Sequence[int], watch: Watcher | None = None
     ) -> Evaluation:
-        """Run one episode from each start.
+        """Run one episode from each initial state.
 
-        An exception inside the environment and a reward that is not a finite number are
-        the policy's failure, not the run's: they come back in `Evaluation.failure`.
+        An exception inside the environment or a reward that is not a finite number fails the
+        policy, not the run: `Evaluation.failure` reports it.
         """
         bound = self.policy.bind(params)
         started = time.perf_counter()
@@ -98,7 +98,7 @@ class Evaluator(Closing):
             if made.total is None:
                 failure = f"episode {number}: {made.failure}"
                 if made.error is not None:
-                    self.close()  # what raised may be left in any state
+                    self.close()  # after an exception the environment may be in any state
                 break
             returns.append(made.total)
             lengths.append(made.length)

@@ -1,7 +1,7 @@
-"""Which policy of a search to keep: what held-out initial states say of the best ones.
+"""Choose which policy of a search to keep, by comparing the best ones on new initial states.
 
-The initial states of a search are the same for every policy, so that policies differ by what they
-do. What is gained on these very states alone shows on others.
+A search evaluates every policy on the same initial states; new ones reveal policies that are good
+only on these.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from llmopt.policies.evaluation import Evaluation
 
 
 def _best_index(means: Sequence[float | None]) -> int | None:
-    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
+    """Return the index of the highest mean, the first of equals; ``None`` if all failed."""
     sound = [i for i, mean in enumerate(means) if mean is not None]
     return max(sound, key=lambda i: (means[i], -i), default=None)
 
 
 @dataclass(frozen=True)
 class Final:
-    """The last round of a search: one of its best few policies on fresh starts."""
+    """One finalist: one of a search's best policies, evaluated on new initial states."""
 
-    index: int  # place among the search's points, warm-up first
+    index: int  # index among the search's points, warm-up first
     returns: tuple[float, ...]
-    mean: float | None  # of these and the selection starts; ``None`` if an episode failed
+    mean: float | None  # over these and the selection set; ``None`` if an episode failed
 
 
 def choose(
@@ -35,12 +35,12 @@ def choose(
     count: int,
     evaluate: Callable[[int], Evaluation],
 ) -> tuple[int | None, list[Final]]:
-    """Choose a search's policy: of the best few, the best on fresh starts, too.
+    """Choose a search's policy among its best few.
 
-    What was the best of many on a few starts was lucky on them. The finalists are evaluated
-    on further starts, and the mean over all of a finalist's starts decides. Without finalists the
-    best on the selection starts is chosen. Returns its place, ``None`` where no evaluation was
-    sound, and the finalists, the best on the selection starts first.
+    The best of many policies on a few initial states was partly lucky. The finalists are evaluated
+    on further initial states; the highest mean over all states wins. Without finalists, the best on
+    the selection set is chosen. Returns its index (``None`` if every evaluation failed) and the
+    finalists, the best on the selection set first.
     """
     means = [outcome.mean for outcome in outcomes]
     finals: list[Final] = []

@@ -1,4 +1,4 @@
-"""A line of the report of episodes, its numbers, and how lines share a budget of characters."""
+"""Lines of the report on episodes: number formats, and fitting lines into a character budget."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 
 class Line(NamedTuple):
-    """A subject of the report: what it is about, and items of which the last may be left out."""
+    """A subject of the report: a head, and items; `fit` may drop the last ones."""
 
     head: str
     items: Sequence[str]
-    shorter: Sequence[Line] = ()  # other forms, for where there is less room
+    shorter: Sequence[Line] = ()  # shorter forms, for less room
 
 
 def fit(lines: Iterable[Line], most: float) -> str:
-    """Join lines, the most important first; where room is short, the last items of a line go.
+    """Join lines, the most important first; drop a line's last items if room is short.
 
-    Of a line's forms the first is taken that leaves room for all behind it, or a third of the room.
+    Uses a line's first form that leaves room for all later lines, or takes a third of the room.
     """
     text, left = "", list(lines)
     while left:
@@ -47,7 +47,7 @@ def _length(line: Line) -> int:
 
 
 def short(number: Any) -> str:
-    """Return a number in three digits."""
+    """Return a number with three significant digits."""
     value = float(number)
     if abs(value) < 1e-6:
         return "0"
@@ -55,7 +55,7 @@ def short(number: Any) -> str:
 
 
 def scaled(number: Any, scale: float, *, near: bool = False) -> str:
-    """Return a number in three digits of the largest of its kind; `near` 0 in two of its own."""
+    """Return a number with the decimals that `scale` needs; `near` 0 with two digits of its own."""
     value = float(number)
     if not 1e-9 < scale < 1e3 or not math.isfinite(value):
         return short(number)
@@ -69,29 +69,29 @@ def scaled(number: Any, scale: float, *, near: bool = False) -> str:
 
 
 def figure(number: Any) -> str:
-    """Return a return: five digits, as the best ones differ late."""
+    """Return an episode's return with five digits: the best ones differ late."""
     value = float(number)
     return "0" if abs(value) < 1e-9 else f"{value:.5g}"
 
 
 def span(values: Sequence[float]) -> str:
-    """Return the least and the largest of sorted values."""
+    """Return the minimum and the maximum of sorted values."""
     low, high = short(values[0]), short(values[-1])
     return low if low == high else f"{low} to {high}"
 
 
 def digits(values: Sequence[float]) -> list[str]:
-    """Return numbers with four digits, or five where they lie close together."""
+    """Return numbers with four digits, or five if they lie close together."""
     close = len(values) > 0 and np.ptp(values) < 0.01 * np.abs(values).max()
     return [figure(v) if close else ("0" if abs(v) < 1e-9 else f"{v:.4g}") for v in values]
 
 
 def alike(values: np.ndarray) -> list[str]:
-    """Return numbers with the decimals that the largest of them has in three digits."""
+    """Return numbers with equally many decimals: three significant digits of the largest."""
     scale = float(np.abs(values).max())
     return [f"{v:.0f}" if scale >= 100 else scaled(v, scale) for v in values]
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things: "1 step", "2 steps"."""
+    """Return a count with its noun: "1 step", "2 steps"."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -20,7 +20,7 @@ from llmopt.policies.wrapping import (
 )
 
 MAX_PARAMETERS = 10_000
-"""Larger policies are refused: no prompt holds them."""
+"""Larger policies are rejected: they do not fit into a prompt."""
 
 _SUPPORTED = (
     "supported are Box and Discrete observations with Box and Discrete actions; wrap the "
@@ -30,20 +30,20 @@ _SUPPORTED = (
 
 @dataclass(frozen=True)
 class LinearPolicy:
-    """A linear map from what is observed to what is done.
+    """A linear map from observations to actions.
 
     A ``Box`` observation is flattened; a ``Discrete`` one is one-hot, so that the weights
-    are a table with one row for each state. A ``Box`` action is the linear map's own
-    output, clipped to its bounds only with `clip`: an environment clips, and charges, as it sees
-    fit. A ``Discrete`` action is the index of the largest output, the first of equals.
+    are a table with one row for each state. A ``Box`` action is the output of the map, clipped to
+    its bounds only with `clip`: an environment may clip actions itself, or penalize them. A
+    ``Discrete`` action is the index of the highest output, the first of equals.
 
     The flat parameters are ``W`` row by row (for each observed number its weight on every
-    action), then ``b``. This is the order of the published ProPS files.
+    action), then ``b``: the order of the published ProPS files.
 
     Attributes:
         observation_space: A ``Box`` or ``Discrete`` space.
         action_space: A ``Box`` or ``Discrete`` space.
-        bias: Whether there is a ``b``.
+        bias: Whether the map has a ``b``.
         clip: Whether a ``Box`` action is clipped to its bounds.
     """
 
@@ -67,14 +67,14 @@ class LinearPolicy:
         """Make the policy that fits an environment.
 
         Args:
-            env: The environment. Of one in a `ClipAction`, which takes every action, the bounds to
-                which it clips count.
+            env: The environment. Inside a `ClipAction`, which accepts every action, the bounds to
+                which it clips apply.
             bias: Whether to add a constant to each output.
             clip: Whether a ``Box`` action is clipped to its bounds.
 
         Raises:
-            SpaceError: The policy cannot serve its spaces, and the message names those it can;
-                or it would have more than `MAX_PARAMETERS` parameters.
+            SpaceError: The spaces are not supported (the message names the supported ones), or
+                the policy would have more than `MAX_PARAMETERS` parameters.
         """
         policy = cls(env.observation_space, acting_space(env), bias, clip)
         if policy.n_parameters > MAX_PARAMETERS:
@@ -86,12 +86,12 @@ class LinearPolicy:
 
     @property
     def n_inputs(self) -> int:
-        """Numbers observed (states, for a ``Discrete`` observation)."""
+        """Number of observed numbers (of states, for a ``Discrete`` observation)."""
         return _size(self.observation_space)
 
     @property
     def n_outputs(self) -> int:
-        """Numbers computed (choices, for a ``Discrete`` action)."""
+        """Number of outputs (of choices, for a ``Discrete`` action)."""
         return _size(self.action_space)
 
     @property
@@ -110,7 +110,7 @@ class LinearPolicy:
 
     @property
     def chooses(self) -> bool:
-        """Whether it is a table of states with a choice in each."""
+        """Whether the policy is a table with one choice for each state."""
         both = (self.observation_space, self.action_space)
         return all(isinstance(space, spaces.Discrete) for space in both)
 
@@ -138,11 +138,11 @@ class LinearPolicy:
         return (table[:-1], table[-1]) if self.bias else (table, np.zeros(self.n_outputs))
 
     def bind(self, params: Any) -> BoundPolicy:
-        """Fix the parameters, as `unpack` takes them: the form that an episode uses."""
+        """Return the policy with parameters, as `unpack` takes them, ready to act in episodes."""
         return BoundPolicy(self, *self.unpack(params))
 
     def names(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> tuple[str, ...]:
-        """Name each flat parameter by what it joins: ``"torque<-angle"``, ``"torque<-bias"``.
+        """Name each flat parameter by its output and input: ``"torque<-angle"``.
 
         Args:
             inputs: A short name for each observed number; ``o0, o1, ...`` if empty. States
@@ -150,7 +150,7 @@ class LinearPolicy:
             outputs: A short name for each action; ``a0, a1, ...`` if empty.
 
         Raises:
-            SpaceError: There is not one name for each.
+            SpaceError: The number of names is wrong.
         """
         table = isinstance(self.observation_space, spaces.Discrete)
         start = int(getattr(self.observation_space, "start", 0))
@@ -170,13 +170,13 @@ class BoundPolicy:
     """A linear policy with its parameters.
 
     Attributes:
-        policy: The map's form.
+        policy: The form of the map.
         weights: ``(n_inputs, n_outputs)`` array.
         bias: ``(n_outputs,)`` array.
         inputs: Names of the observed numbers; empty if they have none.
         outputs: Names of the actions; empty if they have none.
-        around: The wrappers that an observation passes before it is weighed, and an action before
-            it is returned; ``None`` for none.
+        around: The wrappers applied to an observation before the map, and to an action after it;
+            ``None`` for none.
     """
 
     policy: LinearPolicy
@@ -204,7 +204,7 @@ class BoundPolicy:
         return done_through(env, self._act(seen_through(env, observation)))
 
     def scores(self, observation: Any) -> np.ndarray:
-        """Return the ``(n_outputs,)`` numbers from which an action is made, before any clipping."""
+        """Return the ``(n_outputs,)`` outputs of the map, before clipping or argmax."""
         seen = self.policy.observation_space
         if isinstance(seen, spaces.Discrete):
             return np.asarray(self.weights[int(observation) - int(seen.start)] + self.bias)
@@ -224,7 +224,7 @@ def _size(space: spaces.Space[Any]) -> int:
 
 
 def _to_box(values: np.ndarray, space: spaces.Space[Any], clip: bool) -> np.ndarray:
-    """Cast to the dtype of a ``Box``; integers, which cannot hold the rest, are always clipped."""
+    """Cast to the dtype of a ``Box``; integers are always clipped, as a cast could overflow."""
     if isinstance(space, spaces.Box):
         whole = np.issubdtype(space.dtype, np.integer)
         values = np.rint(values) if whole else values

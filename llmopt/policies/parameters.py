@@ -1,4 +1,4 @@
-"""The parameters of a policy as a search space, and back."""
+"""Convert the parameters of a policy to a search space and back."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from llmopt.space import Categorical, Float, Space
 from llmopt.util.text import short
 
 BOX = 10.0
-"""Reach of a weight at its bound: so many times the action's range, at the usual size of what is
-observed."""
+"""Effect of a weight at its bound on an input of the usual size, in action ranges."""
 
 EXTENDED = 10.0
-"""How many times its usual range a weight may take from a model that reads words."""
+"""Factor by which ranges are wider for a model that reads words."""
 
 Box: TypeAlias = "float | tuple[float, float] | Sequence[tuple[float, float]]"
 
-_LEAST = 0.5  # of a declared bound: what is observed counts as no smaller, whatever was measured
+_LEAST = 0.5  # minimum scale of an observed number, as a share of its declared bound
 
 
 class WeightSpace(Space):
-    """A space of weights whose random points act: together they reach about as far as an action.
+    """A space of weights whose random points are useful policies: their actions rarely saturate.
 
-    A design may need one weight at several times the action's range. Were all of them drawn from
-    such ranges, every random policy would push to the stop.
+    A design may need one weight of several times the action's range. If all weights were sampled
+    from such ranges, every random policy would saturate its actions.
     """
 
     _inner: Space
@@ -45,9 +44,9 @@ class WeightSpace(Space):
         share: float,
         extended: float = 1.0,
     ) -> WeightSpace:
-        """Return the space; random points come from that share of each range, around 0.
+        """Return the space; random points are sampled from the inner `share` of each range.
 
-        Weights have the decimals of ranges that are not `extended`.
+        The number of decimals ignores the factor `extended`.
         """
         narrow = []
         for low, high in ranges:
@@ -62,17 +61,17 @@ class WeightSpace(Space):
         return made
 
     def draw(self, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Draw a flat point, whatever the constraints."""
+        """Sample a flat point, ignoring the constraints."""
         return self._inner.draw(rng)
 
 
 class PolicySpace:
-    """What is searched for a policy: a weight for each pair, or an action for each state.
+    """The search space of a policy: a weight for each input and output, or an action per state.
 
-    The range of a weight is `box` times the action's size over the size of what it multiplies:
-    the declared bound, or what was measured where that is smaller or nothing is declared.
-    The ranges of a `stored` space stay. `box` may also be a pair of bounds for each weight.
-    `extended` ranges are so many times wider; random points stay where they were.
+    The range of a weight is `box` times the action's size over its input's size: the declared
+    bound, or the measured size if that is smaller or no bound is declared. `box` may also be a pair
+    of bounds for each weight. `extended` widens the ranges by a factor, but not the inner ranges of
+    random points. A `stored` space keeps its ranges.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class PolicySpace:
         names = policy.names(inputs, outputs)
         self._stated = stated or _ranges_in(stored, names)
         self._ranges = self._stated or self._usual(measure)
-        # The sum of so many equal parts has the size of one action.
+        # The sum of this many equal parts has the size of one action.
         share = math.sqrt(3 / (policy.n_inputs + policy.bias)) / max(map(abs, self._box))
         share = 1.0 if stated else min(share, 1.0 / extended)
         self.space = WeightSpace.of_ranges(names, self._ranges, share, extended)
@@ -115,7 +114,7 @@ class PolicySpace:
         return [(_rounded(low * size), _rounded(high * size)) for size in sizes]
 
     def flat(self, params: Mapping[str, Any]) -> np.ndarray:
-        """Return a point as the flat parameters of the policy."""
+        """Convert a point to the flat parameters of the policy."""
         if not self._policy.chooses:
             return np.array([params[name] for name in self.space.names], dtype=np.float64)
         weights = np.zeros((self._policy.n_inputs, self._policy.n_outputs))
@@ -125,7 +124,7 @@ class PolicySpace:
         return np.append(weights.ravel(), constants)
 
     def describe(self, scaled: bool) -> str:
-        """Say what is searched, and in which range, in a line."""
+        """Describe the searched parameters and their ranges in one line."""
         count = len(self.space)
         if self._policy.chooses:
             return f"the action in each of {count} states, one of {', '.join(self._actions)}"
@@ -142,7 +141,7 @@ class PolicySpace:
 
 
 def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float, float]] | None]:
-    """Return a pair of factors, and the bounds of each weight where they are given."""
+    """Return a pair of factors, and the bounds of each weight if they are given."""
     try:
         pairs: Any = (-box, box) if isinstance(box, int | float) else box
         if isinstance(pairs[0], numbers.Real):
@@ -164,22 +163,22 @@ def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float
 def _ranges_in(
     stored: Mapping[str, Any] | None, names: Sequence[str]
 ) -> list[tuple[float, float]] | None:
-    """Return the ranges of a stored space; ``None`` where it is not of these weights."""
+    """Return the ranges of a stored space; ``None`` if it does not have these weights."""
     try:
         rows = (stored or {})["dimensions"]
         if [row["name"] for row in rows] == list(names):
             return [(float(row["low"]), float(row["high"])) for row in rows]
     except (KeyError, TypeError, ValueError):
-        pass  # whoever reads the rest of the file says what is wrong with it
+        pass  # the reader of the complete file reports the fault
     return None
 
 
 def _sizes(space: spaces.Space[Any], count: int) -> np.ndarray:
-    """Return the largest size of each number of a space; NaN where it has no bound."""
+    """Return the maximum magnitude of each number of a space; NaN if it has no bound."""
     size = np.broadcast_to(np.abs(bounds_of(space)).max(axis=0), count)
     return np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, np.nan)
 
 
 def _rounded(value: float) -> float:
-    """Return a bound in two significant digits."""
+    """Return a bound with two significant digits."""
     return float(f"{value:.2g}")

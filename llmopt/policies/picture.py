@@ -1,4 +1,4 @@
-"""A policy at work, as an animated GIF."""
+"""Render an episode of a policy as an animated GIF."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CAPTION = 16  # pixels
 
 
 def choose_renderer() -> None:
-    """Let pictures be drawn without a screen; nothing changes where there is one.
+    """Select off-screen rendering if there is no display.
 
-    It must run before the first environment renders.
+    Call it before the first environment renders.
     """
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -51,16 +51,16 @@ def write_gif(
         data = policy_gif(env, act, seed, step_cap)
     except NotImplementedError as error:
         raise LLMOptError(
-            f"{title} renders no picture: it needs a method render() and must take "
-            "render_mode='rgb_array' (a function that makes it, as an argument of that name)"
+            f"{title} renders no picture: it needs a method render() and must accept "
+            "render_mode='rgb_array' (if a function makes it, as an argument of the function)"
         ) from error
     except (gym.error.Error, ImportError) as error:
         raise LLMOptError(
-            f"{title} cannot be drawn ({error}): {install_hint('bench')} brings the renderers"
+            f"{title} cannot be rendered ({error}): {install_hint('bench')} installs the renderers"
         ) from error
     finally:
         env.close()
-    if not Path(path).absolute().parent.is_dir():  # a folder that is misspelt is not made
+    if not Path(path).absolute().parent.is_dir():  # never create a misspelt folder
         raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
     write_bytes_atomically(Path(path), data)
 
@@ -68,15 +68,15 @@ def write_gif(
 def policy_gif(
     env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, step_cap: int, caption: str = ""
 ) -> bytes:
-    """Render one episode of a policy as a GIF: at most `FRAMES` frames, evenly spread.
+    """Render one episode of a policy as a GIF of at most `FRAMES` evenly spaced frames.
 
-    It plays in the episode's own time, but in no more than about 11 seconds.
+    It plays in simulated time, but in no more than about 11 seconds.
     """
     try:
         from PIL import Image
     except ImportError as error:
         raise LLMOptError(f"a GIF needs Pillow: {install_hint('bench')}") from error
-    # A frame may cost a hundred steps: run once to learn the length, then draw few.
+    # A frame may take as long as 100 steps: run once for the length, then render few frames.
     first = episode(env, act, seed, step_cap)
     wanted = {*np.linspace(0, first.length - 1, min(FRAMES - 1, first.length)).round().tolist()}
     steps = itertools.count()
@@ -89,10 +89,10 @@ def policy_gif(
 
     again = episode(env, drawn, seed, step_cap)
     if again.error is not None and first.error is None:
-        raise again.error  # of the drawing
+        raise again.error  # of the rendering
     frames.append(_captioned(_shrink(env.render()), caption))
     fps = float(env.metadata.get("render_fps") or 30)
-    # A viewer shows no frame for less than 20 ms.
+    # Viewers show each frame for at least 20 ms.
     pause = int(np.clip(1000 * first.length / max(len(wanted), 1) / fps, 20, 100))
     palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
     buffer = io.BytesIO()
@@ -109,13 +109,13 @@ def policy_gif(
 
 
 def _shrink(frame: Any) -> Any:
-    """Turn a rendered ``(height, width, 3)`` frame into a picture no wider than `WIDTH`."""
+    """Convert a rendered ``(height, width, 3)`` frame to a picture of at most `WIDTH` pixels."""
     from PIL import Image
 
     if not isinstance(frame, np.ndarray):
         raise LLMOptError(
-            f"render() gave {a_type(frame)}, no picture: the environment must take "
-            'render_mode="rgb_array" (a function that makes it, as an argument of that name)'
+            f"render() returned {a_type(frame)}, no picture: the environment must accept "
+            'render_mode="rgb_array" (if a function makes it, as an argument of the function)'
         )
     image = Image.fromarray(frame.astype(np.uint8))
     if image.width > WIDTH:
@@ -125,7 +125,7 @@ def _shrink(frame: Any) -> Any:
 
 
 def _captioned(image: Any, caption: str) -> Any:
-    """Return a picture with a line of text below it; as it is for an empty one."""
+    """Return a picture with a line of text below it; unchanged if the text is empty."""
     from PIL import Image, ImageDraw
 
     if not caption:
@@ -137,7 +137,7 @@ def _captioned(image: Any, caption: str) -> Any:
 
 
 def follow(env: gym.Env[Any, Any]) -> None:
-    """Let a MuJoCo environment be seen through its camera that follows the body, if it has one."""
+    """Render a MuJoCo environment through its tracking camera, if it has one."""
     inner: Any = env.unwrapped
     renderer = getattr(inner, "mujoco_renderer", None)
     if renderer is None or getattr(renderer, "camera_id", 0) not in (None, -1):

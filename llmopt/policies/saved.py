@@ -1,4 +1,4 @@
-"""Policies in files: JSON with spaces, wrappers, names and parameters; nothing is executed."""
+"""Save and load policies: JSON with spaces, wrappers, names and parameters; no code is run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from llmopt.util.files import read_json_object, write_json_atomically
 _FORMAT = "llmopt-policy-3"
 
 MAX_SIZE = 10_000_000
-"""Numbers of one observation or action in a file."""
+"""Maximum numbers of one observation or action in a file."""
 
-# What comes of data that are of another form than `save_policy` writes.
+# Errors that malformed data may raise.
 _UNREADABLE = (
     AttributeError,
     KeyError,
@@ -36,16 +36,16 @@ _UNREADABLE = (
 
 
 def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any) -> None:
-    """Write a policy to a JSON file, replacing it in one step.
+    """Write a policy to a JSON file; an existing file is replaced atomically.
 
     Args:
         policy: A `LinearPolicy` with its parameters.
         path: The file.
-        **about: Further facts for readers of the file, in JSON's types: the environment, say.
+        **about: Further facts for readers of the file, in JSON types, such as the environment.
 
     Raises:
-        StorageError: The file cannot be written; an older one is left as it was.
-        TypeError: `about` holds something that JSON does not.
+        StorageError: The file cannot be written; an older one is unchanged.
+        TypeError: `about` holds a value that JSON cannot represent.
     """
     form, around = policy.policy, policy.around
     own = form if around is None else around
@@ -63,7 +63,7 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
     }
-    if not Path(path).parent.is_dir():  # a folder that is misspelt is not made
+    if not Path(path).parent.is_dir():  # never create a misspelt folder
         raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
     write_json_atomically(Path(path), data, allow_nan=False)
 
@@ -75,11 +75,11 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         path: The file. Nothing in it is executed.
 
     Returns:
-        The policy: call it, or its ``act``, with what the environment itself shows. The scaling
-        of the wrappers that the policy was searched in is inside.
+        The policy: call it, or its ``act``, with an observation of the base environment. The
+        policy includes the wrappers of the search, such as scaling.
 
     Raises:
-        StorageError: The file cannot be read, or holds no policy.
+        StorageError: The file cannot be read, or contains no policy.
     """
     try:
         data = read_json_object(Path(path), links=True)
@@ -98,16 +98,16 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
         return replace(bound, inputs=inputs, outputs=outputs, around=around if wrappers else None)
     except StorageError as error:
-        raise StorageError(f"no policy was read: {error}") from error
+        raise StorageError(f"cannot read a policy: {error}") from error
     except _UNREADABLE as error:
         raise StorageError(
-            f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "
-            "PolicySearch.save or save_policy wrote"
+            f"{path} contains no policy ({type(error).__name__}: {error}): pass a file written by "
+            "PolicySearch.save or save_policy"
         ) from error
 
 
 def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Return a space in JSON's types."""
+    """Return a space in JSON types."""
     if isinstance(space, spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.Box):
@@ -126,11 +126,11 @@ def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"kind": "dict", "spaces": [[k, space_to_dict(v)] for k, v in space.items()]}
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "spaces": [space_to_dict(part) for part in space]}
-    raise SpaceError(f"{space} cannot travel in a policy's file: it is no Box, Discrete, Dict, …")
+    raise SpaceError(f"{space} cannot be saved in a policy file: expected Box, Discrete, Dict, …")
 
 
 def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """Return the space that its data describe."""
+    """Return the space that `data` describe."""
     kind = data["kind"]
     if kind == "discrete":
         return spaces.Discrete(_size(data["n"]), start=int(data["start"]))
@@ -141,7 +141,7 @@ def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
         _size(int(counts.sum()))
         return spaces.MultiDiscrete(counts, start=np.asarray(data["start"], dtype=np.int64))
     if kind == "dict":
-        # An ordered one: Gymnasium sorts the keys of any other.
+        # An ordered dict: Gymnasium sorts the keys of a plain one.
         return spaces.Dict(OrderedDict((str(k), space_from_dict(s)) for k, s in data["spaces"]))
     if kind == "tuple":
         return spaces.Tuple([space_from_dict(part) for part in data["spaces"]])
@@ -173,7 +173,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 
 def _bounds(values: np.ndarray) -> Any:
-    """Return one number where all are equal, else a list; what is infinite as text."""
+    """Return one number if all are equal, else a list; infinite numbers as text."""
     flat = [x if math.isfinite(x) else str(x) for x in np.ravel(values).astype(float).tolist()]
     return flat[0] if len(set(flat)) == 1 else flat
 

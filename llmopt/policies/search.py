@@ -1,6 +1,6 @@
-"""Search of a policy for any Gymnasium environment.
+"""Search for a policy for any Gymnasium environment.
 
-In five lines::
+Example::
 
     from llmopt.policies import PolicySearch
 
@@ -71,7 +71,7 @@ from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
 
-_AS_GOOD = 0.05  # of the best value, by which a recommended policy may lie below it
+_AS_GOOD = 0.05  # share of the best value by which a recommended policy may be worse
 _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked; see `policy_defaults`
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
@@ -79,73 +79,72 @@ _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees
 class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
-    The model is told what the environment says of itself (its docstring, names, bounds,
-    limits, wrappers), what the parameters mean and how they are scored, and with each score
-    what the policy did in its episodes.
+    The prompt describes the environment (docstring, names, bounds, limits, wrappers) and the
+    meaning and scale of the parameters. Each score comes with a report on the policy's episodes.
 
-    A ``Box`` observation makes a linear policy (`LinearPolicy`), whose parameters are named
-    ``torque<-angle`` and ``torque<-bias``. A ``Discrete`` observation with a ``Discrete``
-    action makes a table with one choice for each state, named by the state: ``s0, s1, ...``.
+    For ``Box`` observations the policy is linear (`LinearPolicy`); its parameters have names like
+    ``torque<-angle`` and ``torque<-bias``. For ``Discrete`` observations and actions it is a table
+    with one choice for each state, named by the state: ``s0, s1, ...``.
 
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
             environment made by ``gymnasium.make``, or a function that makes one.
-        client: A model string, a client, or ``None`` for the embedded model. ``model=`` means
-            the same.
+        client: A model string, a client, or ``None`` for the embedded model. ``model=`` is an
+            alias.
         prompt: See `llmopt.LLMOptimizer`.
-        description: The user's own words on the task; they come first.
-        starts: Seeded starts of one evaluation, the same for every policy.
-        bias: Whether there is a constant for each action; ``None`` for yes, except in a table.
-        box: Reach of a weight: its range is ±`box` times the size of the action over the usual size
-            of the observed number, both as far as bounds tell, and as random policies measure them
-            in at most 3,000 steps before the search. Or a pair of factors; or a pair for each
-            parameter, which is then its range. ``"auto"`` for 10, and for 100 with a prompt
-            that reads words and no partner, as a good weight may lie far out. Random points lie in
-            the inner part of the ranges, where policies do not push to the stop all the time.
+        description: Your own words on the task, placed first in the prompt.
+        starts: Number of seeded initial states of one evaluation, the same for every policy.
+        bias: Whether each action has a constant; ``None`` for yes, except in a table.
+        box: Range of a weight: ±`box` times the size of the action over the usual size of the
+            observed number. Sizes come from bounds and from random policies (at most 3,000 steps
+            before the search). Or a pair of factors, or for each parameter a pair of bounds.
+            ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
+            may be large. Random points come from the inner part of the ranges, where policies
+            rarely saturate their actions.
         wrappers: Gymnasium wrappers by name, the innermost first, such as
             ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
             scales observations as ``llmopt run`` does. Policies then act in `make_env`.
-        clip: Whether an action is clipped to its bounds before the environment sees it: some
-            charge for what lies beyond.
+        clip: Whether to clip an action to its bounds before the environment receives it; some
+            environments penalize actions beyond.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
-            place of those in the docstring; for a ``Discrete`` observation one text on how
-            the states are numbered.
+            place of the docstring's; for a ``Discrete`` observation one text on how the states
+            are numbered.
         actions: Names of the actions or choices in the same form.
-        words: ``"all"``, ``"names"`` to leave out the docstring, or ``"none"`` to hide what is
-            searched: numbered parameters and no description.
-        threshold: Whether the model is told the return from which Gymnasium takes the task for
-            solved, where it states one.
-        ceiling: The largest mean return there can be, if you know it: the model is told, and can
-            end the search there. Of Gymnasium's own environments in which each step earns the
-            same, such as cart pole, it is known.
-        feedback: Whether the model is told with each score what the policy did.
-        max_words: Characters that the environment's docstring may take.
-        max_feedback: Characters of one evaluation's feedback.
-        detail: Whether the feedback says everything, without a limit.
-        seed: Seed of the search and of its starts.
-        warmup: Random policies before the model is first asked; see `llmopt.LLMOptimizer`.
+        words: ``"all"``, ``"names"`` to omit the docstring, or ``"none"`` to hide the task:
+            numbered parameters and no description.
+        threshold: Whether the prompt states the return from which Gymnasium considers the task
+            solved, if there is one.
+        ceiling: The maximum possible mean return, if you know it: the prompt states it, and the
+            model can end the search there. It is known for Gymnasium's environments with a constant
+            reward per step, such as cart pole.
+        feedback: Whether each score comes with a report on the policy's episodes.
+        max_words: Maximum characters of the environment's docstring.
+        max_feedback: Maximum characters of one evaluation's report.
+        detail: Whether the report contains everything, without a limit.
+        seed: Seed of the search and of its initial states.
+        warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
             ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
             embedded one, ``"network"``), and 10 otherwise; `run` reduces it to half of its
             evaluations, but not below 5 for a model that is not numeric-only.
-        max_steps: Steps an episode may take; ``None`` for the environment's own limit
-            (`STEP_CAP` where it has none).
-        storage: A file; the same search made again with it goes on there.
+        max_steps: Maximum steps of an episode; ``None`` for the environment's own limit
+            (`STEP_CAP` if it has none).
+        storage: A file; a search with the same arguments and file resumes there.
         **options: Further arguments of `llmopt.LLMOptimizer`.
 
     Attributes:
         optimizer: The `llmopt.LLMOptimizer` behind it.
         policy: The form of the policies.
         words: The environment in words.
-        starts: Seeds of the selection starts.
+        starts: Seeds of the selection set of initial states.
 
     Raises:
         LLMOptError: The environment cannot be made.
-        SpaceError: Its spaces are not supported, or there is not one name for each number.
+        SpaceError: Its spaces are not supported, or the number of names is wrong.
     """
 
     _total_given = False
     _steps: StepData | None = None  # of the latest evaluation
-    _random_first: tuple[int, int] | None = None  # least and most, if nobody gave a number
+    _random_first: tuple[int, int] | None = None  # minimum and maximum if `warmup` is "auto"
 
     def __init__(
         self,
@@ -175,7 +174,7 @@ class PolicySearch(Views, Closing):
         **options: Any,
     ) -> None:
         own = inspect.signature(PolicySearch).parameters
-        others = [name for name in SearchOptions.names() if name != "seeded"]  # it has episodes
+        others = [name for name in SearchOptions.names() if name != "seeded"]  # episodes replace it
         check_names("PolicySearch", options, (*own, *others))
         one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
@@ -243,7 +242,7 @@ class PolicySearch(Views, Closing):
             first = _RANDOM_FIRST if facts.columns else NUMBERS_FIRST
             first = _SHOWN_FIRST if reads_words else first
             warmup = most = int((begun.get("options") or {}).get("warmup", first))
-            # Before a request is paid for, an environment without any result is found out.
+            # Detect an environment that always fails before a request is paid for.
             self._random_first = (1 if facts.columns and not reads_words else HOPELESS), most
         self.optimizer = LLMOptimizer(
             self._parameters.space,
@@ -274,12 +273,12 @@ class PolicySearch(Views, Closing):
             self._equip()
 
     def _equip(self) -> None:
-        """Give the model's Python the policy itself, and say what the data of a point hold."""
+        """Add the policy function and the description of the data to the model's Python."""
         wrapped = bool(self._make.wrapped_in)
         try:
             around = self._make.surroundings(specified=False) if wrapped else None
             text, values, words = policy_source(self.policy, around)
-        except SpaceError:  # a wrapper that remembers, say
+        except SpaceError:  # for example, a wrapper with memory
             text, values, words = policy_source(self.policy)
             words += '; an observation is a row of "scaled"'
         self.optimizer.equip(text, values, (words, *describe_data(wrapped)))
@@ -291,7 +290,7 @@ class PolicySearch(Views, Closing):
 
     @property
     def ranges(self) -> str:
-        """What is searched, and in which range, in a line."""
+        """The searched parameters and their ranges, in one line."""
         return f"{self._make.title}: {self._parameters.describe(self._scaled)}"
 
     def __repr__(self) -> str:
@@ -302,25 +301,24 @@ class PolicySearch(Views, Closing):
     def run(
         self, evaluations: int, *, progress: bool | None = None
     ) -> Trial[dict[str, Any]] | None:
-        """Search until that many policies were evaluated in all, warm-up included.
+        """Search until `evaluations` policies have been evaluated in total, warm-up included.
 
-        A search that goes on in its `storage` first evaluates the points whose evaluation
-        was cut off.
+        A search resumed from its `storage` first repeats interrupted evaluations.
 
-        The search ends sooner if the model ends it, or if a cap on requests, tokens or cost is
+        The search ends early if the model ends it, or if a cap on requests, tokens or cost is
         reached: `stopped` says why, and `left` how much of the budget remains. Ctrl-C ends it once
         the running evaluation has been recorded; a second one raises.
 
         Args:
-            evaluations: Evaluations in all, those before this call included.
-            progress: Whether to show how far the search is; ``None`` on a terminal and in a
-                notebook only; elsewhere ``True`` prints lines.
+            evaluations: Total evaluations, including the ones before this call.
+            progress: Whether to show progress: a bar on a terminal and in a notebook, lines
+                elsewhere; ``None`` for the bar only.
 
         Returns:
-            The best trial, or ``None`` where every policy failed.
+            The best trial, or ``None`` if every policy failed.
 
         Raises:
-            ClientError: The model could not be asked.
+            ClientError: The request to the model failed.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
         evaluations = self._wanted = whole_number("evaluations", evaluations, 0)
@@ -340,7 +338,7 @@ class PolicySearch(Views, Closing):
                 return []
             if self._total is None or spent >= self._total:
                 self._total = evaluations
-            # As the prompt counts them: with `noisy` a point that was measured twice is one.
+            # As the prompt counts trials: with `noisy` a re-evaluated point counts once.
             optimizer.total = self._total - spent + len(optimizer.history.trials)
             optimizer.batch_size = min(batch, evaluations - spent)
             try:
@@ -360,7 +358,7 @@ class PolicySearch(Views, Closing):
             return "" if trial.state == "complete" else cut(trial.feedback, 300), ""
 
         try:
-            optimizer.check_ready()  # a stored search may begin with a point handed out before
+            optimizer.check_ready()  # a resumed search may begin with a point returned earlier
             with Progress(evaluations, self._spent(), progress, unit="policies") as shown:
                 if not optimizer.trials:
                     shown.tell(self.ranges)
@@ -375,7 +373,7 @@ class PolicySearch(Views, Closing):
         return self.best if optimizer.history.best is not None else None
 
     def _plan_warmup(self, evaluations: int) -> None:
-        """Set how many policies are random; log a warning if they leave none for the model."""
+        """Set the number of random policies; log a warning if the model gets no evaluation."""
         optimizer = self.optimizer
         if self._random_first and not any(t.source == "llm" for t in optimizer.trials):
             least, most = self._random_first
@@ -384,11 +382,11 @@ class PolicySearch(Views, Closing):
             optimizer.check_asks(evaluations)
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
-        """Evaluate a point on the selection starts, and say in words what its policy did.
+        """Evaluate a point on the selection set, and return a report on its episodes, too.
 
         Args:
-            params: A point of the search's space. It is not told to the optimizer.
-            seeds: Seeds of other starts.
+            params: A point of the search's space. The result is not recorded.
+            seeds: Seeds of other initial states.
         """
         statistics = EpisodeStatistics(
             self.policy,
@@ -421,8 +419,8 @@ class PolicySearch(Views, Closing):
         return sum(t.kind != "imported" for t in self.optimizer.trials)
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
-        """Return the point that a model recommends, if it is as good as the best; else ``None``."""
-        # As the model sees them: with `noisy` a point that was measured twice has one number.
+        """Return the recommended point if it is about as good as the best; else ``None``."""
+        # Numbered as in the prompt: with `noisy` a re-evaluated point has one number.
         best, trials = self.optimizer.history.best, self.optimizer.history.trials
         if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
             return None
@@ -433,17 +431,17 @@ class PolicySearch(Views, Closing):
         return named if as_good else None
 
     def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
-        """Choose the policy to keep on held-out initial states, and return its trial.
+        """Choose the policy to keep on new initial states, and return its trial.
 
-        The best of many policies on a few initial states was partly lucky on them. From then on
-        `best_policy`, `evaluate`, `save` and `gif` are of the chosen one, until the search resumes.
+        The best of many policies on a few initial states was partly lucky. Until the search
+        resumes, `best_policy`, `evaluate`, `save` and `gif` then use the chosen policy.
         """
         finalists = whole_number("finalists", finalists, 1)
         starts = 2 * len(self.starts) if starts is None else starts
         fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
         trials = self.optimizer.history.complete
         points = [self._parameters.flat(t.params) for t in trials]
-        # The mean counts as so many returns, as a trial may have been recorded without them.
+        # Weight the mean as `size` returns: a trial may have been recorded without its returns.
         size = len(self.starts)
         known = [Evaluation((float(t.rewards[0]),) * size if t.rewards else (), ()) for t in trials]
         place, finals = choose(
@@ -456,7 +454,7 @@ class PolicySearch(Views, Closing):
 
     @property
     def left(self) -> dict[str, float]:
-        """What is left of the budget of `run`; see `llmopt.SearchResult.left`."""
+        """The remaining budget of `run`; see `llmopt.SearchResult.left`."""
         evaluations = max(0, self._wanted - self._spent())
         return {"evaluations": evaluations, **self.optimizer.limits.left(self.optimizer.usage)}
 
@@ -464,14 +462,13 @@ class PolicySearch(Views, Closing):
     def best(self) -> Trial[dict[str, Any]]:
         """The best trial so far: its `params` and its `reward`.
 
-        Where the model ended the search, it is the one that it recommended; after `choose`, the
-        one that was taken.
+        If the model ended the search, the trial it recommended; after `choose`, the chosen one.
 
         Raises:
-            NoTrialsError: No policy was evaluated with success yet.
+            NoTrialsError: No evaluation has succeeded yet.
         """
         if not self.optimizer.trials:
-            raise NoTrialsError("no policy was evaluated yet: call run() first")
+            raise NoTrialsError("no policy has been evaluated yet: call run() first")
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
@@ -482,26 +479,26 @@ class PolicySearch(Views, Closing):
         """The best policy so far: call it, or its ``act``, with an observation.
 
         Raises:
-            NoTrialsError: No policy was evaluated with success yet.
+            NoTrialsError: No evaluation has succeeded yet.
         """
         return self.policy_of(self.best.params)
 
     def make_env(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Make the environment that the policies act in, with its wrappers."""
+        """Make the environment in which the policies act, with its wrappers."""
         return self._make(render_mode)
 
     def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
-        """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
+        """Return the policy of a point, for example ``search.optimizer.trials[3].params``."""
         bound = self.policy.bind(self._parameters.flat(params))
         return replace(bound, inputs=self._inputs, outputs=self._outputs)
 
     def evaluate(
         self, starts: int = HELD_OUT_STARTS, params: Mapping[str, Any] | None = None
     ) -> Evaluation:
-        """Evaluate a policy on starts that no search ever sees.
+        """Evaluate a policy on held-out initial states, which no search ever sees.
 
         Args:
-            starts: How many.
+            starts: Number of initial states.
             params: A point; ``None`` for the best one.
 
         Raises:
@@ -514,14 +511,14 @@ class PolicySearch(Views, Closing):
     # -- files ----------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the best policy to a JSON file, which `load_policy` reads.
+        """Write the best policy to a JSON file for `load_policy`.
 
-        The file runs by itself: the policy that is read from it acts on what
-        ``gymnasium.make(...)`` shows, or the environment that the user's function makes.
+        The file is self-contained: the loaded policy acts on observations of
+        ``gymnasium.make(...)``, or of the environment that the user's function makes.
 
         Raises:
             NoTrialsError: There is no best policy yet.
-            SpaceError: A wrapper remembers or repeats, and cannot travel in a file.
+            SpaceError: A wrapper has memory or repeats actions, and cannot be saved.
             StorageError: The file cannot be written.
         """
         best = self.best
@@ -558,23 +555,23 @@ class PolicySearch(Views, Closing):
 
 
 def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:
-    """Return the first event of a stored search; nothing where there is none that can be read."""
+    """Return the first event of a stored search; empty if none can be read."""
     try:
         return next(read_events(storage), {}) if storage and Path(storage).is_file() else {}
     except StorageError:
-        return {}  # the optimizer says what is wrong with the file
+        return {}  # the optimizer reports the fault of the file
 
 
 def _box_of(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is stored of the box; nothing for a search that was begun without it."""
+    """Return the box to store; empty for a stored search without it."""
     if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
         return {}
     return {"box": np.asarray(box, dtype=float).tolist()}
 
 
 def _extension(wanted: bool, options: Mapping[str, Any], begun: Mapping[str, Any]) -> float:
-    """Return how many times wider than usual the ranges are; those of a stored search stay."""
+    """Return the factor that widens the ranges; a stored search keeps its own."""
     if begun:
         return float(((begun.get("options") or {}).get("task") or {}).get("extended", 1.0))
-    numbers_too = options.get("partner") or options.get("requests")  # whose steps fit the ranges
+    numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
     return EXTENDED if wanted and not numbers_too else 1.0

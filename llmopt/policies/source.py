@@ -1,4 +1,4 @@
-"""A policy as Python text for the confined worker: the arithmetic of `BoundPolicy`, bit for bit."""
+"""A policy as Python source for the confined worker, bit-identical to `BoundPolicy`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from llmopt.policies.wrapping import Surroundings, stack
 def policy_source(
     policy: LinearPolicy, around: Surroundings | None = None
 ) -> tuple[str, dict[str, Any], str]:
-    """Return the text of ``policy(weights, observation)``, its constants, and a line about it.
+    """Return the source of ``policy(weights, observation)``, its constants, and a line about it.
 
-    ``weights`` is a row of ``X``; ``observation`` what the environment itself shows, before the
-    wrappers `around`; the action is the one that the environment receives.
+    ``weights`` is a row of ``X``, ``observation`` the base environment's, before the wrappers
+    `around`; the action is the one that the base environment receives.
     """
     constants: dict[str, Any] = {}
     lines = [*_seen(around, constants), *_act(policy, constants), *_done(around, constants)]
@@ -50,10 +50,10 @@ def _is_table(policy: LinearPolicy) -> bool:
 
 
 def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
-    """Return the lines of `BoundPolicy` without its wrappers."""
+    """Return the source lines of `BoundPolicy` without its wrappers."""
     seen, acts = policy.observation_space, policy.action_space
     first = int(getattr(acts, "start", 0))
-    if policy.chooses:  # a row of X holds the place of each state's choice
+    if policy.chooses:  # a row of X holds the index of each state's choice
         at = int(getattr(seen, "start", 0))
         return [f"action = int(weights[int(observation) - {at}]) + {first}"]
     lines = [f"w = np.array(weights, dtype=np.float64).reshape(-1, {policy.n_outputs})"]
@@ -75,10 +75,10 @@ def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
 
 
 def _seen(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
-    """Return the lines of the wrappers that an observation passes, the innermost first."""
+    """Return the source lines of the wrappers of observations, the innermost first."""
     lines: list[str] = []
     if around is None or not isinstance(around.observation_space, spaces.Box | spaces.Discrete):
-        return lines  # what is no array is recorded as the policy sees it
+        return lines  # an observation that is no array is recorded as the policy sees it
     for k, layer in enumerate(stack(around.env)):
         if isinstance(layer, NormalizeObservation):
             constants |= {f"mean{k}": layer.obs_rms.mean, f"var{k}": layer.obs_rms.var}
@@ -95,7 +95,7 @@ def _seen(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
 
 
 def _done(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
-    """Return the lines of the wrappers that an action passes, the outermost first."""
+    """Return the source lines of the wrappers of actions, the outermost first."""
     lines = []
     for k, layer in reversed(list(enumerate(stack(around.env) if around else ()))):
         if isinstance(layer, ClipAction):
@@ -110,6 +110,6 @@ def _done(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
 
 
 def _line(function: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return slope and offset of the map in a rescaling wrapper of Gymnasium's."""
+    """Return slope and offset of a Gymnasium wrapper that rescales."""
     inside = inspect.getclosurevars(function).nonlocals
     return inside["gradient"], inside["intercept"]

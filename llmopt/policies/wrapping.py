@@ -1,11 +1,11 @@
-"""Gymnasium wrappers by name, and the ones that an environment gets where nobody names any.
+"""Gymnasium wrappers by name, and the default wrappers of an environment.
 
 A wrapper is written as its class in `gymnasium.wrappers` (or ``module:Class``) with its
-arguments: ``"ClipAction"``, ``"RescaleObservation=-1,1"``, ``"RepeatAction=4"``. They are put
-around an environment from left to right, the innermost first.
+arguments: ``"ClipAction"``, ``"RescaleObservation=-1,1"``, ``"RepeatAction=4"``. They are applied
+from left to right, the innermost first.
 
 `NormalizeObservation` is frozen: its mean and variance are given, or measured once, in seeded
-episodes of random policies (`environment.measure_normal`). A policy then means the same in every
+episodes of random policies (`environment.measure_normal`), so that a policy acts the same in every
 episode.
 """
 
@@ -32,11 +32,11 @@ NORMALIZE = "NormalizeObservation"
 RESCALE = "RescaleObservation=-1,1"
 CLIP = "ClipAction"
 
-_WIDEST = 1e6  # bounds beyond it are no bounds
+_WIDEST = 1e6  # larger bounds count as none
 
 
 class WrapperError(LLMOptError, ValueError):
-    """A wrapper is not written as one, or does not fit its environment."""
+    """The text of a wrapper is invalid, or the wrapper does not fit its environment."""
 
 
 class Kept(gym.Wrapper[Any, Any, Any, Any]):
@@ -59,10 +59,10 @@ class Kept(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env:
-    """Put wrappers around an environment, the first the innermost.
+    """Apply wrappers to an environment, the innermost first.
 
-    With mean and variance in `normal` a `NormalizeObservation` is frozen; else it goes on to
-    measure, as Gymnasium does.
+    Mean and variance in `normal` freeze a `NormalizeObservation`; else it keeps measuring, as in
+    Gymnasium.
     """
     for text in wrappers:
         name, _, rest = text.partition("=")
@@ -76,14 +76,14 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
             env = kind(env, *arguments)
         except Exception as error:
             raise WrapperError(
-                f"the wrapper {text!r} does not go around {title_of(env)} "
+                f"the wrapper {text!r} does not fit {title_of(env)} "
                 f"({type(error).__name__}: {error}): observations are {env.observation_space}, "
                 f"actions {env.action_space}"
             ) from error
         if name == NORMALIZE and normal is not None:
             mean, variance = (np.array(x, dtype=np.float64) for x in normal)
             if mean.shape != (env.observation_space.shape or ()):
-                raise WrapperError(f"{title_of(env)}: means of {mean.shape} numbers do not fit it")
+                raise WrapperError(f"{title_of(env)}: means of shape {mean.shape} do not fit it")
             measured: Any = env  # Gymnasium's NormalizeObservation
             measured.obs_rms.mean, measured.obs_rms.var = mean, variance
             measured.update_running_mean = False
@@ -91,17 +91,17 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
 
 
 def check_wrapper(text: str, also: Sequence[str] = ()) -> None:
-    """Raise `WrapperError` unless a text names a wrapper; `also` are words it might have meant."""
+    """Raise `WrapperError` unless a text names a wrapper; suggestions include words of `also`."""
     if not isinstance(text, str):
         raise WrapperError(f"wrapper {text!r}: expected a name, such as 'ClipAction'")
     _kind(text.partition("=")[0], also)
 
 
 def of_numbers(text: str) -> bool:
-    """Whether a wrapper is Gymnasium's own and takes numbers alone.
+    """Whether a wrapper is Gymnasium's own and has only numeric arguments.
 
-    Only such a wrapper is taken from a file, which may be somebody else's: another one may name a
-    module to import, or a folder to write to (``RecordVideo``).
+    Only such a wrapper is read from a file, which is untrusted: another one may name a module to
+    import, or a folder to write to (``RecordVideo``).
     """
     name, _, rest = text.partition("=")
     arguments = rest.split(",") if rest else []
@@ -131,7 +131,7 @@ def _argument(text: str) -> Any:
 
 
 def _bounds_to(env: Env, low: float, high: float) -> list[Any]:
-    """Return the new bounds of each observed number: those without bounds keep having none."""
+    """Return the new bounds of each observed number; unbounded numbers stay unbounded."""
     space = env.observation_space
     if not isinstance(space, spaces.Box):
         return [np.float64(low), np.float64(high)]
@@ -144,11 +144,11 @@ def title_of(env: Env) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-# -- the wrappers that an environment gets -------------------------------------------------
+# -- the wrappers of an environment --------------------------------------------------------
 
 
 def stack(env: gym.Env[Any, Any]) -> list[gym.Wrapper[Any, Any, Any, Any]]:
-    """Return the wrappers from the innermost on."""
+    """Return the wrappers, the innermost first."""
     layers: list[gym.Wrapper[Any, Any, Any, Any]] = []
     while isinstance(env, gym.Wrapper):
         layers.append(env)
@@ -157,17 +157,17 @@ def stack(env: gym.Env[Any, Any]) -> list[gym.Wrapper[Any, Any, Any, Any]]:
 
 
 def usual_wrappers(env: Env) -> tuple[str, ...]:
-    """Return what an environment is wrapped in where nobody says in what.
+    """Return the default wrappers of an environment.
 
-    Observations that are no ``Box`` are flattened into one. They are scaled to [-1, 1] where
-    every number has bounds, and else normalized. Actions are scaled to [-1, 1] and clipped
-    before they act and are charged, where they have bounds.
+    Observations that are not a ``Box`` are flattened into one. They are scaled to [-1, 1] if every
+    number has bounds, else normalized. Bounded actions are scaled to [-1, 1] and clipped before the
+    environment receives them.
     """
     found: list[str] = []
     seen = env.observation_space
     if not isinstance(seen, spaces.Box | spaces.Discrete):
         if not seen.is_np_flattenable:
-            return ()  # what cannot be flattened is an error of the policy, which says so
+            return ()  # the policy reports a space that cannot be flattened
         found.append("FlattenObservation")
         seen = spaces.flatten_space(seen)
     if isinstance(seen, spaces.Box):
@@ -191,7 +191,7 @@ def usual_wrappers(env: Env) -> tuple[str, ...]:
 def acting_space(env: Env) -> spaces.Space[Any]:
     """Return the space of the actions that an environment does not clip.
 
-    A `ClipAction` calls every action a valid one; the bounds to which it clips are beneath.
+    A `ClipAction` declares every action valid; the space beneath has the bounds.
     """
     inside = env
     while isinstance(inside, gym.Wrapper):
@@ -206,7 +206,7 @@ def acting_space(env: Env) -> spaces.Space[Any]:
 
 
 def bounds_of(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the numbers of a space, flat; infinite ones where it has none."""
+    """Return the flat bounds of the numbers of a space; infinite if there are none."""
     if not isinstance(space, spaces.Box):
         return np.full(1, -np.inf), np.full(1, np.inf)
     return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
@@ -215,7 +215,7 @@ def bounds_of(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
 def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the centre and the size by which an environment's observations are scaled.
 
-    What is observed is ``(own - centre) / size``; ``None`` where nothing is scaled.
+    An observation is ``(own - centre) / size``. Returns ``None`` if nothing is scaled.
     """
     kinds = gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation
     maps: list[Any] = [layer for layer in stack(env) if isinstance(layer, kinds)]
@@ -231,7 +231,7 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def seen_through(env: Env, observation: Any) -> Any:
-    """Return an observation after an environment's wrappers, the innermost first."""
+    """Apply an environment's wrappers to an observation, the innermost first."""
     for layer in stack(env):
         if isinstance(layer, gym.ObservationWrapper):
             observation = layer.observation(observation)
@@ -239,20 +239,20 @@ def seen_through(env: Env, observation: Any) -> Any:
 
 
 def done_through(env: Env, action: Any) -> Any:
-    """Return an action before an environment's wrappers, the outermost first."""
+    """Apply an environment's wrappers to an action, the outermost first."""
     for layer in reversed(stack(env)):
         if isinstance(layer, gym.ActionWrapper):
             action = layer.action(action)
     return action
 
 
-# -- wrappers that travel with a policy ------------------------------------------------------
+# -- wrappers that are saved with a policy ---------------------------------------------------
 
 _OBSERVING = {
     "FlattenObservation", "DtypeObservation", "RescaleObservation", "NormalizeObservation",
 }  # fmt: skip
 _ACTING = {"RescaleAction", "ClipAction"}
-# They end episodes, look on, or change rewards: a policy acts in the same way without them.
+# They end episodes, only observe, or change rewards: a policy acts the same without them.
 _ASIDE = {
     "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo",
     "HumanRendering", "RenderCollection", "TransformReward", "ClipReward", "NormalizeReward",
@@ -260,7 +260,7 @@ _ASIDE = {
 
 
 class _Shell(gym.Env[Any, Any]):
-    """What a wrapper needs to know of an environment to do its arithmetic."""
+    """An environment with spaces only: all that a wrapper needs for its arithmetic."""
 
     def __init__(self, seen: spaces.Space[Any], acts: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = seen, acts
@@ -268,10 +268,10 @@ class _Shell(gym.Env[Any, Any]):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The wrappers between an environment of such spaces and a policy, without the environment.
+    """The wrappers between an environment and a policy, without the environment itself.
 
-    Only wrappers that are arithmetic on one array can be without it. With them a policy acts on the
-    environment's own numbers, as it did in the search.
+    Only wrappers that are arithmetic on one array are supported. With them a policy acts on the
+    base environment's numbers, as in the search.
     """
 
     observation_space: spaces.Space[Any]
@@ -300,7 +300,7 @@ def _name(text: str) -> str:
 
 
 def text_of(wrapper: WrapperSpec) -> str:
-    """Return a wrapper of a specification as it is written, or raise `SpaceError`."""
+    """Return the text of a wrapper in a specification, or raise `SpaceError`."""
     own = wrapper.entry_point.startswith("gymnasium.wrappers.") and wrapper.name != NORMALIZE
     arguments = []
     for value in (wrapper.kwargs or {}).values() if own else ():
@@ -317,7 +317,7 @@ def text_of(wrapper: WrapperSpec) -> str:
 
 def _cannot_travel(name: str) -> SpaceError:
     return SpaceError(
-        f"the wrapper {name} cannot travel in a policy's file: a file holds "
-        f"{', '.join(sorted(_OBSERVING | _ACTING))}, with numbers. Let the policy act in "
+        f"the wrapper {name} cannot be saved in a policy file, only "
+        f"{', '.join(sorted(_OBSERVING | _ACTING))} with numbers. Run the policy in "
         "search.make_env(), or search without this wrapper"
     )

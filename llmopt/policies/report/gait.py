@@ -1,4 +1,4 @@
-"""When a body stands on the ground, and when it leaves it: the hops of a gait."""
+"""Stances and flights of a body: the hops of a gait."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FLICKER = 0.1  # share of the typical phase; contacts and gaps that are shorter are none
+_FLICKER = 0.1  # share of the typical phase; shorter contacts and gaps are ignored
 
 
 class Stance(NamedTuple):
-    """One time of a body on the ground."""
+    """One phase of a body on the ground."""
 
-    down: int | None  # the step in which it touches down; ``None`` where it stood from the start
-    up: int | None  # the step in which it leaves; ``None`` where it stood until the end
+    down: int | None  # step of the touchdown; ``None`` if on the ground from the start
+    up: int | None  # step of the lift-off; ``None`` if on the ground until the end
 
 
 def stances(touching: Sequence[bool]) -> list[Stance]:
-    """Return the times on the ground, from whether a body touches it after each step.
+    """Return the stances, from whether a body touches the ground after each step.
 
-    A body that lands or rolls off flickers: contacts and gaps much shorter than the phase in which
-    the median step lies count as none. The first and the last phase are no measure, and stay.
+    A body that lands or rolls off flickers: ignore contacts and gaps much shorter than the phase of
+    the median step. The first and the last phase are incomplete, and kept.
     """
     on = np.asarray(touching, dtype=bool)
     edges = [0, *(np.flatnonzero(np.diff(on)) + 1).tolist(), len(on)]
@@ -30,7 +30,7 @@ def stances(touching: Sequence[bool]) -> list[Stance]:
         inner = np.diff(edges)[1:-1]
         ordered = np.sort(inner)
         typical = ordered[np.searchsorted(ordered.cumsum(), ordered.sum() / 2)]
-        shortest = int((inner + 0.5 * on[edges[1:-2]]).argmin())  # of equals a gap
+        shortest = int((inner + 0.5 * on[edges[1:-2]]).argmin())  # a gap if equal
         if inner[shortest] >= _FLICKER * typical:
             break
         del edges[shortest + 1 : shortest + 3]
@@ -40,9 +40,9 @@ def stances(touching: Sequence[bool]) -> list[Stance]:
 
 
 def chosen(found: Sequence[Stance], count: int) -> list[Stance]:
-    """Return the typical stance; with more the last one, the first, the one after the typical one.
+    """Return `count` stances: the typical, the last, the first, the one after the typical one.
 
-    From touchdown to touchdown the typical one takes the median time.
+    The typical one has the median time from touchdown to touchdown.
     """
     if len(found) <= count:
         return list(found)
@@ -54,7 +54,7 @@ def chosen(found: Sequence[Stance], count: int) -> list[Stance]:
 
 
 def lengths(found: Sequence[Stance]) -> tuple[float, float]:
-    """Return the median steps of a stance and of a flight, where there are two touchdowns."""
+    """Return the median steps of a stance and of a flight; needs two touchdowns."""
     down = [s.up - s.down for s in found if s.up is not None and s.down is not None]
     off = [
         after.down - s.up

@@ -1,4 +1,4 @@
-"""What was seen and done at some steps: by the contacts of a gait, else dense early."""
+"""Show observations and actions at some steps: at a gait's contacts, else mostly early steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from llmopt.policies.report.gait import Stance, chosen, lengths, stances
 from llmopt.policies.report.recording import Recording
 
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
-_TRACED, _TRACED_EACH = 8, 4  # steps that are shown of an episode, and of each of two
-_STANCES, _BODIES = 4, 2  # that are shown of a gait: those that touch down most often
-_TOUCHDOWNS = 2  # that make a gait
+_TRACED, _TRACED_EACH = 8, 4  # steps shown of a single episode, and of each of two
+_STANCES, _BODIES = 4, 2  # shown of a gait: the bodies that touch down most often
+_TOUCHDOWNS = 2  # minimum of a gait
 
 
 def gait(rec: Recording) -> Iterator[Line]:
-    """Say what was seen and done where bodies touch down and leave the ground, hop by hop.
+    """Yield observations and actions at each touchdown and lift-off of the bodies.
 
-    Of a median start, and of the worst one beside it where some starts end early and others last.
+    Shows a median episode, and also the worst one if only some episodes end early.
     """
     if not rec.shows_numbers:
         return
@@ -52,15 +52,15 @@ def gait(rec: Recording) -> Iterator[Line]:
             parts.append((number, shown))
             before = body
         head, items, _ = _moments(rec, parts, titles, near=False)
-        seen = len(rec.inputs)  # where room is short, the last things observed go, not the actions
+        seen = len(rec.inputs)  # if room is short, drop the last observations, not the actions
         forms.append(Line(head, [*items[seen:], *items[:seen]]))
     yield forms[0]._replace(shorter=forms[1:])
 
 
 def trace(rec: Recording) -> Iterator[Line]:
-    """Say how the worst episode went, and a median one beside it; this one alone if all are alike.
+    """Yield steps of the worst and a median episode; only the median if the returns are similar.
 
-    A gait on the ground was told by its contacts.
+    Yields nothing for a gait: `gait` reports it by its contacts.
     """
     if not rec.shows_numbers or any(gait(rec)):
         return
@@ -84,7 +84,7 @@ def trace(rec: Recording) -> Iterator[Line]:
 
 
 def _starts(rec: Recording, *, worst_too: bool = False) -> list[int]:
-    """Return the number of a median start, and before it that of the worst one."""
+    """Return the number of a median episode, with `worst_too` after that of the worst one."""
     ranks = np.argsort(np.array(rec.evaluation.returns), kind="stable").tolist()
     median = ranks[(len(ranks) - 1) // 2]
     return list(dict.fromkeys([ranks[0], median])) if worst_too else [median]
@@ -104,10 +104,10 @@ def _moments(
     *,
     near: bool,
 ) -> Line:
-    """Return what was seen and done at some steps of some starts, which may come in groups.
+    """Return observations and actions at some steps, possibly grouped, of some episodes.
 
-    The digits are those of the largest value of all steps; with `near` of the largest one shown,
-    and near 0 there are two at least.
+    The largest value of all steps sets the decimals; with `near` the largest value shown, and
+    numbers near 0 have at least two digits.
     """
     tables = []
     for number, _ in parts:
@@ -139,6 +139,6 @@ def _moments(
 
 
 def _grid(length: int, count: int) -> list[int]:
-    """Return steps that show how an episode went, dense after its start, where it is decided."""
+    """Return steps to show of an episode, dense at its beginning, which decides the outcome."""
     grid = np.geomspace(min(3, length), length, count) - 1
     return sorted({*grid.round().astype(int).tolist()})

@@ -1,4 +1,4 @@
-"""The episodes of one evaluation as they were watched: what the probes of a report read."""
+"""Record the episodes of one evaluation for the probes of a report."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from llmopt.policies.words.physics import touching
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean
 
-_WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
-_NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
-_PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
+_WATCHED = 400  # with larger observations (pictures), only rewards and actions are recorded
+_NAME, _FACTS = 100, 100  # maximum characters of a name in `info`, and number of names, recorded
+_PARTS = ("reward", "cost", "penalty", "bonus")  # parts of names in `info` of reward terms
 _COSTS = ("cost", "penalty")
 _FLAGS = ("is_success", "success")
 SUCCESS, FAILURE = "success", "failure"
-# and of what is summed already
+# and of running sums
 _SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
 
 
 @dataclass
 class Part:
-    """A part of the reward as `info` names it: its sum over the episode, and its last value.
+    """A reward term in `info`: its sum over the episode, and its last value.
 
-    `running` tells whether it was at every step what the rewards had summed up to by then.
+    `running`: at every step so far, its value was the sum of the rewards up to that step.
     """
 
     sum: float = 0.0
@@ -41,7 +41,7 @@ class Part:
     running: bool = True
 
     def add(self, value: float, total: float) -> None:
-        """Note the value of a step; `total` is the return so far."""
+        """Record the value of a step; `total` is the return so far."""
         self.sum, self.last = self.sum + value, value
         self.running &= math.isclose(value, total, rel_tol=1e-6, abs_tol=1e-9)
 
@@ -55,13 +55,13 @@ class Track:
     rewards: list[float] = field(default_factory=list)
     touched: list[frozenset[str]] = field(default_factory=list)
     parts: dict[str, Part] = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)  # other numbers of `info`, the last
-    last: Any = None  # what was observed after the last step
-    end: str = ""  # how it ended; empty where it did not
+    facts: dict[str, float] = field(default_factory=dict)  # last values of other numbers of `info`
+    last: Any = None  # the observation after the last step
+    end: str = ""  # how the episode ended; empty if it has not
     total: float = 0.0  # the return so far
 
     def note(self, info: Mapping[str, Any]) -> None:
-        """Note the numbers of an environment's `info`, which may hold anything under any name."""
+        """Record the numbers in an `info`, which may hold anything under any name."""
         for name, value in _named(info):
             is_part = any(p in name.lower() for p in _PARTS)
             for inner, part in _named(value) if is_part else ():
@@ -73,9 +73,9 @@ class Track:
 
     @property
     def judged(self) -> str:
-        """Whether the environment ended it in success or in failure; empty where that is unclear.
+        """Whether the environment ended the episode in success or in failure; empty if unclear.
 
-        `info` may say so; else the last reward tells it, or what each step earned or cost.
+        A flag in `info` decides; else the last reward, compared with the earlier ones.
         """
         if self.end != TERMINATED:
             return ""
@@ -88,7 +88,7 @@ class Track:
         low, high, middle = min(before), max(before), float(np.median(before))
         beyond = 2 * (high - low)
         if last > high + beyond or (low == high == last < 0):
-            return SUCCESS  # a bonus, or nothing but the time counts
+            return SUCCESS  # a final bonus, or a constant cost per step
         return FAILURE if last < low - beyond or middle > 0 else ""
 
     def _add_part(self, name: str, number: float | None) -> None:
@@ -119,10 +119,10 @@ class Recording:
             )
         self._contacts = contacts
         self._tracks: list[Track] = []
-        self.evaluation = Evaluation((), ())  # what came of them, once it is known
+        self.evaluation = Evaluation((), ())  # the outcome, once it is known
 
     def __call__(self, step: Step) -> None:
-        """Note one step."""
+        """Record one step."""
         while len(self._tracks) <= step.episode:
             self._tracks.append(Track())
         track = self._tracks[step.episode]
@@ -138,35 +138,34 @@ class Recording:
         track.note(step.info)
 
     def _copy(self, observation: Any) -> Any:
-        # A copy, as an environment may write its next observation into the same array.
+        # Copy: an environment may write its next observation into the same array.
         if self.table:
             return int(observation)
         try:
             return np.array(observation, dtype=np.float64).ravel()
-        except (TypeError, ValueError):  # what is no number is the policy's trouble, not this one's
+        except (TypeError, ValueError):  # not numbers: the policy reports the fault
             return np.full(self.policy.n_inputs, np.nan)
 
     @property
     def episodes(self) -> list[Track]:
-        """The episodes that had a step."""
+        """The episodes with at least one step."""
         return [track for track in self._tracks if track.rewards]
 
     @property
     def shows_numbers(self) -> bool:
-        """Whether numbers were observed and kept."""
+        """Whether observed numbers were recorded."""
         episodes = self.episodes
         return bool(not self.table and episodes and episodes[0].seen)
 
     @property
     def bodies(self) -> list[str]:
-        """What ever touched the ground."""
+        """The names of all bodies that ever touched the ground."""
         return sorted({name for e in self.episodes for touched in e.touched for name in touched})
 
     def reward_parts(self) -> dict[str, np.ndarray]:
-        """Return the parts of the return by name, for each episode, so that they sum to it.
+        """Return the terms of each episode's return by name; they sum to the return.
 
-        A part that `info` names with the other sign, as a cost, is turned; what no part explains
-        is the rest.
+        A cost that `info` gives as a positive number is negated; "the rest" is the remainder.
         """
         totals = np.array([e.total for e in self.episodes])
         none = Part()
@@ -186,7 +185,7 @@ class Recording:
         return {**found, "the rest": totals - sum(found.values())}
 
     def summed_already(self, name: str) -> bool:
-        """Whether a part is a sum since the start, so that its last value is what counts."""
+        """Whether a term is a running sum, so that only its last value counts."""
         parts = [e.parts[name] for e in self.episodes if name in e.parts]
         if is_sum(name):
             return True
@@ -198,12 +197,12 @@ def _same(sums: Any, totals: np.ndarray) -> bool:
 
 
 def is_sum(name: str) -> bool:
-    """Whether the name of a number in `info` says that it is a sum over the episode already."""
+    """Whether the name of a number in `info` indicates a running sum over the episode."""
     return _SO_FAR.search(name.lower()) is not None
 
 
 def names_of(tracks: Sequence[Track], kind: str) -> list[str]:
-    """Return the names of all parts or facts, in the order in which they came."""
+    """Return the names of all parts or facts, in the order of their first appearance."""
     return list(dict.fromkeys(name for track in tracks for name in getattr(track, kind)))
 
 

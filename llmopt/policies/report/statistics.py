@@ -1,7 +1,7 @@
-"""What a policy did in its episodes, in words that a controller can be designed from.
+"""Describe what a policy did in its episodes, so that a model can design a better controller.
 
-A report is a list of probes. Each reads the `Recording` of one evaluation and gives lines, or none
-where it has nothing to say. `fit` joins them, the most useful first, within a budget of characters.
+A report is a list of probes. Each reads the `Recording` of one evaluation and yields lines, or
+none. `fit` joins them, the most useful first, within a budget of characters.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _LISTED_EPISODES = 20
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _GROUPS = 3  # ways in which episodes ended early
 _LISTED_FACTS = 8
-_SELDOM = 0.005  # share of the steps at a bound, which is not told below
-_PARTS = 3  # parts of the return that are listed start by start
+_SELDOM = 0.005  # a smaller share of steps at a bound is not reported
+_PARTS = 3  # parts of the return that are listed for each episode
 
 Probe = Callable[[Recording], Iterable[Line]]
-"""What looks at a recording; it gives nothing where it has nothing to say."""
+"""A function that reads a recording and yields lines of the report, or none."""
 
 
 class EpisodeStatistics(Recording):
-    """Watches the episodes of one evaluation and says what happened, as feedback for a model.
+    """Watches the episodes of one evaluation and describes them, as feedback for a model.
 
     Args:
         policy: The policy that acts.
         observations: A short name for each observed number; ``o0, o1, ...`` if empty.
         actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
-        max_chars: Characters of `text`.
-        detail: Whether to say all: no budget, and each episode's start and end besides.
-        contacts: Whether to say what touches the ground, and when (MuJoCo).
+        max_chars: Maximum characters of `text`.
+        detail: Whether to report everything: no budget, and also each episode's start and end.
+        contacts: Whether to report what touches the ground, and when (MuJoCo).
 
     Raises:
-        SpaceError: There is not one name for each number.
+        SpaceError: The number of names is wrong.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class EpisodeStatistics(Recording):
         self._most = math.inf if detail else max_chars
         self._detail = detail
 
-    @np.errstate(over="ignore", invalid="ignore")  # what a policy blew up is told as it is
+    @np.errstate(over="ignore", invalid="ignore")  # report diverged numbers as they are
     def text(self, evaluation: Evaluation) -> str:
         """Return the statistics of an evaluation, a line for each subject.
 
-        At most `max_chars` characters; empty where no step was watched. Every line ends with a full
-        stop, so that they can be joined by spaces.
+        At most `max_chars` characters; empty if no step was recorded. Every line ends with a full
+        stop, so that lines can be joined by spaces.
         """
         if not self.episodes:
             return ""
@@ -85,7 +85,7 @@ class EpisodeStatistics(Recording):
 
 
 def failure(rec: Recording) -> Iterator[Line]:
-    """Say where an evaluation failed, and what was seen and done there."""
+    """Report where an evaluation failed, with the last observation and action."""
     last, returns = rec.episodes[-1], rec.evaluation.returns
     items = [f"after {counted(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
     if returns:
@@ -98,7 +98,7 @@ def failure(rec: Recording) -> Iterator[Line]:
 
 
 def outcome(rec: Recording) -> Iterator[Line]:
-    """Say how each episode went: its return, the parts of it that differ, its length and end."""
+    """Report each episode's return, the terms of it that differ, its length and its end."""
     returns, episodes = rec.evaluation.returns, rec.episodes
     lengths = [len(e.rewards) for e in episodes]
     per_step = short(sum(returns) / sum(lengths)) + " a step"
@@ -138,7 +138,7 @@ def outcome(rec: Recording) -> Iterator[Line]:
 
 
 def quarters(rec: Recording) -> Iterator[Line]:
-    """Say the reward a step in each quarter of the episodes, which tells what a start costs."""
+    """Report the reward per step in each quarter of the episodes, which shows transients."""
     long = [np.array(e.rewards) for e in rec.episodes if len(e.rewards) >= 8]
     if not long:
         return
@@ -149,31 +149,31 @@ def quarters(rec: Recording) -> Iterator[Line]:
 
 
 def parts(rec: Recording) -> Iterator[Line]:
-    """Say the parts of the mean return that `info` names."""
+    """Report the terms of the mean return that `info` names."""
     items = [f"{name} {figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
     yield Line("The parts of the mean return:", items)
 
 
 def _differing(rec: Recording) -> tuple[dict[str, np.ndarray], str]:
-    """Return the parts of the return in which the episodes differ; of the last one the name."""
+    """Return the terms in which the episodes' returns differ, and the name of the remaining one."""
     returns = np.array(rec.evaluation.returns)
     lengths = np.array([len(e.rewards) for e in rec.episodes])
     least = _DIFFERENT * max(np.ptp(returns), _DIFFERENT * np.abs(returns).mean())
     found = {
         name: sums
         for name, sums in rec.reward_parts().items()
-        # What each step earns is said by the length.
+        # A term that is constant per step follows from the length.
         if np.ptp(sums) > least and np.ptp(sums / lengths) > 1e-3 * np.abs(sums / lengths).max()
     }
     widest = sorted(found, key=lambda name: -float(np.ptp(found[name])))[: _PARTS + 1]
     if len(widest) < 2:
-        return {}, ""  # the return says it
+        return {}, ""  # the return shows the difference
     rest = widest[0] if len(found) == len(widest) else "of others, too"
     return {name: sums for name, sums in found.items() if name in widest[1:]}, rest
 
 
 def facts(rec: Recording) -> Iterator[Line]:
-    """Say what else `info` held at the end of the episodes."""
+    """Report the other numbers in `info` at the end of the episodes."""
     if rec.table:
         return
     found: list[tuple[str, list[float]]] = []
@@ -190,7 +190,7 @@ def facts(rec: Recording) -> Iterator[Line]:
 
 
 def actions(rec: Recording) -> Iterator[Line]:
-    """Say how the actions were used, and how often they were at a bound."""
+    """Report the distribution of each action, and how often it was at a bound."""
     space = rec.policy.action_space
     done = np.concatenate([np.stack(e.done) for e in rec.episodes])
     if isinstance(space, spaces.Discrete):
@@ -217,7 +217,7 @@ def actions(rec: Recording) -> Iterator[Line]:
 
 
 def contacts(rec: Recording) -> Iterator[Line]:
-    """Say for which share of the steps each body touched the ground, and when."""
+    """Report for which share of the steps each body touched the ground, and when."""
     items = []
     for name in rec.bodies:
         late = [name in t for e in rec.episodes for t in e.touched[len(e.touched) // 2 :]]
@@ -230,7 +230,7 @@ def contacts(rec: Recording) -> Iterator[Line]:
 
 
 def last_steps(rec: Recording) -> Iterator[Line]:
-    """Say the last state, action and end of the episodes of a table."""
+    """Report the last state, action and end of the episodes of a table."""
     if rec.table:
         ends = Counter(
             f"s{e.seen[-1]} {_action(rec, e.done[-1])} -> s{e.last} "
@@ -241,7 +241,7 @@ def last_steps(rec: Recording) -> Iterator[Line]:
 
 
 def visited(rec: Recording) -> Iterator[Line]:
-    """Say which states were visited, and what was done there."""
+    """Report the visited states with the actions taken there."""
     if rec.table:
         pairs = ((e.seen, e.done) for e in rec.episodes)
         steps = Counter((s, _action(rec, a)) for p in pairs for s, a in zip(*p, strict=True))
@@ -256,11 +256,10 @@ def visited(rec: Recording) -> Iterator[Line]:
 
 
 def endings(rec: Recording) -> Iterator[Line]:
-    """Give a line for each way in which episodes ended early.
+    """Yield a line for each way in which episodes ended early.
 
-    An observation beyond all that was seen before the ends tells what an end is about. The
-    one that tells it of most episodes comes first; of equals, the one whose last values lie
-    closest together.
+    A last observation outside the range of all earlier ones explains an end. The observation that
+    explains most episodes comes first; of equals, the one whose last values are closest together.
     """
     episodes = rec.episodes
     left = [k for k, e in enumerate(episodes) if e.end == TERMINATED]
@@ -279,7 +278,7 @@ def endings(rec: Recording) -> Iterator[Line]:
 
 
 def _told_by(rec: Recording, numbers: list[int], inside: np.ndarray) -> tuple[str, list[int]]:
-    """Return which observation tells an end, and of which episodes: of all, where none does."""
+    """Return words on the observation that explains an end, and its episodes (all if none)."""
     low, high = inside.min(axis=0), inside.max(axis=0)
     last = np.stack([np.asarray(rec.episodes[k].last, dtype=float) for k in numbers])
     best, said, group = (0, 0.0), "", numbers
@@ -297,7 +296,7 @@ def _told_by(rec: Recording, numbers: list[int], inside: np.ndarray) -> tuple[st
 
 
 def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
-    """Say what the median one of some episodes that ended early saw before its end."""
+    """Report the last observations of the median of some episodes that ended early."""
     episodes = rec.episodes
     returns = sorted(rec.evaluation.returns[k] for k in group)
     order = sorted(group, key=lambda k: len(episodes[k].rewards))
@@ -322,7 +321,7 @@ def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
 
 
 def observations(rec: Recording) -> Iterator[Line]:
-    """Say each observed number in the second half of the episodes, of the full ones if any."""
+    """Report each observed number in the second half of the full episodes, or of all if none is."""
     if not rec.shows_numbers:
         return
     episodes, which = rec.episodes, ""
@@ -338,7 +337,7 @@ def observations(rec: Recording) -> Iterator[Line]:
         size = max(abs(w.min()), abs(w.max()))
         ends = f"[{scaled(w.min(), size)}, {scaled(w.max(), size)}]"
         bounded = (w <= low[i]) | (w >= high[i])
-        at = 0.0 if bounded.all() and np.ptp(w) else float(np.mean(bounded))  # none of a flag
+        at = 0.0 if bounded.all() and np.ptp(w) else float(np.mean(bounded))  # 0 for a flag
         bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
         items.append(f"{name} {mean} sd {short(c.std())} {ends}{bound}")
     head = f"Observed{which}, mean and standard deviation sd of the second half"
@@ -346,7 +345,7 @@ def observations(rec: Recording) -> Iterator[Line]:
 
 
 def single_episodes(rec: Recording) -> Iterator[Line]:
-    """Say start and end of each episode."""
+    """Report start and end of each episode."""
     for number, e in enumerate(rec.episodes if rec.shows_numbers else ()):
         ends = ["start " + _values(rec, e.seen[0]), "end " + _values(rec, e.last)]
         yield Line(f"Episode {number}:", ends)

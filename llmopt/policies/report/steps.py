@@ -1,4 +1,4 @@
-"""The steps of a policy's episodes as arrays: the data that a model computes with."""
+"""Record the steps of a policy's episodes as arrays, the data for the model's Python."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from llmopt.policies.wrapping import Kept, stack
 from llmopt.util.text import clean
 
 MAX_BYTES = 32 << 20
-"""Bytes of the steps that are kept of one policy; the episodes beyond it keep only their ends."""
+"""Maximum bytes of one policy's steps; of further episodes only rewards and ends are kept."""
 
-_NAMES, _NAME = 100, 60  # names of numbers in `info`, and characters of each
-_STATES = ("qpos", "qvel")  # of MuJoCo
+_NAMES, _NAME = 100, 60  # maximum names of numbers in `info`, and characters of each
+_STATES = ("qpos", "qvel")  # MuJoCo's
 CUT = "cut off"
 
 
 @dataclass(eq=False)
 class _Track:
-    observations: list[np.ndarray]  # of the environment itself, one more than steps
+    observations: list[np.ndarray]  # of the base environment, one more than steps
     state: dict[str, np.ndarray]  # exact initial state
     seen: list[np.ndarray] = field(default_factory=list)  # by the policy
     actions: list[np.ndarray] = field(default_factory=list)  # as the environment received them
@@ -33,14 +33,14 @@ class _Track:
     end: str = CUT
 
     def forget(self) -> None:
-        """Keep only rewards and end."""
+        """Discard everything but rewards and end."""
         for kept in (self.observations, self.seen, self.actions):
             kept.clear()
         self.info.clear()
 
 
 class StepData:
-    """A `Watcher` that keeps the steps of one policy's episodes, within `MAX_BYTES`."""
+    """A `Watcher` that records the steps of one policy's episodes, up to `MAX_BYTES`."""
 
     def __init__(self, policy: BoundPolicy, most: int = MAX_BYTES) -> None:
         self._policy, self._most = policy, most
@@ -49,7 +49,7 @@ class StepData:
         self._layer: Kept | None = None
 
     def begin(self, observation: Any, env: gym.Env[Any, Any]) -> None:
-        """Note the initial state of an episode."""
+        """Record the initial state of an episode."""
         self._layer = next((layer for layer in stack(env) if isinstance(layer, Kept)), None)
         track = _Track([self._raw(observation)], _state(env.unwrapped))
         if self._layer is not None:
@@ -57,7 +57,7 @@ class StepData:
         self._tracks.append(track)
 
     def __call__(self, step: Step) -> None:
-        """Note one step."""
+        """Record one step."""
         track, layer = self._tracks[-1], self._layer
         if step.terminated or step.truncated:
             track.end = TERMINATED if step.terminated else LIMIT
@@ -76,7 +76,7 @@ class StepData:
         self._size += sum(array.nbytes for array in arrays) + 8 * (2 + len(step.info))
 
     def _raw(self, observation: Any) -> np.ndarray:
-        """Return what the environment showed; what the policy saw, where that is no array."""
+        """Return the environment's observation, or the policy's if that is not an array."""
         if self._layer is not None and (raw := _array(self._layer.observation)).size:
             return raw
         return _array(observation)
@@ -125,7 +125,7 @@ class StepData:
 
 
 def describe_data(scaled: bool) -> list[str]:
-    """Return lines for the prompt on the entries of `StepData.data`."""
+    """Return the prompt's lines on the entries of `StepData.data`."""
     seen = "in the units and order of the task"
     seen = f'{seen}; "scaled"[j]: as the policy sees them' if scaled else seen
     return [
@@ -137,7 +137,7 @@ def describe_data(scaled: bool) -> list[str]:
 
 
 def _array(value: Any) -> np.ndarray:
-    """Return a flat copy, in the environment's own precision."""
+    """Return a flat copy with the environment's own precision."""
     try:
         array = np.array(value).ravel()
     except ValueError:  # of a mapping or a ragged list
@@ -146,7 +146,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _state(env: Any) -> dict[str, np.ndarray]:
-    """Return the exact state of an environment where it can be read: MuJoCo's, or its `state`."""
+    """Return an environment's exact state if it can be read: MuJoCo's, or its `state`."""
     data = getattr(env, "data", None)
     found = {name: getattr(data, name, None) for name in _STATES}
     if not all(isinstance(value, np.ndarray) for value in found.values()):
@@ -162,25 +162,25 @@ def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
 
 
 def _entry(name: str) -> str:
-    """Return a name of `info` as the name of an entry."""
+    """Convert a name in `info` to the name of an entry."""
     text = clean(" ".join(name.split()))
     text = "".join("_" if c in "/\\" or not c.isprintable() else c for c in text)[:_NAME].strip()
     return f"n{text}" if text.isdecimal() or text in ("", ".", "..") else text
 
 
 class Together:
-    """Several watchers of the same episodes."""
+    """Passes each step to several watchers."""
 
     def __init__(self, *watchers: Any) -> None:
         self._watchers = watchers
 
     def begin(self, observation: Any, env: gym.Env[Any, Any]) -> None:
-        """Tell those that wait for the start of an episode."""
+        """Call the watchers' `begin`, if they have one."""
         for watcher in self._watchers:
             if isinstance(watcher, StepData):
                 watcher.begin(observation, env)
 
     def __call__(self, step: Step) -> None:
-        """Tell all of a step."""
+        """Call all watchers."""
         for watcher in self._watchers:
             watcher(step)

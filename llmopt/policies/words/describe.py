@@ -1,9 +1,9 @@
-"""An environment in words: its own docstring, spaces, limits and wrappers, and names for all.
+"""Describe an environment: its docstring, spaces, limits and wrappers, and names for all numbers.
 
-A model that knows the observations and actions by their meaning designs a controller; one
-that sees numbered weights searches blindly. `describe_environment` reads what the environment
-says of itself (`docstrings`), and adds the facts that only the made environment knows: arguments,
-step limit, wrappers, physics, and whether an action outside its bounds is clipped and charged.
+A model that knows the meaning of observations and actions can design a controller; with numbered
+weights it searches blindly. `describe_environment` reads the docstring (`docstrings`) and adds
+facts of the instance: arguments, step limit, wrappers, physics, and whether an action outside its
+bounds is clipped and penalized.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from llmopt.policies.wrapping import acting_space, bounds_of, scaling, stack, ti
 from llmopt.util.text import clean, cut
 
 MAX_WORDS = 6000
-"""Characters that an environment's description may take, about 1,500 tokens."""
+"""Maximum characters of an environment's description, about 1,500 tokens."""
 
-_LISTED = 120  # with more observed numbers than this the nameless ones are one line
-_MAX_PICTURE = 800  # characters of a start drawn as text
+_LISTED = 120  # with more observed numbers, numbers without a meaning share one line
+_MAX_PICTURE = 800  # maximum characters of an initial state rendered as text
 
-# Gymnasium's wrappers with a step of their own that changes no reward and repeats no step.
+# Gymnasium wrappers that override `step` but change no reward and repeat no step.
 _SAME_RETURN = {
     "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
     "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
@@ -46,14 +46,14 @@ _SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeSta
 
 @dataclass(frozen=True)
 class EnvironmentWords:
-    """What is known of an environment in words."""
+    """The description of an environment."""
 
-    title: str  # its id, or its class
-    # one for each observed number; for a ``Discrete`` observation a single one that says how
-    # the states are numbered
+    title: str  # id or class of the environment
+    # one for each observed number; for a ``Discrete`` observation a single one that explains
+    # the numbering of the states
     observations: tuple[Quantity, ...]
     actions: tuple[Quantity, ...]  # one for each number of an action, or for each choice
-    text: str  # all of it for a prompt, some lines
+    text: str  # the complete description for a prompt
 
 
 def describe_environment(
@@ -69,7 +69,7 @@ def describe_environment(
     picture: str = "",
     probe: Callable[[], gym.Env[Any, Any]] | None = None,
 ) -> EnvironmentWords:
-    """Say in words what an environment is.
+    """Describe an environment in words.
 
     Args:
         env: The environment, with its wrappers. It is neither reset nor stepped.
@@ -78,20 +78,17 @@ def describe_environment(
             ``"name: meaning"``; for a ``Discrete`` observation one text on how the states
             are numbered. Empty for the docstring's.
         actions: Names of the actions or choices in the same form.
-        docstring: Whether to take in the environment's own docstring. Names come from it in
-            any case.
-        threshold: Whether to tell the return from which Gymnasium takes the task for solved,
-            where it states one and the environment has its registered arguments.
-        max_chars: Characters that the text may take, above the user's words and the names.
-        step_cap: Steps after which an episode is ended from outside, where the environment
-            sets no limit.
-        picture: The start drawn as text, as toy texts render it.
-        probe: Makes a second environment, in which is tried what becomes of an action outside
-            its bounds (a few steps from one seeded start). ``None`` where no such action
-            reaches the environment.
+        docstring: Whether to include the environment's docstring. Names come from it in any case.
+        threshold: Whether to state the return from which Gymnasium considers the task solved, if
+            there is one and the environment has its registered arguments.
+        max_chars: Maximum characters of the text, beyond the user's words and the names.
+        step_cap: Maximum steps of an episode if the environment sets no limit.
+        picture: The initial state as text, as toy-text environments render it.
+        probe: Makes a second environment, to test an action outside its bounds (a few steps from
+            one seeded initial state). ``None`` if no such action reaches the environment.
 
     Raises:
-        SpaceError: There is not one name for each observed number, or for each action.
+        SpaceError: The number of names of observed numbers or of actions is wrong.
     """
     doc = docstring_of(env)
     sections = sections_of(doc)
@@ -109,7 +106,7 @@ def describe_environment(
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
-        # The docstring's own section says it at full length.
+        # The docstring has a complete section on it.
         meaning = seen[0].meaning if observations or not docstring else ""
         must.append(
             f"Observed: one of {states} states, s{first} to s{first + states - 1}"
@@ -133,7 +130,7 @@ def describe_environment(
 
 def _brief(value: Any) -> str:
     text = " ".join(repr(value).split())
-    # The address in the default form of an object changes from run to run.
+    # The address in an object's default representation changes from run to run.
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
     return cut(text, 80)
 
@@ -149,7 +146,7 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
         try:
             step = getattr(env.unwrapped, attribute, None)
         except Exception:
-            step = None  # a property of an environment that was not reset
+            step = None  # the property may need a reset
         if isinstance(step, float) and 0 < step < 1e6:
             facts.append(f"A step is {step:.4g} s.")
             break
@@ -157,9 +154,9 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
 
 
 def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:
-    """Return the mean return from which Gymnasium takes an environment for solved, if it says so.
+    """Return the mean return from which Gymnasium considers an environment solved.
 
-    ``None``, too, where arguments, a wrapper or another limit of steps change what a return is.
+    ``None`` if there is none, or if arguments, a wrapper or another step limit change the return.
     """
     spec = env.spec
     if spec is None or not _as_registered(env):
@@ -169,7 +166,7 @@ def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | 
 
 
 def _as_registered(env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment has its registered arguments and no wrapper may change a return."""
+    """Whether an environment has its registered arguments, and no wrapper may change a return."""
     spec = env.spec
     if spec is None or spec.id not in gym.registry:
         return False
@@ -178,7 +175,7 @@ def _as_registered(env: gym.Env[Any, Any]) -> bool:
 
 
 def _keeps_return(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
-    """Whether an episode in a wrapper has the rewards, step by step, of one without it."""
+    """Whether a wrapper leaves the rewards of every step unchanged."""
     if type(layer).__name__ in _SAME_RETURN and type(layer).__module__.startswith("gymnasium."):
         return True
     steps = (gym.Wrapper.step, gym.ObservationWrapper.step, gym.ActionWrapper.step)
@@ -189,7 +186,7 @@ _ONE_A_STEP = ("CartPole-v0", "CartPole-v1", "InvertedPendulum-v5")  # and nothi
 
 
 def _ceiling(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
-    """Say the largest return there can be, for environments of which it is known."""
+    """Return a line on the maximum possible return, if it is known."""
     limit, spec = _limit(env, step_cap), env.spec
     if limit is None or spec is None or spec.id not in _ONE_A_STEP or not _as_registered(env):
         return []
@@ -197,7 +194,7 @@ def _ceiling(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
 
 
 def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
-    """Return the steps after which a wrapper, or the caller's own cap, ends an episode."""
+    """Return the step limit of an episode: a wrapper's, or the caller's own cap."""
     limits = [step_cap, None if env.spec is None else env.spec.max_episode_steps]
     for layer in stack(env):
         if type(layer).__name__ == "TimeLimit":
@@ -206,7 +203,7 @@ def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
 
 
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
-    """Say which wrappers the actions and observations pass through."""
+    """Describe the wrappers."""
     lines = []
     for layer in stack(env):
         kind = type(layer)
@@ -223,7 +220,7 @@ def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
 
 
 def _scaled(env: gym.Env[Any, Any], seen: Sequence[Quantity]) -> list[str]:
-    """Say by how much each observed number is scaled, so that it can be read in its own units."""
+    """Return a line with centre and size of each scaled observation, in its own units."""
     scales = scaling(env)
     if scales is None or len(scales[0]) != len(seen) or len(seen) > _LISTED:
         return []
@@ -238,7 +235,7 @@ def _scaled(env: gym.Env[Any, Any], seen: Sequence[Quantity]) -> list[str]:
 
 
 def _listing(quantities: Sequence[Quantity], space: spaces.Space[Any], letter: str) -> list[str]:
-    """List quantities with their bounds; many without a meaning are one line."""
+    """List quantities with their bounds; many without a meaning share one line."""
     bounds = _bounds_of(space, len(quantities))
     known = [i for i, q in enumerate(quantities) if q.meaning]
     if (len(known) < len(quantities) and len(quantities) > _LISTED) or not any(
@@ -256,7 +253,7 @@ def _listing(quantities: Sequence[Quantity], space: spaces.Space[Any], letter: s
 def _item(quantity: Quantity, bounds: str) -> str:
     meaning = quantity.meaning
     if meaning.lower().split() == quantity.name.split("_"):
-        meaning = ""  # the name says it all
+        meaning = ""  # the name is sufficient
     if bounds and bounds in meaning:
         bounds = ""
     said = meaning + (", " if meaning and bounds else "") + bounds
@@ -279,7 +276,7 @@ def _bounds_of(space: spaces.Space[Any], count: int) -> list[str]:
 
 
 def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
-    """Try what an environment does with an action outside its bounds."""
+    """Test how an environment treats an action outside its bounds."""
     try:
         env = make()
     except Exception:
@@ -300,7 +297,7 @@ def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
 
         first, again = once(inside), once(inside)
         if not (np.array_equal(first[0], again[0]) and first[1] == again[1]):
-            return []  # not the same from the same seed, so nothing can be told apart
+            return []  # not reproducible from a seed: no comparison is possible
         try:
             beyond = once(outside)
         except Exception as error:
@@ -322,7 +319,7 @@ def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
 def _fit(
     words: str, must: list[str], rest: list[tuple[str, str, int]], picture: str, most: int
 ) -> str:
-    """Put the text together, sections of the lowest rank first where room is short."""
+    """Join the text; if room is short, keep sections of the lowest rank first."""
     if picture:
         rest = [*rest, ("A start, drawn", picture, 8)]
     shown: dict[int, str] = {}
@@ -341,7 +338,7 @@ def _fit(
 
 
 def _cut(text: str, most: int) -> str:
-    """Cut at the end of a sentence or line; nothing where too little would be left."""
+    """Cut at the end of a sentence or line; empty if too little would remain."""
     if most < 120:
         return ""
     part = text[: most - 2]

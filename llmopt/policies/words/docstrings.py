@@ -1,7 +1,7 @@
-"""An environment's docstring, read: its sections, the lists of what is observed and done.
+"""Parse an environment's docstring: its sections, and its lists of observations and actions.
 
-Gymnasium's environments describe themselves in Markdown: tables or lists of observations and
-actions, sections on the reward, the start and the end of an episode.
+Gymnasium's environments have Markdown docstrings: tables or lists of observations and actions, and
+sections on the reward, the initial state and the end of an episode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import gymnasium as gym
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the text below it."""
+    """A heading with the text below it."""
 
     title: str
     body: str
@@ -62,13 +62,13 @@ def sections_of(doc: str) -> list[Section]:
 
 
 def without_code(text: str) -> str:
-    """Return a text without fenced code and comments, and without the words that announce them."""
+    """Remove fenced code and comments, and the words that announce them, from a text."""
     *before, last = _FENCED.split(text)
     return "".join([*map(_announced, before), last])
 
 
 def _announced(text: str) -> str:
-    """Drop the last sentence of a text if it ends with a colon, as what it announces is gone."""
+    """Drop the last sentence of a text if it ends with a colon: it announces removed text."""
     whole = text.rstrip()
     if not whole.endswith(":") or whole.rpartition("\n")[2].lstrip().startswith("#"):
         return text
@@ -77,7 +77,7 @@ def _announced(text: str) -> str:
 
 
 def find(sections: Sequence[Section], *starts: str) -> str:
-    """Return the text of all sections whose title starts with one of some words."""
+    """Return the text of all sections whose title begins with one of `starts`."""
     return "\n\n".join(s.body for s in sections if s.body and s.title.lower().startswith(starts))
 
 
@@ -87,7 +87,7 @@ _NAMED_ITEM = re.compile(r"^\s*(?:[-*]\s+)?`?([A-Za-z_]\w*)`?(?:\s*\([^)]*\))?:\
 
 
 def numbered(text: str) -> tuple[dict[int, str], list[str]]:
-    """Return the meanings that a section's first numbered table or list gives."""
+    """Return the meanings in a section's first numbered table or list."""
     rows: dict[int, str] = {}
     excluded: list[str] = []
     head: list[str] = []
@@ -114,13 +114,13 @@ def numbered(text: str) -> tuple[dict[int, str], list[str]]:
             item = _ITEM.match(line)
             if item is not None:
                 if int(item[1]) in rows:
-                    break  # a second list: of something else
+                    break  # a second list is about something else
                 rows[int(item[1])] = plain(item[2])
     return rows, excluded
 
 
 def meanings(text: str, count: int) -> list[str]:
-    """Return one meaning for each of `count` quantities as a section gives them, or none."""
+    """Return a section's meanings of `count` quantities, one for each, or none."""
     rows, excluded = numbered(text)
     if rows and sorted(rows) == list(range(len(rows))):
         listed = [rows[i] for i in range(len(rows))]
@@ -139,7 +139,7 @@ def meanings(text: str, count: int) -> list[str]:
 
 
 def numbering(text: str) -> str:
-    """Return the sentences that say how states are numbered."""
+    """Return the sentences on the numbering of the states."""
     prose = clean_markdown(text)
     sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`(])", prose.replace("\n", " "))
     said = " ".join(s for s in sentences if re.search(r"\w\s*[*+]\s*\w|position", s))
@@ -149,7 +149,7 @@ def numbering(text: str) -> str:
 _SKIPPED = ("version", "reference", "credit", "citation", "vectorized", "rendering", "information",
             "installation", "attributes", "methods")  # fmt: skip
 _OF_LISTS, _OF_ARGUMENTS = 4, 9
-# How titles of sections begin, and which are kept sooner: those of a lower rank.
+# Beginnings of section titles with ranks: a lower rank is kept sooner.
 _RANKS = (("argument", _OF_ARGUMENTS), ("observation|action", _OF_LISTS), ("reward", 1),
           (r"(.*\s)?end(\s|$)|termin|trunc|episode", 2), ("description$", 3), (".*dynamics", 5),
           ("start", 6))  # fmt: skip
@@ -158,13 +158,13 @@ _RANKS = (("argument", _OF_ARGUMENTS), ("observation|action", _OF_LISTS), ("rewa
 def chosen(
     sections: list[Section], doc: str, kwargs: dict[str, Any], *, discrete: bool | None = None
 ) -> list[tuple[str, str, int]]:
-    """Return titles, texts and ranks (the lower, the sooner kept) of sections to show.
+    """Return titles, texts and ranks (a lower rank is kept sooner) of sections to show.
 
-    `discrete` says whether actions are; what is said of the other variant is dropped.
+    `discrete` is whether actions are discrete; text on the other variant is dropped.
     """
     other = {True: "continuous", False: "discrete"}.get(discrete, "")  # type: ignore[arg-type]
     chosen: list[tuple[str, str, int]] = []
-    if len(sections) == 1:  # no headings: all of it is the description
+    if len(sections) == 1:  # no headings: the whole text is the description
         return [("Description", clean_markdown(sections[0].body), 0)] if doc else []
     for section in sections:
         title = section.title.lower()
@@ -187,7 +187,7 @@ def chosen(
 
 
 def _without_variant(text: str, other: str) -> str:
-    """Drop sentences on actions of the kind that the environment does not have."""
+    """Drop sentences on the kind of actions that the environment does not have."""
     if not other:
         return text
     used = "discrete" if other == "continuous" else "continuous"
@@ -201,7 +201,7 @@ def _without_variant(text: str, other: str) -> str:
 
 
 def _notes(text: str) -> str:
-    """Drop from the text around a table all that the list of names says, or that is advice."""
+    """Drop advice, and facts that the list of names repeats, from the text around a table."""
     kept: list[str] = []
     for line in text.splitlines():
         if line.startswith("- ") and re.match(r"- (?:`?\d+`?\s*[:=]|\w+ \(\d+ elements?)", line):
@@ -226,9 +226,9 @@ def _notes(text: str) -> str:
 
 
 def _arguments(body: str, kwargs: dict[str, Any], other: str) -> str:
-    """Return what is said of arguments: all of a list; of a table the rows that were given.
+    """Return the text on arguments: a complete list, or a table's rows on the given arguments.
 
-    Of an argument that is named by the `other` variant only the first sentence is kept.
+    Only the first sentence is kept on an argument named after the `other` variant.
     """
     rows = []
     for line in body.splitlines():
@@ -281,14 +281,14 @@ _SENTENCE = re.compile(
 
 
 def plain(text: str) -> str:
-    """Return Markdown as plain text."""
+    """Convert Markdown to plain text."""
     for pattern, replacement in _MARKUP:
         text = re.sub(pattern, replacement, text)
     return text.strip()
 
 
 def clean_markdown(text: str) -> str:
-    """Return a section as plain text without tables and code: a line for each paragraph or item."""
+    """Convert a section to plain text without tables and code, a line per paragraph or item."""
     lines: list[str] = []
     fresh = True
     for raw in without_code(text).splitlines():
@@ -303,7 +303,7 @@ def clean_markdown(text: str) -> str:
             lines.append(re.sub(r"^\*\s", "- ", line))
         fresh = False
     said: list[str] = []
-    listed = True  # whether what announces a list is still there
+    listed = True  # whether the sentence that announces a list was kept
     for line in map(plain, lines):
         listing = line.startswith("- ")
         text = _SENTENCE.sub("", f"{line} ").strip()

@@ -1,4 +1,4 @@
-"""Short names for what is observed and done: the user's, the docstring's, or numbers."""
+"""Short names for observations and actions: the user's, the docstring's, or numbers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Quantity:
     """One observed number, one number of an action, or one choice."""
 
     name: str  # short and without spaces, for the names of parameters: ``"front_tip_angle"``
-    meaning: str = ""  # what it is, in words; empty if not known
+    meaning: str = ""  # the meaning in words; empty if unknown
 
 
 def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
-    """Return meanings where MuJoCo's own table covers the first numbers only."""
+    """Return meanings if MuJoCo's own table covers the first numbers only."""
     structure = getattr(env.unwrapped, "observation_structure", None)
     rows, _ = numbered(text)
     if not isinstance(structure, dict) or not structure.get("skipped_qpos"):
@@ -48,7 +48,7 @@ def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
     return [rows[i] for i in range(first)] + more
 
 
-# Wrappers after which each observed number, or action, still means the same.
+# Wrappers that do not change the meaning of observed numbers or actions.
 _SAME_OBSERVATION = {
     "RescaleObservation", "NormalizeObservation", "DtypeObservation", "ClipObservation",
     "FlattenObservation", "ReshapeObservation",
@@ -59,7 +59,7 @@ _SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction
 def names_of(
     env: gym.Env[Any, Any], sections: list[Section], kind: str, given: Sequence[str]
 ) -> tuple[Quantity, ...]:
-    """Return the names of what is observed, or done: the user's, the docstring's or numbers."""
+    """Return names of observed numbers or actions: the user's, the docstring's or numbers."""
     watched = kind == "observation"
     space = env.observation_space if watched else env.action_space
     table = watched and isinstance(space, spaces.Discrete)
@@ -130,7 +130,7 @@ def _keys(space: spaces.Dict) -> list[str]:
 
 
 def count_of(space: spaces.Space[Any]) -> int:
-    """Return the numbers of a flat observation or action, or the choices."""
+    """Return how many numbers or choices a flat observation or action has."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     try:
@@ -140,7 +140,7 @@ def count_of(space: spaces.Space[Any]) -> int:
 
 
 def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tuple[Quantity, ...]:
-    """Make distinct short names of ``"name: meaning"`` or of the meaning alone."""
+    """Make distinct short names from ``"name: meaning"`` or from the meaning alone."""
     made: list[Quantity] = []
     for number, text in enumerate(texts):
         name, colon, meaning = text.partition(":")
@@ -164,7 +164,7 @@ def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tupl
 
 
 def _without_common(quantities: list[Quantity]) -> list[Quantity]:
-    """Drop the words that all names share but their last one: it says of what kind they are."""
+    """Drop the words that all names share, except for the last one: it names the kind."""
     words = [q.name.split("_") for q in quantities if q.meaning]
     if len(words) < 2 or len(words) < len(quantities):
         return quantities
@@ -203,6 +203,6 @@ def slug(meaning: str) -> str:
     if kept[-1:] == ["angvel"] and "angle" in kept:
         kept.remove("angle")
     while len("_".join(kept)) > _MAX_NAME and len(kept) > 2:
-        # The last word says what kind of quantity it is, the ones before it whose.
+        # The last word names the kind of quantity, the earlier words its owner.
         kept.pop(len(kept) // 2)
     return "_".join(kept)[:_MAX_NAME]

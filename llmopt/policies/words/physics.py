@@ -1,6 +1,6 @@
-"""The physics of a MuJoCo environment in a few lines, read from its compiled model.
+"""Describe the physics of a MuJoCo environment in a few lines, from its compiled model.
 
-The model is the truth also where its file was altered, which no docstring says.
+Unlike the docstring, the model is correct even if its file was altered.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 from llmopt.util.text import clean
 
 MAX_PHYSICS = 4000
-"""Characters that the lines may take."""
+"""Maximum characters of the lines."""
 
 _FREE, _BALL, _SLIDE, _HINGE = 0, 1, 2, 3  # of mjtJoint
 _PLANE, _SPHERE, _CAPSULE, _CYLINDER = 0, 2, 3, 5  # of mjtGeom
-_MOST_SEEN = 60  # observed numbers beyond which their places in the state are not said
+_MOST_SEEN = 60  # with more observed numbers, their indices in the state are not listed
 _JOINTS = "Joints, in the order of qpos and qvel, with axis and anchor in their body's frame: "
 _BODIES = "Bodies in their parent's frame, with centre of mass and inertia about it in their own: "
 _NONE = 0  # of mjtBias, mjtGain (fixed) and mjtTrn (joint)
 
 
 def describe_physics(env: Any) -> list[str]:
-    """Return what a simulation needs of a MuJoCo model: joints, motors, bodies, geoms, contacts.
+    """Return the facts a simulation needs: joints, motors, bodies, geoms, contacts.
 
-    Nothing where an environment without its wrappers has no such model, or it cannot be read.
+    Empty if the unwrapped environment has no MuJoCo model, or it cannot be read.
     """
     try:
         model = getattr(env, "model", None)
@@ -36,18 +36,18 @@ def describe_physics(env: Any) -> list[str]:
         seen = observed_state(env)
         return [*_lines(model, int(getattr(env, "frame_skip", 1))), *([seen] if seen else [])]
     except Exception:
-        return []  # some other thing of the same name
+        return []  # an attribute of the same name that is no MuJoCo model
 
 
 def touching(env: Any) -> frozenset[str]:
-    """Return the bodies of a MuJoCo model that touch what does not move, such as the floor."""
+    """Return the bodies of a MuJoCo model that touch a fixed object, such as the floor."""
     try:
         model, contact = env.model, env.data.contact
         if not env.data.ncon:
             return frozenset()
         owner = model.geom_bodyid
         pairs = zip(owner[contact.geom1].tolist(), owner[contact.geom2].tolist(), strict=True)
-        # What has no joint on its way to the world is welded to it, such as a table.
+        # A body without a joint between it and the world is fixed, such as a table.
         moves = (model.body_weldid != 0).tolist()
         bodies = {b for pair in pairs if moves[pair[0]] != moves[pair[1]] for b in pair if moves[b]}
         return frozenset(_name(model.body(b), "body", b) for b in bodies)
@@ -56,9 +56,9 @@ def touching(env: Any) -> frozenset[str]:
 
 
 def observed_state(env: Any) -> str:
-    """Say which entries of qpos and qvel are observed, in their order; nothing where none is.
+    """List the observed entries of qpos and qvel, in their order; empty if there are none.
 
-    `env` has no wrappers; its state is the same afterwards.
+    `env` has no wrappers; its state is restored.
     """
     try:
         model, data = env.model, env.data
@@ -80,7 +80,7 @@ def observed_state(env: Any) -> str:
         limit = float(largest.max()) if len(largest) and np.ptp(largest) == 0 else 0.0
         env.set_state(*before)
     except Exception:
-        return ""  # an environment of another make
+        return ""  # an environment without the expected methods
     ranges: list[list[Any]] = []
     for entry in found:
         kind, place = entry or ("other numbers", -1)
@@ -155,7 +155,7 @@ def _joints(model: Any) -> list[str]:
 
 def _motors(model: Any) -> list[str]:
     motors = []
-    # Where one is no motor, a list of the others would not be in the order of the actions.
+    # Unless all are motors, a list would not be in the order of the actions.
     for i in range(model.nu if all(_is_motor(model, i) for i in range(model.nu)) else 0):
         joint = int(model.actuator_trnid[i][0])
         force, (least, most) = float(model.actuator_gainprm[i][0]), model.actuator_forcerange[i]
@@ -197,7 +197,7 @@ def _geoms(model: Any) -> list[str]:
     for i in range(model.ngeom):
         body, kind = int(model.geom_bodyid[i]), int(model.geom_type[i])
         if not (model.geom_contype[i] or model.geom_conaffinity[i]):
-            continue  # it touches nothing, and the masses are said of the bodies
+            continue  # it touches nothing, and the masses are listed with the bodies
         name = mujoco.mjtGeom(kind).name.removeprefix("mjGEOM_").lower()
         size, at = model.geom_size[i], model.geom_pos[i]
         text = f"{_name(model.body(body), 'body', body)} {name}"
@@ -217,7 +217,7 @@ def _geoms(model: Any) -> list[str]:
 
 
 def _contact(model: Any) -> list[str]:
-    """Say the parameters of contacts and of stops, and which geoms can touch."""
+    """Describe the parameters of contacts and of stops, and which geoms can touch."""
     on = np.flatnonzero((model.geom_contype != 0) | (model.geom_conaffinity != 0))
     if not len(on):
         return []
@@ -246,7 +246,7 @@ def _contact(model: Any) -> list[str]:
 
 @cache
 def _adds_margins() -> bool:
-    """Whether this version of MuJoCo adds the margins of two geoms; else the larger counts."""
+    """Whether this version of MuJoCo adds the margins of two geoms; else the larger applies."""
     import mujoco
 
     ball = '<geom type="sphere" size="1" margin="0.1"/>'
@@ -269,7 +269,7 @@ def _collide(model: Any, geoms: Sequence[int]) -> bool:
 
 
 def _turns(model: Any) -> list[str]:
-    """Say which way the hinges turn, where all of them have the same axis of the world."""
+    """Describe which way the hinges turn, if all have the same axis in the world frame."""
     import mujoco
 
     data = mujoco.MjData(model)
@@ -297,7 +297,7 @@ def _turns(model: Any) -> list[str]:
 
 
 def _name(thing: Any, kind: str, number: int) -> str:
-    """Return the name of a joint or body in one line; its number where it has none."""
+    """Return the name of a joint or body in one line; its number if it has no name."""
     return clean(" ".join(thing.name.split())) or f"{kind} {number}"
 
 
@@ -334,7 +334,7 @@ def _turned(quaternion: Any) -> str:
 
 
 def _fitted(head: str, items: Sequence[str], room: int) -> list[str]:
-    """Return one line of as many items as there is room for."""
+    """Return one line with as many items as fit."""
     line = ""
     for item in items:
         if len(head) + len(line) + len(item) + 2 > room:

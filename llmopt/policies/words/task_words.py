@@ -1,4 +1,4 @@
-"""What a model is told of a search for a policy: the goal, the environment, the parameters."""
+"""The prompt's description of a policy search: the goal, the environment, the parameters."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llmopt.policies.wrapping import acting_space, bounds_of, scaling
 
 Words = Literal["all", "names", "none"]
 
-_MOST_INPUTS = 12  # observed numbers beyond which starts are not listed
+_MOST_INPUTS = 12  # with more observed numbers, initial states are not listed
 _MOST_STARTS = 20
-_ALIKE = 0.02  # starts that differ by less, or by this share of the bounds, are not listed
+_ALIKE = 0.02  # numbers that differ by less, or by a smaller share of the bounds, are not listed
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -27,12 +27,12 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class TaskWords:
-    """What a model is told of a search."""
+    """The description of a search for the prompt."""
 
     environment: EnvironmentWords
-    # a name for each observed number; empty for a table, or where names are hidden
+    # a name for each observed number; empty for a table, or if names are hidden
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]  # a name for each action or choice; empty where names are hidden
+    outputs: tuple[str, ...]  # a name for each action or choice; empty if names are hidden
     scaled: bool
     text: str
 
@@ -51,9 +51,9 @@ def describe_task(
     extended: bool = False,
     **environment: Any,
 ) -> TaskWords:
-    """Say what is wanted of a policy, what the environment is, and what the parameters mean.
+    """Describe the goal of the search, the environment, and the meaning of the parameters.
 
-    With ``words="names"`` the docstring is left out, with ``"none"`` all but `description`. Further
+    ``words="names"`` omits the docstring, ``"none"`` everything but `description`. Further
     arguments are those of `describe_environment`.
     """
     env = make()
@@ -90,17 +90,17 @@ def describe_task(
 
 
 def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray]:
-    """Return what is observed at each start, flat."""
+    """Return the flat first observation of each initial state."""
     flat: Any = spaces.flatten
     try:
         seen = (env.reset(seed=seed)[0] for seed in seeds)
         return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
-    except Exception:  # an evaluation says what is wrong
+    except Exception:  # the first evaluation reports the fault
         return []
 
 
 def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
-    """Return a start drawn as text, where the environment renders text; else nothing."""
+    """Return an initial state as text, if the environment renders text; else empty."""
     try:
         env = make()
         modes = env.metadata.get("render_modes", ())
@@ -122,7 +122,7 @@ def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
 
 
 def describe_goal(starts: int, ceiling: float | None = None) -> str:
-    """Say what the value of a policy is, and on what it is judged in the end."""
+    """Describe the value of a policy, and the final evaluation of the best one."""
     over = (
         f"the same {starts} random starts each time"
         if starts > 1
@@ -142,9 +142,9 @@ def describe_goal(starts: int, ceiling: float | None = None) -> str:
 def describe_starts(
     starts: Sequence[np.ndarray], names: Sequence[str], space: spaces.Space[np.ndarray]
 ) -> str:
-    """Say what is observed first at each start, for the numbers in which the starts differ.
+    """List the first observations of the initial states, for the numbers that differ.
 
-    Nothing is said where the starts are alike, or too much to list.
+    Empty if the initial states are similar, or too large to list.
     """
     if not 1 < len(starts) <= _MOST_STARTS or len(names) > _MOST_INPUTS:
         return ""
@@ -162,10 +162,10 @@ def describe_starts(
 def describe_parameters(
     policy: LinearPolicy, *, choices: bool = False, scaled: bool = False, clipped: bool = False
 ) -> str:
-    """Say what parameters mean that have the names of `LinearPolicy.names`.
+    """Describe the meaning of parameters named by `LinearPolicy.names`.
 
-    `choices`: each is the action of one state instead. `clipped`: a wrapper clips an action before
-    it acts and is charged, also where the policy itself does not.
+    `choices`: each parameter is the action of one state instead. `clipped`: a wrapper clips an
+    action before the environment receives it, even if the policy does not.
     """
     if choices:
         first = int(getattr(policy.observation_space, "start", 0))
