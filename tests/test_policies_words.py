@@ -376,7 +376,7 @@ def test_environments_are_made_from_ids_specs_functions_and_environments():
     [
         ("NoSuch-v0", "NoSuch"),
         (3, "expected a Gymnasium id"),
-        (lambda: 3, "returned a int"),
+        (lambda: 3, "returned an int"),
         (lambda: 1 / 0, "ZeroDivisionError"),
         (Bare(), "pass a function that makes it"),
     ],
