@@ -419,7 +419,7 @@ def test_a_resumed_search_says_where_it_goes_on(tmp_path, capsys):
     assert "going on" not in capsys.readouterr().err
     result = minimize(bowl, SPACE, 3, ScriptedClient([]), **options)
     best = min(t.reward for t in result.trials[:2])
-    said = f"llmopt: {tmp_path / 's.jsonl'} holds 2 of 3 trials, best {best}: going on from there"
+    said = f"llmopt: {tmp_path / 's.jsonl'} holds 2 of 3 trials, best {best}: resuming"
     assert said in capsys.readouterr().err
     minimize(bowl, SPACE, 4, ScriptedClient([]), progress=False, **options)
     assert capsys.readouterr().err == ""

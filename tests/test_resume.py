@@ -134,7 +134,7 @@ class TestResume:
     def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):
         path, expected = whole
         for options, words in (
-            ({"seed": 6}, "another seed (there 5, now 6), of which the stored one stays"),
+            ({"seed": 6}, "another seed (there 5, now 6), and keeps the stored one"),
             ({"description": "better words"}, "description (there '', now 'better words')"),
             ({"batch_size": 1}, "another batch_size (there 2, now 1)"),
             ({"prompt": "opro"}, "another prompt"),

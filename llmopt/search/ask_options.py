@@ -63,7 +63,7 @@ class AskOptions:
         description: The task in words, for prompts that use it; or the objective function, whose
             source and docstring are then sent to the model's provider. ``None`` for none.
         total: Proposals planned in all, for prompts that say "iteration k of N".
-        attempts: Requests with an unusable sample for one batch of points, before points drawn
+        attempts: Requests with an unusable sample for one batch of points, before points sampled
             at random take over. The request after one tells a chat model what was wrong with
             its answer. Requests whose samples are all usable are not counted.
         out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that

@@ -1,4 +1,4 @@
-"""The points of one ask: those that were found so far, and how a model is asked for the others."""
+"""The points of one ask: those found so far, and the requests for the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
-_SHORT = 120  # characters of a point that was left out
+_SHORT = 120  # characters shown of a skipped point
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
@@ -53,7 +53,7 @@ class Batch:
     Attributes:
         history: What was tried and is being evaluated.
         rng: Source of all randomness; advanced.
-        seen: Keys of the points not to propose again, those that were found included.
+        seen: Keys of the points not to propose again, the found ones included.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Batch:
         self.found.extend(new)
 
     def draw_missing(self) -> list[Proposal]:
-        """Add random points in place of what is missing, and return them."""
+        """Add random points for the missing ones, and return them."""
         drawn = draw_fallbacks(self.space, self.seen, self.rng, self.missing)
         self.found += drawn
         return drawn
@@ -97,7 +97,7 @@ class Batch:
 class ModelBatch(Batch):
     """The points of one `ModelEmitter.propose`, as they come in from one request after another.
 
-    `send` asks the model once, `take` reads its answer, and `fill` draws what is missing.
+    `send` asks the model once, `take` reads its answer, and `fill` samples the missing points.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class ModelBatch(Batch):
             raise self._unusable(kind, reason, completion) from error
         for why in first.dropped:
             self._model.meter.count_rejection("unreadable")
-            logger.warning("one of several points of an answer is left out: %s", why)
+            logger.warning("one of several points of an answer is skipped: %s", why)
         points: list[Proposal] = []
         dropped, trouble = [*first.dropped], None
         for reading in first.each:
@@ -323,7 +323,7 @@ class ModelBatch(Batch):
         )
 
     def _point(self, reading: Reading, completion: Completion) -> Proposal:
-        """Return a point that was read, which joins `seen`; count and raise what is no new one."""
+        """Return a new point, which joins `seen`; count and raise any other."""
         space, options = self.space, self._model.options
         values, clipped = space.conform(reading.values), reading.clipped
         if broken := space.broken(values):
@@ -354,7 +354,7 @@ class ModelBatch(Batch):
     # -- the end --------------------------------------------------------------------------
 
     def fill(self) -> list[Proposal]:
-        """Return the points, with drawn ones for what is missing; count them."""
+        """Return the points, with random ones for the missing; count them."""
         model, n = self._model, self.n - len(self.found)
         if n > 0 and len(self._replies) < self._most:
             trouble = self._trouble or "too few usable samples"
@@ -368,7 +368,7 @@ class ModelBatch(Batch):
             self.draw_missing()
         for proposal in self.found:
             model.meter.count_proposal(proposal.source)
-        # The cost of the requests is divided evenly among the points that came of them.
+        # The cost of the requests is divided evenly among their points.
         replies, parts = self._replies, max(1, len(self.found))
         prompt = sum(r.prompt_tokens or 0 for r in replies) / parts
         completion = sum(r.completion_tokens or 0 for r in replies) / parts

@@ -8,7 +8,7 @@ arguments that evaluate a job. ``tell(job, result, error)`` records the outcome,
 evaluation failed and what to do about it. Asking and telling stay in this process; only
 ``call(job)`` runs in the executor.
 
-However the loop ends, evaluations that have begun are completed and told first. Only a second
+However the loop ends, running evaluations are completed and recorded first. Only a second
 Ctrl-C leaves them alone.
 """
 
@@ -44,7 +44,7 @@ _REMEDY = "Mend the environment or its wrappers"
 
 
 class FailureWatch:
-    """Ends a search of which nothing but failures is known: more would cost and show nothing."""
+    """Ends a search whose evaluations have all failed: more would cost and show nothing."""
 
     def __init__(self, what: str, sound: bool = False) -> None:
         self._what, self._sound = what, sound
@@ -124,7 +124,7 @@ def _workers_in(executor: Any) -> int:
 
 
 class _Interrupts:
-    """Lets the first Ctrl-C end a search once what runs is told; a second one raises.
+    """Lets the first Ctrl-C end a search after its running evaluations; a second one raises.
 
     While the model is asked in the main thread, the first one ends that request at once.
     """
@@ -135,7 +135,7 @@ class _Interrupts:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Take Ctrl-C meanwhile, unless the program has a handler of its own."""
+        """Take Ctrl-C meanwhile, unless the program has its own handler."""
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -230,7 +230,7 @@ def _one_by_one(
 
 
 class _Parallel(Generic[Job]):
-    """Evaluations in an executor; the model is asked in a thread, so that results are told at once.
+    """Evaluations in an executor; a thread asks the model, so that results are recorded at once.
 
     `arrived` holds what ended: a job with its future, ``None`` with the future of an ask, and
     two ``None`` to look at the reasons to end.
@@ -295,7 +295,7 @@ class _Parallel(Generic[Job]):
         if not self._ended:
             self._ended = reason
             for future in list(self._running.values()):
-                future.cancel()  # of those that wait for a worker
+                future.cancel()  # waiting for a worker
 
     def _take(self, job: Job | None, future: Future[Any] | None) -> None:
         try:
@@ -310,7 +310,7 @@ class _Parallel(Generic[Job]):
                 self._finish(job, future)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # sys.exit of one evaluation: the others are told first
+        except BaseException as error:  # sys.exit of one evaluation: the others are recorded first
             self._raised = self._raised or error
             self._end(str(error) or type(error).__name__)
 

@@ -1,6 +1,6 @@
 """From a history to new points: the interface of partners, and the emitter that asks a model.
 
-An emitter keeps no history of its own, so that whoever has one (`LLMOptimizer`, an Optuna
+An emitter keeps no history, so that any owner of one (`LLMOptimizer`, an Optuna
 study, a Nevergrad optimizer) gets the same points from the same replies. The words are those
 of pyribs (Tjanaka et al. 2023, arXiv 2303.00191).
 """
@@ -31,7 +31,7 @@ from llmopt.space import Space
 logger = logging.getLogger(__name__)
 
 NUMBERS_FIRST = 10
-"""Points that are sampled at random first for a model that sees numbers only: a tenth of a short
+"""Random points first for a numeric-only model: a tenth of a short
 search, and at least half as many."""
 
 WORDS_FIRST = 1
@@ -50,7 +50,7 @@ class PartnerEmitter(Protocol):
     ) -> list[Proposal]:
         """Return at most `n` new points, different from each other.
 
-        The history holds what was tried and what is being evaluated. `rng`, the source of all
+        The history holds the evaluated and the pending points. `rng`, the source of all
         randomness, is advanced; `taken` is left as it is.
         """
         ...
@@ -116,7 +116,7 @@ class ModelEmitter(Metered):
         return self.options.points
 
     def points_of_answer(self, space: Space, wanted: int) -> int:
-        """Return how many points one answer is asked for, of those that are `wanted`.
+        """Return the number of points to ask of one answer, if `wanted` are needed.
 
         None of these learns from the others. With fewer evaluations than parameters each has to
         teach, unless the caller counts requests closer still.
@@ -127,9 +127,9 @@ class ModelEmitter(Metered):
         return 1 if requests is None or requests >= total else self.points
 
     def start_up(self, least: int = NUMBERS_FIRST // 2) -> int:
-        """Return how many points are drawn before the model is asked, where nobody says.
+        """Return the default number of random points before the first request.
 
-        A model that sees numbers only has `least` of them, or half of all.
+        A numeric-only model has `least` of them, or half of all.
         """
         if getattr(self.prompt, "changes", False):
             return 0 if self.options.description.strip() else WORDS_FIRST
@@ -186,14 +186,14 @@ class ModelEmitter(Metered):
 
         Args:
             space: The search space.
-            history: What was tried and what is being evaluated.
+            history: The evaluated and the pending points.
             rng: Source of all randomness; advanced.
             n: Points wanted. One request asks for all of them where the client can.
             taken: Keys (`Space.key`) of the points not to propose again; computed from
                 `history` if not given.
             notes: Further lines for the prompt.
             most_requests: Requests that may be sent, however many answers cannot be used. Once
-                they are spent, what is missing of the points is left to the caller.
+                they are used up, the caller fills in the missing points.
 
         Returns:
             `n` proposals with source ``"llm"``, ``"drawn"`` or ``"fallback"``, more where the last
@@ -232,7 +232,7 @@ _said_of: set[str] = set()  # prompts
 
 
 def _say_what_is_not_read(prompt: Prompt, description: str) -> None:
-    """Say once in a process that a prompt leaves out the task in words."""
+    """Warn once in a process that a prompt omits the task in words."""
     if description and not getattr(prompt, "reads_description", True):
         if prompt.name not in _said_of:
             _said_of.add(prompt.name)

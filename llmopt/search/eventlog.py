@@ -1,7 +1,7 @@
 """Append-only JSON Lines: what a run did, one event a line, safe against being killed.
 
 An event is on disk before the memory changes, a line that a kill or a full disk left
-torn is cut off, and two processes cannot write to one file. A durable log also forces each
+torn is removed, and two processes cannot write to one file. A durable log also forces each
 line to the disk.
 """
 
@@ -31,7 +31,7 @@ from llmopt.util.threads import Lock, uninterrupted
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where two writers are then not told apart
+except ImportError:  # not on Windows, where two writers are then not distinguished
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ MAX_LOG = 1_000_000_000
 
 
 def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Event]:
-    """Read the events of a file in order; a torn last line is left out."""
+    """Read the events of a file in order; a torn last line is skipped."""
     try:
         data = read_bytes(path, most=MAX_LOG, links=links)
     except OSError as error:
@@ -75,7 +75,7 @@ def _parse(data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS) -> tuple
             raise StorageError(
                 f"{path}, line {number}: not as it was written ({error}). Restore the file from "
                 f"a copy; or go on with what was there before that line: `head -n {number - 1} "
-                f"FILE > NEW`, and give NEW; or move the file away to start anew"
+                f"FILE > NEW`, and give NEW; or move the file away to start again"
             ) from error
         if event is not None:
             events.append(event)
@@ -102,7 +102,7 @@ class EventLog:
     """One file of events, held open and locked for appending; `events` are those it began with.
 
     `start` is how every line of such a file begins: by it a first line that a kill left torn is
-    told from a file of something else.
+    distinguished from another kind of file.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class EventLog:
             # ``None`` while a write is under way, or after one that failed.
             self._found: int | None = len(data)
             self._unended = sound > 0 and data[sound - 1 : sound] != b"\n"
-            # A torn line is cut off by the first write: who only reads changes nothing.
+            # The first write removes a torn line: reading changes nothing.
             self._torn = bool(rest)
             self._made = made
             if durable and not data:

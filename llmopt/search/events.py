@@ -37,14 +37,14 @@ Stop = tuple[str, int | None]
 
 @dataclass(frozen=True)
 class Asked:
-    """Points were produced, and some of those that are ready handed out."""
+    """Points were produced, and some of the ready ones returned."""
 
-    new: Sequence[Proposal]  # in the order in which they are handed out
-    given: int  # how many were handed out, of those that were ready and the new ones
+    new: Sequence[Proposal]  # in the order in which `ask` returns them
+    given: int  # number of returned points, of the ready and the new ones
     rng: Mapping[str, Any]  # of the generator afterwards
     proposals: Mapping[str, int]  # all points so far, by source
     rejected: Mapping[str, int]  # all samples so far that were not used, by reason
-    stop: Stop | None = None  # if the model ends the search once these points are handed out
+    stop: Stop | None = None  # if the model ends the search after these points
 
     def line(self, space: Space) -> Line:  # noqa: D102
         line = {
@@ -115,7 +115,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Queued:
-    """A point of the user's is to be handed out next, after earlier ones of theirs."""
+    """The user queued a point, which is returned after earlier queued ones."""
 
     values: Point
     words: str
@@ -315,7 +315,7 @@ def read_told(
     seed: int | None = None,
     direction: Direction = "maximize",
 ) -> Told:
-    """Check the arguments of `LLMOptimizer.tell`, of a search with so many objectives."""
+    """Check the arguments of `LLMOptimizer.tell` for a number of objectives."""
     values = space.flatten(params)
     rewards, trouble = _rewards(reward, objectives)
     if not isinstance(feedback, str):
@@ -407,5 +407,5 @@ def _number(value: Any, name: str) -> float:
     shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
     raise RewardError(
         f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real "
-        "number (a failed evaluation is told with None, NaN or tell_failure)"
+        "number (record a failed evaluation with None, NaN or tell_failure)"
     )

@@ -1,4 +1,4 @@
-"""The best few points of a noisy search, measured again at its end."""
+"""The best few points of a noisy search, re-evaluated at its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from llmopt.history import History, Trial
 from llmopt.search.session import OptimizerBase
 from llmopt.util.arguments import whole_number
 
-_REPEATS = 2  # times that a finalist is measured again
-_MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials
+_REPEATS = 2  # re-evaluations of a finalist
+_MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # maximum, and trials for each finalist
 
 
 class Finals:
@@ -39,7 +39,7 @@ class Finals:
         return _REPEATS * self._count
 
     def due(self, optimizer: OptimizerBase[Any], left: int, over: bool) -> bool:
-        """Return whether the best points are to be measured again now.
+        """Return whether the best points are to be re-evaluated now.
 
         `left` counts evaluations; `over` says whether the search itself has ended before.
         """

@@ -32,13 +32,13 @@ _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, 
 _ATTRIBUTE = "user_attrs_"  # of a user attribute's column in tables of Optuna
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
 _SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
-_STATES = ("complete", "failed", "fail", "pruned")  # ours, and those that Optuna has besides
+_STATES = ("complete", "failed", "fail", "pruned")  # ours, and Optuna's
 _OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True)
 class ImportedRow:
-    """What became of one row."""
+    """The outcome of one row."""
 
     number: int  # from 1
     outcome: Outcome  # "changed" if its point was moved, "known" if here already
@@ -47,7 +47,7 @@ class ImportedRow:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What became of the rows of a source."""
+    """The outcome of the rows of a source."""
 
     source: str  # its name
     rows: tuple[ImportedRow, ...]
@@ -90,7 +90,7 @@ class Source:
     rows: list[Row]
     directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
-    table: bool = False  # whether columns that are no parameters may be left out
+    table: bool = False  # whether columns that are no parameters may be skipped
 
 
 def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
@@ -141,7 +141,7 @@ def _cells_of(path: Path) -> list[dict[str, Any]]:
         if twice:
             raise ParameterError(
                 f"{path}: {len(twice)} columns have a name that another one has "
-                f"({short(twice[0])}): give each a name of its own"
+                f"({short(twice[0])}): give each its own name"
             )
         reader.fieldnames = columns
         return list(reader)
@@ -253,7 +253,7 @@ class Importer:
     def read(
         self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
     ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
-        """Return what is to be recorded, checked as `tell` does, and what became of each row.
+        """Return the results to record, checked as by `tell`, and the outcome of each row.
 
         Each trial that the search has makes one equal row a known one.
         """

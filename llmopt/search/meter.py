@@ -1,7 +1,7 @@
 """The one sender through which everything that costs money goes.
 
     meter = Meter(client, Limits(max_requests=100))
-    meter.journal = ...                   # where what is paid is kept
+    meter.journal = ...                   # where spending is stored
     def ask(draft):                       # one ask at a time
         reply = meter.send(request)       # counted and recorded before it returns
         meter.count_rejection("unreadable")
@@ -58,14 +58,14 @@ class Draft:
 
 
 class Attempt:
-    """One `Meter.send`: its calls, of which some may fail, up to a reply or the last error.
+    """One `Meter.send`: its calls, some of which may fail, up to a reply or the last error.
 
     It pays for these calls (see `llmopt.client.payment.Payer`), which may be made at once.
     """
 
     def __init__(self, meter: Meter, request: Request, now: Usage) -> None:
         self._meter, self._request = meter, request
-        self._now = now  # what counts against the caps, with what is lost here
+        self._now = now  # the usage that counts against the caps, with losses of this call
         self._call = now  # the same, with what the call under way has used
         self._lock = threading.Lock()
         self._lost = Usage()
@@ -73,7 +73,7 @@ class Attempt:
         self._trouble = ""
         self._had = meter.usage.cost
         self._began, self._started = time.time(), time.monotonic()
-        # Whether a call was announced, and whether one was sent of which nobody knows the end.
+        # Whether a call was announced, and whether one was sent whose end is unknown.
         self._begun = self._under_way = False
 
     def begin(self, request: Request) -> Reply:
@@ -137,7 +137,7 @@ class Attempt:
         self._trouble = f"{type(error).__name__}: {error}"
         if self._reply is None:
             with uninterrupted():
-                if self._under_way:  # cut off by Ctrl-C, say: it may be charged for
+                if self._under_way:  # interrupted, by Ctrl-C for example: it may be charged for
                     self._count(1, self._meter.in_doubt)
                 if self._lost.requests or self._begun:
                     self._store()
@@ -180,7 +180,7 @@ class Meter:
     def __init__(self, client: Client, limits: Limits | None = None) -> None:
         self.client = client
         self.limits = limits or Limits()  # assign new ones to raise them
-        self.journal = SpendLog()  # notes what is spent; copies have none
+        self.journal = SpendLog()  # records the spending; copies have none
         # Called when a `send` has ended that sent something; must not raise.
         self.observe: Callable[[Spent], object] | None = None
         self.lock = Lock()  # held by an ask from its first to its last request
@@ -188,14 +188,14 @@ class Meter:
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
         self._paid: deque[tuple[str, Reply]] = deque()
         self.computed: list[Computed] = []
-        self._kept: list[Computed] = []  # of an ask that was cut off
+        self._kept: list[Computed] = []  # of an interrupted ask
         self.unsaved: deque[Spent] = deque()  # what could not be stored yet; see `flush`
         self._draft: Draft | None = None
 
     # -- sending --------------------------------------------------------------------------
 
     def send(self, request: Request) -> Reply:
-        """Return the model's reply, or the one that was paid for in an ask that was cut off."""
+        """Return the model's reply, or the one that an interrupted ask paid for."""
         with self.lock:
             with uninterrupted():
                 reply = self._take_paid(request) if self._paid else None
@@ -214,13 +214,13 @@ class Meter:
     def compute(
         self, code: str, run: Callable[[Sequence[Computed]], Computed], tokens: int = 0
     ) -> Computed:
-        """Return what a model's Python came to, in this ask or in one that was cut off.
+        """Return the output of a model's Python, from this ask or an interrupted one.
 
-        `run` runs it, after all blocks before it; its request took so many `tokens`.
+        `run` runs it, after all blocks before it; its request took `tokens`.
         """
         with self.lock:
             while self._kept and self._kept[0].code != code:
-                self._kept.pop(0)  # it came of an answer that was dropped
+                self._kept.pop(0)  # it belongs to a dropped answer
             if self._kept:
                 found = self._kept.pop(0)
             else:
@@ -241,7 +241,7 @@ class Meter:
 
     @property
     def _over(self) -> list[Computed]:
-        """The blocks but those of an ask that was cut off, until it comes to them again."""
+        """The blocks, without those of an interrupted ask until it reaches them again."""
         return self.computed[: len(self.computed) - len(self._kept)]
 
     @property
@@ -255,7 +255,7 @@ class Meter:
         return sum(block.seconds for block in self._over)
 
     def _pay(self, request: Request) -> Reply:
-        self._kept.clear()  # they came of another answer
+        self._kept.clear()  # they belong to another answer
         self.flush()  # first, as the check may count what is stored
         self.journal.check()
         now = self.journal.total(self.usage).copy()
@@ -285,7 +285,7 @@ class Meter:
 
     @property
     def in_doubt(self) -> int:
-        """What a call that is cut off adds to `Usage.unpriced`; 0 on one's own machine."""
+        """What an aborted call adds to `Usage.unpriced`; 0 on this machine."""
         return int(not getattr(self.client, "local", False))
 
     def check_ready(self) -> None:
@@ -299,11 +299,11 @@ class Meter:
                 f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "
                 f"({client_name(self.client)}). Give the client its prices "
                 "(price=Price(...), LLMOPT_PRICES, or the package genai-prices), say local=True if "
-                "it costs nothing, or cap requests or tokens instead. Nothing was sent"
+                "it is free, or cap requests or tokens instead. Nothing was sent"
             )
 
     def flush(self) -> None:
-        """Store what could not be stored before. Whoever writes other events calls this first."""
+        """Store events whose writing failed. Call this before writing other events."""
         while self.unsaved:
             with uninterrupted(), self._writing:
                 if self.unsaved:
@@ -379,11 +379,11 @@ class Meter:
 
     @property
     def paid(self) -> tuple[tuple[str, Reply], ...]:
-        """Replies of asks that were cut off, each after the digest of its request."""
+        """Replies of interrupted asks, by the digest of the request."""
         return tuple(self._paid)
 
     def count_proposal(self, source: Source, times: int = 1) -> None:
-        """Count points handed out, with the ask under way or at once; -1 takes one back."""
+        """Count returned points, with the ask under way or at once; -1 takes one back."""
         self._count("proposals", source, times)
 
     def count_rejection(self, reason: str) -> None:
@@ -410,7 +410,7 @@ class Meter:
         return Books(self.usage, list(self._paid), list(self.computed), len(self._kept))
 
     def restore(self, books: Books) -> None:
-        """Go on from what is known of a stored search."""
+        """Continue from the books of a stored search."""
         self._usage, self._paid = books.usage.copy(), deque(books.paid)
         self.computed = list(books.computed)
         self._kept = self.computed[len(books.computed) - books.computed_open :]

@@ -40,32 +40,32 @@ class SearchOptions(AskOptions):
     Attributes:
         model: Another name of `client`.
         warmup: Points before the model is first asked: how many to draw, or the points
-            themselves. Points told without being asked count towards the number. ``"auto"`` for
+            themselves. Points recorded without `ask` count towards the number. ``"auto"`` for
             none where the prompt ``"words"`` has a description to design by, 1 where it has none,
             and for other prompts 10, or 5 to 10 in a search of fewer than 100 points (`total`).
         start: Points to begin with, before the warm-up: a list of them, or a mapping from words
-            that the model is told (``"the current production setting"``) to the point. They
+            for the prompt (``"the current production setting"``) to the point. They
             count towards `warmup`; see also `LLMOptimizer.enqueue`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
-            beside those of the space. The model is told of them, no point that breaks one is
-            asked for, and one that is told ranks after those that keep them; see `Space`.
+            beside those of the space. The prompt states them, no point that breaks one is
+            proposed, and a recorded one ranks after all feasible ones; see `Space`.
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (spaces of numbers; needs the
             package `cma`), ``"network"`` for the small network, or a list of them. Each learns
-            from the others' points, and whoever proposed better points lately proposes more of the
+            from the others' points, and the one with better recent points proposes more of the
             next. With `max_requests` the model proposes first, and once its requests are spent the
             partner proposes all points. For one objective.
         seeded: Whether each evaluation takes a seed: a function is called with ``seed=``, and
-            `LLMOptimizer.seed_of` has it for a loop of your own. It implies `noisy`: a point that
+            `LLMOptimizer.seed_of` has it for your own loop. It implies `noisy`: a point that
             is evaluated again takes another seed, the k-th evaluation of every point the same.
         task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
-            is stored, and a stored run goes on only with the same: a reward of something else
-            means nothing beside those that it holds.
+            is stored, and a stored run resumes only with the same: rewards of another
+            objective cannot be compared.
         import_trials: Trials of an earlier search, to begin with; see
             `LLMOptimizer.import_trials`. A stored search takes each of them once.
         storage: JSON Lines file to append to. If it already holds a run of the same space,
-            directions and task, that run goes on. How the model is asked may change meanwhile:
+            directions and task, that run resumes. The options of requests may change:
             the model, the prompt, the description, the caps.
         durable: Whether each line of `storage` is forced to the disk, which takes some
             milliseconds. Without it a power cut may lose the last lines; the end of the process

@@ -66,7 +66,7 @@ def stderr_of(attributes: Mapping[str, Any]) -> float | None:
 
 
 def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
-    """Yield the parts of a long text, each under a number of its own."""
+    """Yield the parts of a long text, each under its own number."""
     length = 0
     for i in itertools.count(start):
         part = attrs.get(key.format(i))
@@ -102,7 +102,7 @@ def duration_of(trial: Any) -> str:
     """Say how long a trial took without its proposal, where that is long enough to tell."""
     try:
         seconds = trial.duration.total_seconds() if trial.duration else 0.0
-    except TypeError:  # its clocks stand in different zones
+    except TypeError:  # its clocks are in different zones
         return ""
     seconds -= number_of(trial.system_attrs.get(WAITED)) or 0.0
     return f"took {float(f'{seconds:.2g}'):.0f} s" if seconds >= _LONG else ""

@@ -1,4 +1,4 @@
-"""The outcome of a search in words, for whoever answers in the model's place (``folder:``)."""
+"""The outcome of a search in words, for the person or agent that answers a ``folder:``."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _rounded(values: Sequence[Value], digits: int) -> tuple[Hashable, ...]:
 
 
 def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return what a model is told of constraints, and of points that came with words."""
+    """Return the prompt's notes on constraints, and on points queued with words."""
     labels, notes = labels or space.names, []
     if space.constraints:
         texts = "\n".join(f"- {text}" for text in space.constraints)

@@ -18,7 +18,7 @@ LINE_SECONDS = 10.0
 
 
 def in_notebook() -> bool:
-    """Whether a notebook shows what is printed."""
+    """Whether output is shown in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and "IPKernelApp" in shell.config
 
@@ -88,7 +88,7 @@ class Progress:
         self.line()
 
     def say(self, what: str) -> None:
-        """Show what is done now; the next line in a log has it."""
+        """Show the current step; the next line in a log includes it."""
         self._what = what
         if self._bar is not None:
             self._bar.set_description(what)
@@ -150,19 +150,19 @@ def _number(trial: Trial[Any]) -> str:
 
 
 def say_resumed(optimizer: OptimizerBase[Any], total: int) -> None:
-    """Print how far a stored search of `total` evaluations is, if it goes on."""
+    """Print the progress of a stored search of `total` evaluations that resumes."""
     done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
     if optimizer.storage is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"
         print(
             f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
-            f"trials, {found}: going on from there",
+            f"trials, {found}: resuming",
             file=sys.stderr,
         )
 
 
 def say_kept(optimizer: OptimizerBase[Any]) -> None:
-    """Print, after Ctrl-C, where a search is kept and how it goes on, if it has a storage."""
+    """Print, after Ctrl-C, where a search is stored and how to resume it."""
     if optimizer.storage is not None:
         print(
             f"llmopt: stopped; everything so far is kept in {optimizer.storage}: run the script "

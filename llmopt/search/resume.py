@@ -68,7 +68,7 @@ _MAY_CHANGE_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata.get("
 
 
 def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_given: bool) -> None:
-    """Raise unless what is stored means the same to the optimizer that is to go on with it.
+    """Raise unless a stored search means the same to the optimizer that resumes it.
 
     The space, the directions, the task and how the search began must be the same. How the model
     is asked may change; that is said in one line.
@@ -76,7 +76,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     there, now = start["options"], own["options"]
     pairs = [("directions", start["directions"], own["directions"])]
     names = {*there, *now} - _MAY_CHANGE_OPTIONS - _FORMER_OPTIONS
-    if "task" in now and "task" not in there:  # an earlier version told it in the description
+    if "task" in now and "task" not in there:  # an earlier version stored it in the description
         names = names - {"task"} | {"description"}
     if "noisy" not in there:  # of an earlier version, which did not say
         names -= {"noisy"}
@@ -99,7 +99,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     pairs += [(name, there.get(name), now.get(name)) for name in changes if name in there]
     changed = [
         f"another {'model' if name == 'client' else name} ({difference(old, new)})"
-        + (", of which the stored one stays" if name == "seed" else "")
+        + (", and keeps the stored one" if name == "seed" else "")
         for name, old, new in pairs
         if old != new
     ]
@@ -116,7 +116,7 @@ class StoredPoints(list[tuple[str, list[Any]]]):
 
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which a stored run goes on; `options` go before its own."""
+    """Return the arguments that resume a stored run; `options` override its own."""
     stored = {k: v for k, v in start["options"].items() if k not in _FORMER_OPTIONS}
     foreign = sorted(map(str, stored.keys() - _STORED_OPTIONS))
     if foreign:
@@ -137,8 +137,8 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     if "prompt" not in options:
         if not is_shipped(start["prompt"]):
             raise StorageError(
-                "the run was begun with a template of its own, which a file may not bring along: "
-                "whoever wrote the file chose what it does. Give the template again, as prompt="
+                "the run was begun with its own template, which a file may not provide: "
+                "an untrusted template could do harm. Pass the template again, as prompt="
             )
         stored["prompt"] = get_prompt(start["prompt"])
     return {**stored, **options}

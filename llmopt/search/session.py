@@ -1,4 +1,4 @@
-"""A search as it stands: its trials, what was spent, and the file that holds all of it."""
+"""The state of a search: its trials, its usage, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             self._meter.observe = partial(self._bell.ring, "sent")
 
     def check_asks(self, planned: int) -> None:
-        """Log a warning if so many points in all are too few for the model to be asked."""
+        """Log a warning if `total` points are too few for the model to be asked."""
         if self.n_warmup >= planned > 0 and self._options.partner is None:
             logger.warning(
                 "warmup=%d is not less than the %d points planned: the model is never asked. Omit "
@@ -139,9 +139,9 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
 
     @property
     def history(self) -> History:
-        """The trials, and the points handed out or queued, as an immutable snapshot.
+        """The trials and the pending or queued points, as an immutable snapshot.
 
-        With ``noisy=True``, and where finalists were measured again, a point that was measured
+        With ``noisy=True``, and after finalists were re-evaluated, a point that was measured
         repeatedly is one trial with the mean.
         """
         with self._changing:
@@ -179,7 +179,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
 
     @property
     def pending(self) -> list[Params]:
-        """The points that `ask` returned and nobody told yet, oldest first.
+        """The points that `ask` returned and that have no result yet, oldest first.
 
         After a resume these are the points whose evaluation was interrupted: evaluate them before
         you ask for more. `pending_proposals` says who proposed them, and why.
@@ -272,7 +272,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         """Return the parameters to keep: those of `best`.
 
         With ``noisy=True`` that is the point whose mean less its standard error is the best, by
-        the errors that were told and by how far repeated measurements of one point lie apart.
+        the recorded errors and the spread of repeated measurements of a point.
         Tell a point again to measure it better.
 
         Raises:
@@ -389,7 +389,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             self.conclude()
 
     def conclude(self, reason: str = "", recommended: int | None = None) -> None:
-        """Tell whoever answers the outcome of the search, and why it ended.
+        """Inform the client of the outcome of the search, and why it ended.
 
         Args:
             reason: Why it ended; empty for what the search itself knows.

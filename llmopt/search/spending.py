@@ -31,7 +31,7 @@ class Spent:
 
 
 class SpendLog:
-    """Where a meter notes what is spent. This one keeps nothing; see `SpendFile`."""
+    """Where a meter records spending. This one stores nothing; see `SpendFile`."""
 
     def check(self) -> object:
         """Raise where nothing may be spent: in a forked child, say, that cannot store a reply."""
@@ -102,14 +102,14 @@ _NOTHING = (0, 0, 0.0, 0)
 
 @dataclass
 class Books:
-    """What a meter knows of a search: what was spent, and what is paid for and not used."""
+    """The books of a search: what was spent, and replies that are paid for and unused."""
 
     usage: Usage = field(default_factory=Usage)
-    # replies that were paid for in asks that were cut off, each after the digest of its request
+    # paid replies of interrupted asks, by the digest of the request
     paid: list[tuple[str, Reply]] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)  # what a model computed
-    computed_open: int = 0  # how many of the last blocks are of an ask that was cut off
-    # a call of which a file holds no end: it may have been paid for before a kill
+    computed_open: int = 0  # how many of the last blocks belong to an interrupted ask
+    # a call without an end in the file: it may have been paid for before a kill
     _lost: tuple[int, int, float, int] = _NOTHING
 
     def take(self, event: Event, in_doubt: int) -> bool:
@@ -149,7 +149,7 @@ class Books:
         self.computed_open = 0
 
     def begin_with(self, books: Books) -> None:
-        """Begin anew with what a line tells of all before it."""
+        """Restart from a line that sums up all earlier ones."""
         self.__dict__.update(vars(books))
 
     def count_lost(self) -> None:

@@ -29,8 +29,8 @@ class SearchState:
         self.directions = directions
         self.seed, self.seeded = seed, False
         self.trials: list[Trial] = []  # in the order of telling
-        self.pending: list[Proposal] = []  # handed out and not told, oldest first
-        self.queue: deque[Proposal] = deque()  # produced and not handed out yet
+        self.pending: list[Proposal] = []  # returned by `ask`, without a result, oldest first
+        self.queue: deque[Proposal] = deque()  # produced and not returned yet
         self.keys: set[Any] = set()  # `Space.key` of every point in these three
         self.warmed = 0  # warm-up points produced so far
         # The end of the search, once the queue is empty; it is dropped when anybody else tells a

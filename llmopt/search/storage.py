@@ -1,6 +1,6 @@
 """A search that spends and may be kept in a file.
 
-`LLMOptimizer` and `CodeOptimizer` have events of their own. How an event is stored and applied,
+`LLMOptimizer` and `CodeOptimizer` have their own events. How an event is stored and applied,
 what requests cost, the caps, and the end of the file are the same and stand here.
 """
 
@@ -65,7 +65,7 @@ class StoredSearch(Metered, Closing):
     def close(self) -> None:
         """Close the storage file. What is known can still be read."""
         if self._log is not None:
-            with contextlib.suppress(StorageError):  # it was told when it was to be written
+            with contextlib.suppress(StorageError):  # its value when it was to be written
                 self._meter.flush()
             self._log.close()
 
@@ -100,5 +100,5 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
         raise StorageError(
             f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
             f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
-            "on with the events before it (each is a line), or move it away to start anew"
+            "on with the events before it (each is a line), or move it away to start again"
         ) from error

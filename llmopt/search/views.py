@@ -80,7 +80,7 @@ class Views:
         """Write the search as one HTML page that needs nothing else, and return its path.
 
         It shows the best so far, the parameters with their importance, the Pareto front of several
-        objectives, each trial with what the model thought and what came of it, and the cost.
+        objectives, each trial with the model's reasoning and the outcome, and the cost.
 
         Args:
             path: The file. One that exists is replaced.
@@ -99,7 +99,7 @@ class Views:
         Results far worse than the others are at the axis's edge, so that they do not flatten it.
 
         Args:
-            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+            ax: Matplotlib axes to draw on; ``None`` for a new figure.
 
         Returns:
             The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
@@ -130,7 +130,7 @@ class Views:
         """Draw how important each parameter is, by Optuna's evaluators.
 
         Args:
-            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+            ax: Matplotlib axes to draw on; ``None`` for a new figure.
             objective: Which objective, from 0.
 
         Raises:
@@ -145,7 +145,7 @@ class Views:
         """Draw two objectives against each other, and the trials that no other one dominates.
 
         Args:
-            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+            ax: Matplotlib axes to draw on; ``None`` for a new figure.
             objectives: Which two, from 0.
 
         Raises:

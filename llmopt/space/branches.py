@@ -34,7 +34,7 @@ class Condition:
     absent: frozenset[Hashable]
 
     def holds(self, value: Value) -> bool | None:
-        """Say whether the parameter is there beside a value; ``None`` where nobody knows."""
+        """Return whether the parameter is active beside a value; ``None`` if unknown."""
         if value in self.present:
             return True
         if value is ABSENT or value in self.absent:
@@ -129,7 +129,7 @@ class BranchedSpace(Space):
         return tuple([v if v is ABSENT else d.check(v) for d, v in self._pairs(values)])
 
     def keys_within(self, keys: Iterable[Any]) -> set[Hashable]:
-        """Return those keys that points with what is given can have."""
+        """Return the keys that points with the given values can have."""
         fixed = self._activity.fixed
         own = self.key([fixed.get(i, ABSENT) for i in range(len(self))])
         return {key for key in keys if all(key[i] == own[i] for i in fixed)}
@@ -138,7 +138,7 @@ class BranchedSpace(Space):
 def filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> tuple[Value, ...]:
     """Return a flat point with a random value for each that it lacks.
 
-    Whoever computes with numbers takes these for the values: they tell nothing, and keep a range
+    Numeric methods use these for the missing values: they carry no information, and keep a range
     wide whose parameter few points have.
     """
     if ABSENT not in values:

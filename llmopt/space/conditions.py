@@ -88,7 +88,7 @@ def _bound(where: str, test: Test, dimension: Dimension) -> Test:
 
 
 def _tried(dimension: Dimension, tests: Iterable[Test]) -> Sequence[Value]:
-    """Return values of a dimension of which one meets the tests, if any value does."""
+    """Return values of a dimension, at least one of which meets the tests, if any value does."""
     if isinstance(dimension, Categorical):
         return dimension.choices
     low, high = dimension.low, dimension.high
@@ -114,7 +114,7 @@ class Activity:
         rules: The conditions by position; those of parameters that others depend on come first.
         fixed: Values that every point has, by position; `ABSENT` for what none has.
         loose: Positions of what a point may lack whatever its other values.
-        open_: Whether a point may lack a value that it needs, since not all is known of it.
+        open_: Whether a point may lack a value that it needs, since it is known in part.
 
     Attributes:
         optional: Positions of all that a point may lack.

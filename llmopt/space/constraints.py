@@ -180,7 +180,7 @@ _SIGNS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, as
 
 
 def _linear(node: ast.expr, places: Mapping[str, str]) -> tuple[dict[str, float], float]:
-    """Return the factor of each parameter in an expression, and what is added to them."""
+    """Return the factor of each parameter in an expression, and the constant."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         try:
             return {}, float(node.value)

@@ -9,7 +9,7 @@ dimensions, each of which knows its name there (`bound`):
 - ``format`` shows a value as text, and ``parse`` reads that.
 - ``draw`` turns a random number into a value, ``decode`` a point of [0, 1].
 - ``count`` is the number of values, and ``value(k)`` the one at place k.
-- ``key`` identifies a value. ``code`` is the number that stands for it, ``restore`` reads it.
+- ``key`` identifies a value. ``code`` encodes it as a number, ``restore`` decodes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "dimension_to_dict",
 ]
 
-# Text that stands for a string without quotes, and that is nothing else.
+# Text that is read as a string without quotes, and as nothing else.
 _PLAIN_WORD = re.compile(r"[^\W\d][\w.+/-]*(?: [\w.+/-]+)*")
 _RESERVED = {"none", "null", "true", "false", "nan", "inf", "infinity"}
 
@@ -95,7 +95,7 @@ class Categorical(BaseDimension):
             except TypeError:
                 raise SpaceError(
                     f"Categorical: choices[{position}]={choice!r} cannot be hashed; use a "
-                    "hashable value (a tuple for a list, say) or a name that stands for it."
+                    "hashable value (a tuple for a list, say) or a name in its place."
                 ) from None
             if first != position:
                 raise SpaceError(

@@ -78,7 +78,7 @@ def read_configspace(
 ) -> tuple[dict[str, Dimension], list[str], list[tuple[Test, ...]]]:
     """Return the dimensions of a ConfigSpace, its constraints, and forbidden combinations.
 
-    Priors (weights of choices, the shape of normal and beta distributions) are left out: all
+    Priors (weights of choices, the shape of normal and beta distributions) are ignored: all
     values of a range are as likely. An ordinal becomes a list of choices, a constant a single one.
 
     Raises:

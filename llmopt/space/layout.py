@@ -173,7 +173,7 @@ def _join(path: str, key: Hashable) -> str:
 
 
 def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
-    """A dict with a Python scalar under each name; a `SpaceError` for what is no dimension."""
+    """A dict with a Python scalar under each name; anything else raises `SpaceError`."""
     for name, dimension in dimensions.items():
         if not isinstance(name, str):
             raise SpaceError(f"Space: the name {name!r} is not a string; use str({name!r}).")
@@ -191,7 +191,7 @@ def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
 
 
 def _meant(given: Any) -> str:
-    """Say which dimension is meant by what is none."""
+    """Return the dimension that the user probably meant."""
     pair = isinstance(given, tuple | list) and len(given) == 2
     if pair and all(as_number(end) is not None for end in given):
         ends = f"({given[0]!r}, {given[1]!r})"

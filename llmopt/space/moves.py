@@ -27,7 +27,7 @@ _MOST_STEPS = 50_000  # constraints that are looked at while points are projecte
 _CONTRADICTS = 1e-7  # overlap of the constraints below 0, as a share of the ranges
 _HALVINGS = 24  # until the distance from the constraints is known well enough
 _ROUNDING = 1e-10  # changes of a bound below it are none, as a share of the range
-_PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
+_PULLS = 64  # steps in which a moved point is pulled towards a feasible one
 
 
 def find_anchor(space: Space) -> tuple[Value, ...]:

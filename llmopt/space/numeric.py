@@ -175,7 +175,7 @@ class _Number(BaseDimension):
         return self.clip(math.exp(at) if self.log else at)
 
     def code(self, value: Value) -> Value:
-        """Return the number that stands for a value."""
+        """Return the numeric code of a value."""
         return value
 
     key = code

@@ -11,7 +11,7 @@ a point is always *flat*: a tuple with one Python scalar for each dimension, in 
     >>> space.unflatten((0.01, 2))
     {'lr': 0.01, 'layers': 2}
 
-A dimension may have a condition (`when`). In a flat point, `ABSENT` stands for the value of a
+A dimension may have a condition (`when`). In a flat point, `ABSENT` is the value of a
 parameter whose condition does not hold; parameters in the user's form lack it.
 """
 
@@ -54,7 +54,7 @@ from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, read_tests
 from llmopt.util.text import a_type
 
-_MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
+_MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
 
 
 class Space:
@@ -77,7 +77,7 @@ class Space:
             otherwise hold fewer than two numbers. Log dimensions, and ranges beyond
             1e15, keep their significant digits.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
-            ``"0 <= a - b < 3"``. Points that break one are never drawn, and the model is told of
+            ``"0 <= a - b < 3"``. Points that break one are never sampled, and the prompt states
             them. A point of the user's may break one: `flatten` takes it.
         forbidden: Combinations of values that no point may have, in the form of a condition:
             ``{"kernel": "poly", "degree": (">", 3)}``.
@@ -308,7 +308,7 @@ class Space:
         return self.check(values)
 
     def unflatten(self, values: Sequence[Value]) -> Any:
-        """Return a flat point in the user's form, made anew at each call.
+        """Return a flat point in the user's form, as a new object.
 
         Raises:
             ParameterError: A value does not belong to the space.
@@ -360,7 +360,7 @@ class Space:
         return "not in every point" if index in self._activity.optional else ""
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return a flat point with what is given, and without what it cannot have."""
+        """Return a flat point with the given values, without inactive ones."""
         return tuple(self._activity.settled(values)) if self._activity else tuple(values)
 
     def named(self, values: Sequence[Value]) -> dict[str, Value]:
@@ -447,7 +447,7 @@ class Space:
         """Move a flat point, out of range or not, to one near it that keeps the constraints.
 
         It is projected onto the constraints that it breaks. Where rounding to steps takes it out
-        again, it is drawn towards a point that is known to keep them. Choices, and parameters
+        again, it is pulled towards a known feasible point. Choices, and parameters
         that no constraint names, stay as they are.
         """
         return mended(self, self.clip(values))
@@ -529,7 +529,7 @@ class Space:
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
         """Return a hashable identity of a flat point, equal for equal points only.
 
-        Choices are told apart by type (``1`` is not ``True``); numbers are compared in the
+        Choices are distinguished by type (``1`` is not ``True``); numbers are compared in the
         type of the array they go into.
 
         Raises:
@@ -595,7 +595,7 @@ class Space:
     def to_json_values(self, values: Sequence[Value]) -> list[float | int | None]:
         """Return a flat point in exact form (`check`) as JSON numbers: choices by their index.
 
-        ``None`` stands for a value that the point lacks.
+        ``None`` marks an inactive parameter.
         """
         return [None if v is ABSENT else d.code(v) for d, v in self._pairs(values)]
 

@@ -18,7 +18,7 @@ Value: TypeAlias = Any
 
 
 class _Absent:
-    """The value of a parameter that a point does not have; there is one object of it."""
+    """The value of an inactive parameter; a singleton."""
 
     _only: ClassVar[_Absent | None] = None
 

@@ -35,7 +35,7 @@ RELATIONS = (*_SIGNS, *_SETS)
 _MOST = 1000  # alternatives, tests of one alternative, and values of one test
 _EXAMPLE = (
     'expected a dict such as {"optimizer": "sgd"}, {"optimizer": ["sgd", "rmsprop"]} or '
-    '{"layers": (">", 2)}, or a list of such dicts of which one must hold'
+    '{"layers": (">", 2)}, or a list of such dicts, one of which must hold'
 )
 
 Shown = Callable[[str, Value], str]
@@ -120,7 +120,7 @@ class When:
         return f"only with {'; or with '.join(alternatives)}"
 
     def beside(self, values: Mapping[str, Value]) -> When | None:
-        """Return what is left of the condition where some values are known; ``None`` for nothing.
+        """Return the rest of the condition if some values are known; ``None`` if it is met.
 
         No alternative is left where it cannot hold.
         """

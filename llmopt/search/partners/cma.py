@@ -1,6 +1,6 @@
 """CMA-ES (Hansen 2016, arXiv 1604.00772) of the package `cma`, as an emitter and with ask/tell.
 
-The emitter is a function of the history. It is told every point that was evaluated, whoever
+The emitter is a function of the history. It receives every evaluated point, whoever
 proposed it: a point of the model is injected (Hansen 2011, arXiv 1110.4181), its step cut to
 the length that CMA-ES's own steps may have, which keeps the search in a trust region.
 """
@@ -84,9 +84,9 @@ def _tell(strategy: Any, points: Sequence[np.ndarray], losses: Sequence[float]) 
 class CMAEmitter(Follower):
     """CMA-ES as a function of the history.
 
-    The first proposal starts it, at the best point told until then (the middle of the space, if
+    The first proposal starts it, at the best point recorded until then (the middle of the space, if
     there is none), with a sixth of each range as standard deviation.
-    From then on every told point counts towards a generation. Where it has converged, it
+    From then on every recorded point counts towards a generation. Once converged, it
     begins again from a random point.
 
     A failed point ranks last in its generation. A quarter of a generation may have
@@ -140,7 +140,7 @@ class CMAEmitter(Follower):
 
     def _forget(self) -> None:
         super()._forget()
-        # Rank and place of the best point told before any was proposed.
+        # Rank and place of the best point recorded before its first proposal.
         self._start: tuple[tuple[float, float], np.ndarray] | None = None
         self._begun = False
         self._first = self._missed = 0
@@ -202,7 +202,7 @@ class CMAEmitter(Follower):
             self._learn()
 
     def _learn(self) -> None:
-        # All points are to be treated alike, whether asked by this process or by a killed one.
+        # Treat all points in the same way, whether this process or a killed one asked them.
         self._strategy.sent_solutions.clear()
         converged = _tell(self._strategy, self._points, losses_of(self._ranks))
         self._points, self._ranks = [], []
@@ -270,7 +270,7 @@ def losses_of(ranks: Sequence[tuple[float, float]]) -> list[float]:
 
 
 class CMA:
-    """CMA-ES of the `cma` package, told the opposite of the reward.
+    """CMA-ES of the `cma` package, given the negative reward.
 
     The first mean is the best warm-up point, the first standard deviation a sixth of the
     box's width (2 for the published box), the population size the package's default. Where

@@ -1,4 +1,4 @@
-"""The small network as a partner: it draws points around the best ones, whoever proposed them."""
+"""The small network as a partner: it samples points around the best ones of all sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmopt.space import Space
 
 
 class NetworkEmitter:
-    """Asks the small network with the prompt `columns`, on an account of its own."""
+    """Asks the small network with the prompt `columns`, on a separate account."""
 
     source: Source = "network"
 
@@ -25,7 +25,7 @@ class NetworkEmitter:
         self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``: see `PartnerEmitter.propose`."""
-        # In an ask of its own: points that it lacks are dropped without a warning.
+        # In a separate ask: points that it lacks are dropped without a warning.
         found = self._network.meter.asking(
             lambda _: self._network.propose(space, history, rng, n, taken=taken)
         )

@@ -1,4 +1,4 @@
-"""A scheduler: the next points go to the model and its partners, more to whoever helps more."""
+"""A scheduler: it divides the next points among the model and its partners by success."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODEL = ("llm", "drawn", "fallback")  # sources of the model's points
 class Bandit:
     """How often the points of each arm were good of late.
 
-    A point is good if it enters the best ten of all points told before it (the better half,
+    A point is good if it enters the best ten of all points recorded before it (the better half,
     where there are fewer than twenty). Older ones count less, by 3 % with each point of any
     arm. Each arm's share is proportional to the cube of its rate of good points, but the model
     gets at least a tenth and a single partner at least 15 %, since the points of CMA-ES also adapt
@@ -93,7 +93,7 @@ class Bandit:
 class Scheduler(Follower):
     """The model and its partners as one emitter, with a `Bandit` over them.
 
-    Each learns from the points of the others, which stand in the history. The shares are a
+    Each learns from the points of the others, which are in the history. The shares are a
     function of the history, too. Partners give theirs first, in their order; fewer points, where
     they find no new ones. With a cap on requests the model proposes first, and once the cap is
     reached the partners propose all points.
@@ -162,7 +162,7 @@ class Scheduler(Follower):
         return batch.found
 
     def _let_partners(self, batch: Batch, counts: Sequence[int]) -> None:
-        """Add so many points of each partner."""
+        """Add a number of points of each partner."""
         for partner, count in zip(self.partners, counts, strict=True):
             if count:
                 new = partner.propose(batch.space, batch.known, batch.rng, count, taken=batch.seen)
