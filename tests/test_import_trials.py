@@ -131,7 +131,7 @@ def test_rows_of_another_space_are_moved_or_refused_and_each_is_reported(tmp_pat
 @pytest.mark.parametrize(
     ("source", "options", "error", "words"),
     [
-        (3, {}, TypeError, "got a int: expected the path of a storage file"),
+        (3, {}, TypeError, "got an int: expected the path of a storage file"),
         ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
         ("sqlite:///a:pw@b.db", {}, StorageError, "import_trials(optuna.load_study(study_name="),
         (database, {}, StorageError, "old.db, a database: expected a storage file of llmopt"),

@@ -201,7 +201,7 @@ class TestResume:
             lambda: LLMOptimizer.load(path, ScriptedClient([])),
             lambda: service.open_file(path, asks=False),
         ):
-            with pytest.raises(StorageError, match="Give the template again, as prompt="):
+            with pytest.raises(StorageError, match="Pass the template again, as prompt="):
                 call()
         given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
         assert given.prompt.name == "opro"
