@@ -67,9 +67,9 @@ def _check(value: Any, depth: int, left: list[int]) -> None:
     """
     if isinstance(value, str | np.ndarray):
         size = len(value) if isinstance(value, str) else value.nbytes
+        if size > left[1]:
+            raise TooLargeError(f"{size} bytes in one text or array; expected at most {left[1]}")
         left[1] -= size
-        if left[1] < 0:
-            raise TooLargeError(f"{size} bytes in one text or array, which are too many")
     if not isinstance(value, list | tuple | dict):
         return
     left[0] -= len(value)
