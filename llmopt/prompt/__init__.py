@@ -35,7 +35,7 @@ The variables:
   ``samples``: answers asked for at once;
 - ``description``: the task in words, may be empty; ``notes``: further lines;
 - ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
-  point may be measured again; ``may_stop``: whether an answer may end the search;
+  point may be re-evaluated; ``may_stop``: whether an answer may end the search;
   ``points``: the most points in one answer; ``asked``: the labels of the parameters that are not
   set already; ``branched``: whether a point may lack some of them;
 - ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in

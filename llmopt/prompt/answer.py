@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 MAX_NOTE = 600  # of a lesson or a hypothesis, where an explanation is shortened
-_MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
+_MAX_BLOCKS = 20  # the point is in one of the last; more would only cost time
 _SAID = 8  # names that a complaint lists
 
 _BEFORE = r"^[ \t>#*_`\-]{0,12}(?:\d{1,2}[.)][ \t]{0,3})?[*_`]{0,3}"  # marks of a heading
@@ -100,7 +100,7 @@ class Answer:
     values: Mapping[int, Value] = field(default_factory=dict)
     stop: bool = False  # whether it ends the search
     trouble: str = ""  # why its values cannot be read; empty if they can
-    dropped: str = ""  # which values or other points of the answer were left out, and why
+    dropped: str = ""  # which values or other points of the answer were dropped, and why
 
     @property
     def explanation(self) -> str:
@@ -358,7 +358,7 @@ class AnswerReader:
         unknown = _unknown(reader)
         unreadable = [i for i in reader.unreadable if i not in changed]
         whole = None if changed or unknown or unreadable else reader.first()
-        # A choice that no point had may bring parameters of its own.
+        # A choice that no point had may have its own parameters.
         novel = any(changed.get(i) in new for i, new in self.space.unseen.items())
         if unknown and not novel:
             trouble = unknown_names(unknown, self.labels)

@@ -22,8 +22,8 @@ def rough(error: float) -> str:
 def gain(trial: Trial, other: Trial) -> str:
     """Return how much better a trial's reward is, with the error of the paired difference.
 
-    Where both were measured on the same starts, the difference is known better than either. Its
-    error is left out of a difference of more than ten standard errors.
+    If both were measured on the same initial states, the difference is more precise than either.
+    A difference of more than ten standard errors is shown without its error.
     """
     if trial.rewards is None or other.rewards is None:
         return "no comparison"
@@ -41,7 +41,7 @@ def paired_error(trial: Trial, other: Trial) -> float | None:
     n = len(trial.samples)
     if n < 2 or n != len(other.samples) or trial.evaluations + other.evaluations > 2:
         return None
-    if "check" in (trial.kind, other.kind):  # on fresh starts
+    if "check" in (trial.kind, other.kind):  # on other initial states
         return None
     pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
     mean = sum(pairs) / n

@@ -10,7 +10,7 @@ from dataclasses import replace
 from llmopt.history import History, Trial
 from llmopt.prompt.past import RANDOM
 
-_STEP = 128  # the log is laid out anew after so many trials at least
+_STEP = 128  # minimum number of trials between two layouts of the log
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _RECENT = 48  # latest experiments whose rows stay, where there is room
 
@@ -30,7 +30,7 @@ class Draft:
     ) -> None:
         self._budget = budget
         self._first = _first_of(trials)
-        self._trials = list(trials[: self._first])  # those that were seen
+        self._trials = list(trials[: self._first])  # trials seen so far
         ranked = ((ranks[t.number], t.number) for t in self._trials)
         self._top = heapq.nsmallest(_BEST, ranked)
         self.kept: list[tuple[Trial, bool]] = []

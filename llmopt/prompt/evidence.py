@@ -46,7 +46,7 @@ _MAX_LESSON = 300
 _MAX_HYPOTHESIS = 240
 _MAX_BRIEF = 140  # characters of the one line that stays of a point's notes
 _BRIEF_START = 50  # how many of them come from its beginning, if it is longer
-_FEW_MOVES = 3  # tiny changes from which f's roughness is told
+_FEW_MOVES = 3  # tiny changes that estimate f's roughness
 _TINY = 0.01  # a change of each parameter by less than this part of its range
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
@@ -76,7 +76,7 @@ class Evidence:
     feedback_limit: int = FEEDBACK_CHARS  # characters of feedback shown for one trial
     budget: int | None = None  # tokens of the log; `None` for no limit
     count: Callable[[str], int] = estimate_tokens  # counts the tokens of a text
-    past: Past = field(default_factory=Past, compare=False)  # what is known of an earlier prompt
+    past: Past = field(default_factory=Past, compare=False)  # facts about an earlier prompt
 
     @cached_property
     def _past(self) -> Past:
@@ -113,8 +113,8 @@ class Evidence:
     def _laid_out(self) -> list[tuple[Trial, bool]]:
         """The trials of the log in order of time, and whether each has its notes.
 
-        The choice depends on the trials told until the log was last shortened, so that from
-        one proposal to the next entries are added at the end only.
+        The choice depends on the trials recorded until the log was last shortened, so that the
+        next proposal only adds entries at the end.
         """
         trials = sorted(self.shown, key=lambda t: t.number)
         if self.budget is None:
@@ -160,10 +160,9 @@ class Evidence:
     def score(self, trial: Trial, best: Trial | None, digits: int = 0) -> list[str]:
         """Return one cell for each objective: the value with its standard error.
 
-        Points that are measured on the same starts have none: the error of a difference is in
-        `ranking` and beside the hypotheses. The first value has so many digits at least, by
-        default those that tell it from the values before it, and as many as tell it from that
-        of `best`.
+        Points measured on the same initial states have none: the error of a difference is in
+        `ranking` and beside the hypotheses. The first value has at least `digits` digits, by
+        default enough to distinguish it from earlier values and from that of `best`.
         """
         objectives = len(self.history.directions)
         if trial.rewards is None or trial.state == "failed":
@@ -187,8 +186,8 @@ class Evidence:
     def value(self, trial: Trial, index: int) -> str:
         """Return one value as it is shown.
 
-        It is shown in full. A small change of a known point, and where there are no columns a
-        point that was drawn, has four digits, or as many as tell it from the best point before.
+        It is shown in full. A small change of a known point, and without columns a random point,
+        has four digits, or enough to distinguish it from the best point before.
         """
         dimension, value = self.space.dimensions[index], trial.values[index]
         if value is ABSENT or not isinstance(dimension, Float) or dimension.step is not None:
@@ -298,7 +297,7 @@ class Evidence:
 
         That is the one its answer names, and none if it says that the point is new. Else it is
         the one that differs in the fewest parameters, the better of equals, unless it differs in
-        more than half of them. Of a point that the user measured again it is the first
+        more than half of them. For a point that the user re-evaluated it is the first
         measurement.
         """
         named = thought(trial).start
@@ -332,7 +331,7 @@ class Evidence:
                 text = _quoted(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
                 text = "given" if self.drawn < trial.number else "warm-up"
-            # The values of many parameters that were drawn at random tell nothing.
+            # The values of many random parameters carry no information.
             shown = wide and trial.source in ("llm", "user")
             return f"{text}: {self.values(trial)}" if shown else text
         changed = self._changed(parent, trial)

@@ -45,7 +45,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """Renders prompts.
 
     `shown` holds classes, beside plain ones, whose objects templates get, each with the attributes
-    and methods that they may use: they hand out text, numbers and lists of them alone.
+    and methods that they may use: they return only text, numbers and lists of them.
     """
 
     intercepted_binops = frozenset({"*", "**", "%"})

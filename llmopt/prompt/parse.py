@@ -10,7 +10,7 @@ What is read, in this order:
 4. The last line that names every parameter and looks like an entry of the history.
 5. As a last resort, for two parameters, a pair in brackets that is a parameter's range.
 
-A line that goes on with ``f = …``, ``failed`` or ``pruned`` is taken for such an echo of
+A line that continues with ``f = …``, ``failed`` or ``pruned`` is taken for such an echo of
 the history and skipped by steps 1 to 3.
 """
 
@@ -30,7 +30,7 @@ from llmopt.space.values import ABSENT
 
 OutOfRange = Literal["clip", "reject"]
 
-_MINUS = "\u2212\u2013\ufe63\uff0d-"  # the plain one last: it stands in character sets
+_MINUS = "\u2212\u2013\ufe63\uff0d-"  # the plain one last: it is used in character sets
 _ASCII_MINUS = str.maketrans(dict.fromkeys(_MINUS, "-"))
 # Every repeat is bounded or unambiguous, so that no text makes matching quadratic.
 NUMBER = re.compile(

@@ -9,7 +9,7 @@ from typing import Any
 from llmopt.history import Follower, History, Trial
 from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of
 
-_MOST_ENTRIES = 5_000  # texts that are kept; beyond that all are made anew where they are needed
+_MOST_ENTRIES = 5_000  # cached texts; further ones are made again when needed
 RANDOM = ("warmup", "fallback")
 
 
@@ -25,10 +25,10 @@ class Past(Follower):
         ranked: Rank and number of the complete trials, but for checks, best first.
         answers: Numbers of the model's points, by answer.
         withdrawn: Numbers, from 0, of the trials whose lessons a later answer withdrew.
-        drawn: How many trials there are before the first that a model proposed.
-        done_with: Numbers of the points drawn before the model's first design: their rows are
-            enough. The best of them keeps its notes where that design is worse.
-        paired: Whether points are measured on the same starts, and compared start by start.
+        drawn: Number of trials before the first that a model proposed.
+        done_with: Numbers of the random points before the model's first design: their rows are
+            enough. The best of them keeps its notes if that design is worse.
+        paired: Whether points are measured on the same initial states, and compared in pairs.
         rows: What the log says of a trial in its row.
         entries: The row with the trial's notes, or with a line of them, and its tokens.
         moves: By how much each trial moved f, if it changed its parent by next to nothing.
@@ -58,8 +58,8 @@ class Past(Follower):
     def read(self, history: History, *facts: Any) -> Past:
         """Take in the trials that are new; return itself.
 
-        `facts` are what the texts of a trial depend on besides the trials. Where they differ from
-        those before, all is read anew.
+        The texts of a trial depend on `facts`, too. If they differ from the earlier ones, all is
+        read again.
         """
         if self._facts != facts:
             self._forget()
@@ -67,7 +67,7 @@ class Past(Follower):
         self._facts = facts
         if len(self.entries) > _MOST_ENTRIES:
             self.rows.clear()
-            self._drop()  # drafts, too: what is withdrawn later is looked for among the entries
+            self._drop()  # drafts, too: later withdrawals are looked up among the entries
         return self
 
     def leads_run(self, trial: Trial) -> bool:

@@ -80,7 +80,7 @@ class Query:
             is none. It keeps no state: samples may be read in any order, and again.
         code: Returns the Python of an answer that gives no point, or nothing; ``None`` where no
             answer may be Python.
-        drawn: Whether the prompt draws its points with no model. Then nothing is sent, and
+        drawn: Whether the prompt samples its points without a model. Then nothing is sent, and
             they are read from empty texts.
         placed: Whether ``read(text, sample_index, earlier)`` also takes the place of a sample
             among those of the reply, from 0, and the texts before it: a line that was there

@@ -149,7 +149,7 @@ class Form:
         items = [i for i in items if isinstance(i, dict) and isinstance(i.get(key), kind)]
         stop = self.may_stop and data.get(_STOP) is True
         if stop and (not items or items[-1][key]):
-            items.append({key: []})  # the end behind points, with no start of its own
+            items.append({key: []})  # the end behind points, without its own start
         shared = {name: data.get(name, "") for name in self._reasons(own=False)}
         found = []
         for k, item in enumerate(items):

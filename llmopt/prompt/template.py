@@ -85,7 +85,7 @@ class TemplatePrompt:
         temperature: Sampling temperature; ``None`` leaves the provider's default.
         max_tokens: Cap on the answer; ``None`` for 1024 + 16 for each parameter, at most
             half of the model's context.
-        max_prompt_tokens: Cap on the prompt, which is never exceeded: trials are left out
+        max_prompt_tokens: Cap on the prompt, which is never exceeded: trials are dropped
             instead, the oldest first for ``"all"`` and ``"last"``, the worst first for
             ``"best"``. Counted by the model's own tokenizer where there is one, else
             over-estimated by `estimate_tokens`.
@@ -213,7 +213,7 @@ class TemplatePrompt:
             tuple(picked),
             budget=self.log_tokens,
             count=budget.count,
-            # Taken out while it is in use: another thread makes one of its own.
+            # Removed while in use: another thread makes its own.
             past=vars(self).pop("_past", None) or Past(),
         )
 

@@ -1,7 +1,7 @@
 """Points where a branch's good points lie denser than its others.
 
 The ratio of two densities of the tree-structured Parzen estimator (Bergstra et al. 2011, section 4)
-over all numbers of a branch at once. It needs few points, and goes on through a plateau.
+over all numbers of a branch at once. It needs few points, and continues across a plateau.
 """
 
 from __future__ import annotations

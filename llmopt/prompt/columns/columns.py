@@ -79,8 +79,8 @@ OPEN = 0.3
 """Best trials that each choice of a categorical parameter gets in addition to its own."""
 
 EXPLORE = 0.4
-"""Share of points in which a choice is drawn evenly, divided among the categorical parameters: a
-search that found one branch or category good early goes on trying the others."""
+"""Share of points with a uniform choice, divided among the categorical parameters: a search that
+found one branch or category good early keeps trying the others."""
 
 EXPLORE_BRANCHES = 2 / 3
 """Share of points that explore, in a space where points may lack parameters: what a branch is worth
@@ -114,33 +114,32 @@ class ColumnsPrompt:
     """One line for each parameter: its levels in the best trials, best first.
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
-    the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
+    the next letter (`LocalClient`). Parameters are sampled independently, along the axes of the
     covariance frame. The prompt's length is the number of trials shown times that of parameters;
-    each line is a text of its own to the model. With fewer than `FEWEST` complete trials the
-    model continues rows of letters, one a trial.
+    the model reads each line as a separate text. With fewer than `FEWEST` complete trials the
+    model continues rows of letters, one for each trial.
 
-    A categorical parameter's choices have no order and no line: they are drawn, with no model,
-    as often as the best trials have them, the better ones weighing more (`weigh`,
-    and `OPEN` for every choice). With categorical parameters alone no model is asked
+    A categorical parameter's choices have no order and no line: they are sampled, without a model,
+    with their weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With categorical parameters alone no model is asked
     (`Query.drawn`).
 
-    In a space where points may lack parameters the choices are drawn first. The lines are then of
-    the numbers of that branch, in the better half of the trials that took it. Two of three points
-    explore (`EXPLORE_BRANCHES`): their choices are drawn evenly, and their numbers where the good
-    trials of the branch lie denser than its others (`draw_denser`). In a branch of few trials
-    (`FEWEST_OF_BRANCH`, or `FEWEST` for the lines) the numbers are drawn evenly. Where another
-    explores (`Situation.explores`), so are those of one point of ten (`AT_RANDOM`) alone.
+    In a conditional space the choices are sampled first. The lines then show the numbers of that
+    branch, in the better half of its trials. Two of three points explore (`EXPLORE_BRANCHES`):
+    their choices are uniform, and their numbers come from where the branch's good trials are
+    denser than its others (`draw_denser`). In a branch of few trials (`FEWEST_OF_BRANCH`, or
+    `FEWEST` for the lines) the numbers are uniform. If a partner explores (`Situation.explores`),
+    only one point of ten does (`AT_RANDOM`).
 
-    A long search would converge too early: from `widen_after` complete trials on, whoever proposed
-    them, half of the answers are read in the frame widened, by a factor between 1 and the one that
-    makes it as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. A
+    A long search would converge too early: from `widen_after` complete trials of any source
+    on, half of the answers are read in a wider frame, by a factor between 1 and the one that makes
+    it as wide as `WIDEST`, uniform on a logarithmic scale; ``None`` never widens. A
     value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
     100 evaluations this costs more than it gives, in one of 400 it pays (round 13 of
     benchmarks/results/notes.md).
 
-    With more than `most_lines` parameters only the lines that can still tell most are asked for:
+    With more than `most_lines` parameters only the most informative lines are asked for:
     the slope's, and those whose letters change most from the best trials to the others;
-    `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are drawn, with no
+    `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are sampled, without a
     model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
     costs and gives is in benchmarks/results/README.md, "Many parameters".
 
@@ -158,7 +157,7 @@ class ColumnsPrompt:
         temperature: Sampling temperature.
         max_tokens: Cap on the answer; ``None`` for the needs of the longest row.
         max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
-            left out instead.
+            dropped instead.
         widen_after: See above.
         most_lines: See above.
 

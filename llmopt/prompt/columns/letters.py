@@ -1,7 +1,7 @@
 """Rows of letters: how `ColumnsPrompt` writes points, and how an answer in letters is read.
 
 A row has one letter for each dimension, `` k h q``: with its space a letter is one token in
-the usual vocabularies. What the letters stand for is a `Frame`.
+the usual vocabularies. A `Frame` maps them to values.
 """
 
 from __future__ import annotations
