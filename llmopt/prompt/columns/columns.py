@@ -120,8 +120,8 @@ class ColumnsPrompt:
     model continues rows of letters, one for each trial.
 
     A categorical parameter's choices have no order and no line: they are sampled, without a model,
-    with their weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With categorical parameters alone no model is asked
-    (`Query.drawn`).
+    with their weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With
+    categorical parameters alone no model is asked (`Query.drawn`).
 
     In a conditional space the choices are sampled first. The lines then show the numbers of that
     branch, in the better half of its trials. Two of three points explore (`EXPLORE_BRANCHES`):
@@ -139,8 +139,8 @@ class ColumnsPrompt:
 
     With more than `most_lines` parameters only the most informative lines are asked for:
     the slope's, and those whose letters change most from the best trials to the others;
-    `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are sampled, without a
-    model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
+    `LINES_OF_ONE` for each sample, at most `most_lines`. The others are sampled, without a model,
+    from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
     costs and gives is in benchmarks/results/README.md, "Many parameters".
 
     Pruned trials, feedback, notes, pending points and the task's description are not shown. Failed
