@@ -187,7 +187,7 @@ def test_tell_refuses_what_it_cannot_use():
             with pytest.raises(RewardError, match="tell_failure"):
                 optimizer.tell(candidate, reward)
         optimizer.tell(candidate, 1)
-        with pytest.raises(LLMOptError, match="told before"):
+        with pytest.raises(LLMOptError, match="recorded before"):
             optimizer.tell(candidate, 1)
         trial = optimizer.tell("def f(x):\n    return 2.0", 2.0)
         assert (trial.origin, trial.number) == ("user", 1)
@@ -244,7 +244,7 @@ def test_another_search_is_not_gone_on_with(tmp_path, name, value, caplog):
     # Another model, and better words, change the meaning of nothing that is stored.
     other = ScriptedClient([], name="other")
     CodeOptimizer(FUNCTION, client=other, objective="Now!", seed=1, storage=path).close()
-    assert f"{path}: goes on with another objective, model" in caplog.text
+    assert f"{path}: resumes with another objective, model" in caplog.text
 
 
 def test_initial_code_is_shown_and_is_no_ones_parent():

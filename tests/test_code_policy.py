@@ -300,7 +300,7 @@ def test_starts_come_from_a_secret_and_a_seed():
     assert starts.fit(Coins()) is starts
     assert starts.fit(Old()).words == 1
     for data in ({}, {"secret": "x", "seed": 0, "words": 4}, {"secret": 5, "seed": 0, "words": 4}):
-        with pytest.raises(StorageError, match="not as llmopt wrote them"):
+        with pytest.raises(StorageError, match="seeds are malformed"):
             Starts.from_dict(data)
 
 

@@ -1,4 +1,4 @@
-"""Code as the thing searched: policies and reward functions that a model writes.
+"""Search over code: policies and reward functions that a model writes.
 
 A model's code runs in a worker process that confines itself first (`llmopt.sandbox.sandbox`).
 """

@@ -1,8 +1,8 @@
-"""From a model's answer to the code in it: JSON, fenced blocks, or bare code, read tolerantly.
+"""Extract the code from a model's answer: JSON, fenced blocks, or bare code, read tolerantly.
 
-Nothing is parsed as Python here and no word of the code is changed: that it holds a type
-hint, the word ``python`` or backticks in a string does no harm. Time grows linearly with
-the text's length, but for a bounded number of tries to read JSON.
+Nothing is parsed as Python here, and the code is not changed, so that it may contain type hints,
+the word ``python`` or backticks in strings. Time is linear in the text's length, except for a
+bounded number of attempts to read JSON.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from llmopt.errors import ParseError
 
 MAX_SOURCE = 100_000
-"""Characters of the longest code that is taken."""
+"""Maximum characters of code."""
 MAX_ANSWER = 1_000_000
-"""Characters of the longest answer that is read."""
+"""Maximum characters of an answer."""
 _MAX_EXPLANATION = 4000
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _LANGUAGE_LINE = re.compile(r"\A\s*(python3?|py)\s*\n", re.IGNORECASE)
-# A line at the left edge that can belong to a program; prose seldom looks like one.
+# An unindented line that can belong to a program; prose rarely looks like one.
 _PROGRAM_LINE = re.compile(
     r"(?:(?:def|class|import|from|if|elif|for|while|with|return|async)[ \t]+\S"
     r"|(?:else|try|finally)[ \t]*:|except\b|pass$|[@#)\]}]|\"\"\"|'''"
     r"|[A-Za-z_][\w.]*[ \t]*(?:\[[^\]\n]*\][ \t]*)?(?::[^=\n]+)?[-+*/]?=[^=])"
 )
-# What ends a stretch of prose: the model's thoughts, a fence, a JSON object, a program.
+# What ends a passage of prose: the model's thoughts, a fence, a JSON object, a program.
 _MARK = re.compile(
     r"(?P<think></?(?i:think|thinking|thought|reasoning)>)"
     r"|^[ \t]*(?P<fence>```+|~~~+)[^\n]*$"
@@ -40,13 +40,13 @@ _MARK = re.compile(
 )
 _ANY_DEF = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 _DEF = re.compile(r"^(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.MULTILINE)
-_MOST_JSON = 50  # tries to read JSON in one answer
-_DECODER = json.JSONDecoder(strict=False)  # models put raw line ends into strings
+_MOST_JSON = 50  # maximum attempts to read JSON in one answer
+_DECODER = json.JSONDecoder(strict=False)  # models put raw line breaks into strings
 
 
 @dataclass(frozen=True)
 class CodeAnswer:
-    """What was read: the code, the model's words, and values beside the code by name."""
+    """The code in an answer, the model's explanation, and `params` values by name."""
 
     source: str
     explanation: str = ""
@@ -54,15 +54,15 @@ class CodeAnswer:
 
 
 def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
-    """Read a model's answer, in which functions of these names are wanted.
+    """Read a model's answer that should define functions of these names.
 
-    Code that defines all of `names` comes before other code. Where both do, the order is: JSON
-    with a ``"code"`` entry, all fenced blocks with a definition in them but for those that later
-    ones replace (models correct themselves), bare code. Thoughts in ``<think>`` tags are passed
-    over. What stands inside of a program, JSON and tags included, is a part of the program.
+    Prefers code that defines all of `names`; then JSON with a ``"code"`` entry, all fenced blocks
+    with a definition except those replaced by later ones (models correct themselves), and bare
+    code, in this order. Thoughts in ``<think>`` tags are skipped. JSON and tags inside a program
+    belong to the program.
 
     Raises:
-        ParseError: There is no code in it, or it is too long.
+        ParseError: The answer contains no code, or is too long.
     """
     if len(text) > MAX_ANSWER:
         raise ParseError(
@@ -90,16 +90,16 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
 
 
 def encodable(text: str) -> str:
-    """Return a text with half surrogate pairs, which no file and no server takes, spelt out.
+    """Escape lone surrogates in a text: no file and no server accepts them.
 
-    JSON lets a model write them. In a string literal the code means the same as before.
+    JSON lets a model write them. The escape keeps the meaning inside a string literal.
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass
 class _Parts:
-    """An answer, taken apart; `before` counts the prose before the first bare code."""
+    """The parts of an answer; `before` counts the prose before the first bare code."""
 
     prose: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class _Parts:
 
 
 def _parts(text: str) -> _Parts:
-    """Take an answer apart, from its start to its end."""
+    """Split an answer into its parts, from start to end."""
     found, at, prose_from, tries = _Parts(), 0, 0, 0
     while (mark := _MARK.search(text, at)) is not None:
         at = mark.end()
@@ -132,7 +132,7 @@ def _parts(text: str) -> _Parts:
             found.bare.append(source)
             at = max(at, end)
         elif mark["think"].startswith("</"):
-            found = _Parts()  # a chat's template opened the tag: all before it was thought
+            found = _Parts()  # a chat template opened the tag: all text before it is thought
         else:
             end_of_thought = re.compile(f"</{mark['think'][1:]}", re.IGNORECASE).search(text, at)
             at = end_of_thought.end() if end_of_thought else len(text)
@@ -150,7 +150,7 @@ def _json_at(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
 
 
 def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
-    """Read a fenced block, of which JSON may hold fences itself; return where it ends."""
+    """Read a fenced block (JSON in it may contain fences); return its end."""
     start = opening.end()
     brace = re.compile(r"\s*(?=\{)").match(text, start)
     if brace is not None:
@@ -194,7 +194,7 @@ def _from_mapping(value: Mapping[str, Any]) -> CodeAnswer | None:
 
 def _from_blocks(parts: _Parts) -> CodeAnswer | None:
     programs = [b for b in parts.blocks if _ANY_DEF.search(b)]
-    # One of which later ones define everything again is an earlier version.
+    # A block is an earlier version if later blocks redefine everything in it.
     kept = [b for k, b in enumerate(programs) if not _defined(b) <= _defined(*programs[k + 1 :])]
     bare, prose = [b for b in parts.bare if _DEF.search(b)], parts.prose
     if kept:
@@ -212,7 +212,7 @@ def _defined(*blocks: str) -> set[str]:
 
 
 def _bare(text: str, start: int, margin: str) -> tuple[str, int]:
-    """Return the code that begins at a place with no fence, and where it ends."""
+    """Return the unfenced code that begins at `start`, and its end."""
     kept, at = [], start
     while at < len(text):
         end = text.find("\n", at) + 1 or len(text)
@@ -228,7 +228,7 @@ def _bare(text: str, start: int, margin: str) -> tuple[str, int]:
 
 
 def _values(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Read the values that stand in JSON of their own."""
+    """Read the `params` values from separate JSON."""
     for value in objects:
         inner = value.get("values", value.get("params", value))
         if isinstance(inner, dict):

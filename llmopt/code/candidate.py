@@ -1,4 +1,4 @@
-"""A candidate: source, and a handle that runs it in a worker of its own."""
+"""A candidate: source code, and a handle that runs it in its own worker."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ STRATEGIES = ("hill-climb", "best-of-n", "beam")
 class Candidate(Closing):
     """Source that a model wrote, callable as if it were a function.
 
-    Calling it calls the first function that was asked for; `function` gives the others. The
-    worker starts at the first call, and is killed by `close`, by leaving a ``with`` block,
-    or by `tell`. Results are checked against what the function has to return.
+    A call runs the first requested function; `function` returns the others. The worker starts
+    at the first call, and is killed by `close`, at the end of a ``with`` block, or by `tell`.
+    Results are checked against the function's `Output`.
 
     Args:
         source: Python source.
-        functions: What it defines.
+        functions: The functions that it defines.
         sandbox: Makes a worker that is not started yet.
         number: Position among the candidates of a search.
-        params: Values beside the code, in the form the space was given in; the code finds
-            them as the dict ``params``.
-        variables: All names that the code finds bound.
-        explanation: What the model said about it.
-        parent: Number of the candidate it was to improve, if any.
+        params: Values of the space, in the space's form; the code reads them from the dict
+            ``params``.
+        variables: All global names that are bound for the code.
+        explanation: The model's explanation of the code.
+        parent: Number of the candidate that it should improve, if any.
         fingerprint: See `llmopt.sandbox.analysis.analyse`.
-        origin: Who wrote the source: ``"llm"``, the model of this search, or ``"user"``.
+        origin: Author of the source: ``"llm"``, the model of this search, or ``"user"``.
     """
 
     source: str
@@ -65,22 +65,22 @@ class Candidate(Closing):
 
     @property
     def printed(self) -> str:
-        """What the code printed since its worker was started, cut."""
+        """Output that the code printed since its worker started, truncated."""
         return self._sandbox.printed if self._sandbox is not None else ""
 
     def check(self) -> None:
-        """Run every check of `llmopt.code.checks.check`; the code is ready to be called then.
+        """Run every check of `llmopt.code.checks.check`; the code can then be called.
 
         Raises:
-            CandidateError: What is wrong, in words for the model.
+            CandidateError: A check failed; the message is for the model.
         """
         self.fingerprint = check(self._worker(), self.source, self.functions, self.variables)
         self._loaded = True
 
     def reset(self) -> None:
-        """Load the source anew, which clears the names that it has set.
+        """Reload the source, which clears its global names.
 
-        State that code hides elsewhere, such as in a module, is cleared by `close` alone.
+        Only `close` clears state that code hides elsewhere, such as in a module.
 
         Raises:
             CandidateError: It cannot be loaded.
@@ -98,12 +98,12 @@ class Candidate(Closing):
         """Call the first function.
 
         Raises:
-            CandidateError: It failed, or its result is not as asked for.
+            CandidateError: The function failed, or its result is not as specified.
         """
         return self.call(self.functions[0].name, *args, **kwargs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the function of that name and check its result; raises as `__call__`."""
+        """Call a function by name and check its result; raises as `__call__`."""
         function = self._function(name)
         return function.output.read(self._ready().call(name, *args, **kwargs))
 
@@ -113,7 +113,7 @@ class Candidate(Closing):
         return [read(value) for value in self._ready().call_columns(name, columns)]
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return one of its functions as a plain callable."""
+        """Return one of the functions as a plain callable."""
         self._function(name)
         return lambda *args, **kwargs: self.call(name, *args, **kwargs)
 
@@ -143,15 +143,15 @@ class CodeTrial:
     Attributes:
         number: The candidate's number.
         source: Its source.
-        params: Values beside the code, if any.
+        params: Values of the space, if any.
         reward: The score; ``None`` for a failure.
-        feedback: Words that came with it; for a failure, the reason.
-        explanation: What the model said about it.
-        parent: Number of the candidate it was to improve, if any.
+        feedback: Feedback on the score; for a failure, the reason.
+        explanation: The model's explanation of the code.
+        parent: Number of the candidate that it should improve, if any.
         fingerprint: See `llmopt.sandbox.analysis.analyse`.
-        origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
-        ties: Numbers that decide between equal scores, the first one first; larger is better.
-        samples: The numbers that the score is the mean of, if any.
+        origin: ``"llm"``, or ``"user"`` for source not written by this search's model.
+        ties: Numbers that break ties between equal scores, the first one first; larger is better.
+        samples: The numbers whose mean is the score, if any.
     """
 
     number: int
@@ -172,7 +172,7 @@ class CodeTrial:
 
 
 def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
-    """Return the scored trials, best first; of full equals the earliest first."""
+    """Return the scored trials, best first; the earliest first if score and ties are equal."""
     sign = -1.0 if direction == "maximize" else 1.0
     return sorted(
         (t for t in trials if t.reward is not None),
@@ -185,15 +185,15 @@ def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Which earlier candidate the next one is to improve.
+    """Selects the earlier candidate that the next one should improve.
 
-    A pure function of the trials told so far, so that a resumed search goes on the same way.
+    A pure function of the recorded trials, so that a resumed search makes the same choices.
 
     Attributes:
-        name: ``"hill-climb"``: the best so far. ``"best-of-n"``: in rounds of `n`
-            independent tries at the best of all earlier rounds. ``"beam"``: in rounds of `n`
-            tries at each of the `width` best of all earlier rounds.
-        n: Tries from one candidate in a round.
+        name: ``"hill-climb"`` improves the best so far; ``"best-of-n"`` makes rounds of `n`
+            independent candidates from the best of all earlier rounds; ``"beam"`` rounds of `n`
+            candidates from each of the `width` best of all earlier rounds.
+        n: Candidates from one parent in a round.
         width: Candidates that a beam keeps.
     """
 
@@ -207,21 +207,21 @@ class Strategy:
         whole_number("width", self.width, 1)
 
     def round_of(self, number: int) -> range:
-        """Return the numbers of the round that a candidate belongs to."""
+        """Return the numbers of the candidates in a candidate's round."""
         size = {"hill-climb": 1, "best-of-n": self.n, "beam": self.n * self.width}[self.name]
         start = number - number % size
         return range(start, start + size)
 
     def parent(self, number: int, trials: Sequence[CodeTrial], direction: str) -> CodeTrial | None:
-        """Return the trial that candidate `number` is to improve.
+        """Return the trial that candidate `number` should improve.
 
         Args:
             number: The candidate's number.
-            trials: What was told so far.
+            trials: The recorded trials.
             direction: ``"maximize"`` or ``"minimize"``.
 
         Returns:
-            A scored trial; the latest failure where none is scored; ``None`` at the start.
+            A scored trial; the latest failure if none is scored; ``None`` at the start.
         """
         before = [t for t in trials if t.number < self.round_of(number).start]
         if self.name == "hill-climb":
@@ -238,7 +238,7 @@ _SHARED = ("source", "number", "params", "explanation", "parent", "fingerprint",
 
 
 def trial_of(candidate: Candidate, reward: float | None = None, **told: Any) -> CodeTrial:
-    """Return the trial of a candidate, with what else was told of it."""
+    """Return the trial of a candidate, with the other recorded fields."""
     shared = {name: getattr(candidate, name) for name in _SHARED}
     return CodeTrial(reward=reward, **shared, **told)
 

@@ -1,9 +1,9 @@
-"""What is wanted of a function, and whether a candidate is that, before it is scored.
+"""Specify functions, and check a candidate against the specification before it is scored.
 
-The checks run in this order, each in the confined worker, and the first that fails ends
-them: the source parses; it defines the functions; it imports what it may; it loads, and the
-functions take the arguments; each function, called on every sample input, returns what it should,
-and the same again when the source is loaded anew.
+The checks run in the confined worker, in this order, until one fails: the source parses; it
+defines the functions; it imports only permitted modules; it loads, and the functions accept the
+arguments; each function, called on every sample input, returns a valid result, and the same result
+after the source is reloaded.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _USELESS = {
 
 @dataclass(frozen=True)
 class Output:
-    """What a function has to return.
+    """The specification of a function's result.
 
     Attributes:
         kind: ``"float"``, ``"int"``, ``"bool"``, ``"reward"`` (a number, or a pair of it and
             a dict of named components) or ``"any"``.
         shape: Shape of the array; ``()`` for a single number.
-        low: Smallest value, a number or an array of that shape.
-        high: Largest value, likewise.
-        clip: Move values outside to the bound, instead of rejecting them.
+        low: Minimum, a number or an array of that shape.
+        high: Maximum, a number or an array of that shape.
+        clip: Clip values to the bounds instead of rejecting them.
     """
 
     kind: Literal["float", "int", "bool", "reward", "any"] = "float"
@@ -55,9 +55,9 @@ class Output:
 
     @classmethod
     def from_space(cls, space: gym.Space[Any]) -> Output:
-        """Return what an action of a Gymnasium space has to be.
+        """Return the specification of an action in a Gymnasium space.
 
-        Numbers outside a `Box` are moved to its bounds.
+        Numbers outside a `Box` are clipped to its bounds.
 
         Raises:
             TypeError: The space is neither a `Box` nor `Discrete`.
@@ -84,17 +84,17 @@ class Output:
         return f"{'an' if text[0] in 'aeiou' else 'a'} {text}"
 
     def read(self, value: Any) -> Any:
-        """Return the value in its proper form.
+        """Validate a value and convert it to the specified type.
 
         Args:
-            value: Plain data, as it came from a worker.
+            value: Plain data, as received from a worker.
 
         Returns:
             A ``shape``-shaped array, or a float, int or bool; for ``"reward"`` a pair of a
             float and a dict of floats.
 
         Raises:
-            CandidateError: It is not what was wanted.
+            CandidateError: The value does not match the specification.
         """
         if self.kind == "any":
             return value
@@ -102,7 +102,7 @@ class Output:
             return _read_reward(value)
         array = _numbers(value)
         if array.shape != self.shape and array.size == math.prod(self.shape) <= 1:
-            array = array.reshape(self.shape)  # [0.5] for 0.5 and the reverse
+            array = array.reshape(self.shape)  # accept [0.5] for 0.5 and vice versa
         if array.shape != self.shape:
             got = f"shape {array.shape}" if array.shape else "a single number"
             raise self._wrong(f"{got}")
@@ -111,7 +111,7 @@ class Output:
         return found if self.shape else found.item()
 
     def _of_kind(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """Return an array of the right type and within its range, ``None`` if it is not."""
+        """Return the array with the specified type and range, or ``None`` if it does not fit."""
         if self.kind == "bool":
             return array if array.dtype == bool else None
         if not np.isfinite(array).all():
@@ -133,10 +133,10 @@ class Output:
 
 
 def _whole(array: np.ndarray[Any, Any]) -> bool:
-    """Whether numbers can be cast to 64-bit integers as they are."""
+    """Whether numbers can be cast to 64-bit integers without loss."""
     if array.dtype == bool or not np.array_equal(np.rint(array), array):
         return False
-    # As Python numbers: NumPy would round the bound, or wrap round in silence.
+    # As Python numbers: NumPy would round the bound, or overflow silently.
     return not array.size or -_INT_END <= array.min().item() <= array.max().item() < _INT_END
 
 
@@ -188,9 +188,8 @@ def component_means(
 ) -> dict[str, float]:
     """Return the mean per step of a reward, as ``"total"``, and of each of its components.
 
-    `known` holds the names of earlier components, and takes the new ones. More than
-    `MAX_COMPONENTS` raise `CandidateError`: fresh names at every step would fill the memory of this
-    process.
+    Adds new names of components to `known`. More than `MAX_COMPONENTS` raise `CandidateError`:
+    new names at every step would fill the memory of this process.
     """
     sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
     for _, parts in results:
@@ -207,7 +206,7 @@ def component_means(
 
 
 def _read_number(value: Any) -> float:
-    # A reward is read at every step of training: the common case takes no array.
+    # A reward is read at every step of training: the common case avoids arrays.
     number = value if type(value) is float else float(_NUMBER.read(value))
     if not -_REWARD_MOST <= number <= _REWARD_MOST:
         raise CandidateError(
@@ -221,13 +220,13 @@ _NUMBER = Output()
 
 @dataclass(frozen=True)
 class Function:
-    """One function to be written.
+    """The specification of one function to write.
 
     Attributes:
-        signature: Such as ``"controller(obs)"``; defaults and hints are allowed.
+        signature: For example ``"controller(obs)"``; defaults and type hints are allowed.
         doc: What it does, its inputs and its result.
-        output: What it has to return.
-        samples: Argument tuples of the trial calls; two at least say something.
+        output: The specification of its result.
+        samples: Argument tuples of the test calls; give at least two.
         name: The function's name.
         parameters: The names of its positional parameters.
     """
@@ -256,7 +255,7 @@ class Function:
         for k, sample in enumerate(self.samples, 1):
             try:
                 encode(sample)
-            except EncodingError as error:  # here: no model is asked yet
+            except EncodingError as error:  # before any request
                 raise ValueError(f"sample input {k} of {self.name}: {error}") from None
 
 
@@ -269,7 +268,7 @@ def check(
     """Check a source, leave it loaded in the sandbox, and return its fingerprint.
 
     Raises:
-        CandidateError: What is wrong, in words for the model.
+        CandidateError: A check failed; the message is for the model.
     """
     found = inspect_source(sandbox, source, functions)
     sandbox.load(source, variables, {f.name: (len(f.parameters), f.signature) for f in functions})
@@ -291,7 +290,7 @@ def check(
 
 
 def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function]) -> str:
-    """Check what can be seen without running the source; return its fingerprint."""
+    """Run the checks that do not execute the source; return its fingerprint."""
     found = sandbox.analyse(source)
     problem = found["error"]
     if problem is not None:

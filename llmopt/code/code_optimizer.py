@@ -9,9 +9,9 @@ The contract, as a sequence of calls::
     optimizer.tell_failure(other, error)     # it failed while it was scored
     optimizer.best.source, optimizer.usage
 
-`ask` learns nothing; only `tell` does. With ``storage="run.jsonl"`` every paid reply and
-every told score is on disk before the call returns, and an optimizer made with the same
-arguments goes on where a killed one stopped.
+Only `tell` changes what the optimizer knows. With ``storage="run.jsonl"`` every paid reply and
+every recorded score is on disk before the call returns, and an optimizer with the same arguments
+resumes a killed search.
 """
 
 from __future__ import annotations
@@ -82,30 +82,30 @@ class CodeOptimizer(StoredSearch):
             says more about it; or a sequence of either for several functions at once.
         doc: What it does, its inputs and its result (for a signature given as text).
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
-            embedded model, which is too small for most of this. ``model=`` means the same.
-        initial: Source to improve. `ask_initial` hands it out to be scored.
-        space: Values beside the code; the code finds them as the dict ``params``.
+            embedded model, which is too small for most code. ``model=`` is an alias.
+        initial: Source to improve. `ask_initial` returns it as a candidate to score.
+        space: Further values to choose; the code reads them from the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
         strategy: A `Strategy`, or the name of one.
-        imports: Modules that the code may import; trusted, and loaded before it is confined.
-        seed: Seed of the requests; ``None`` draws one and records it.
-        storage: JSON Lines file to append to, and to go on from.
+        imports: Modules that the code may import; trusted, and loaded before confinement.
+        seed: Seed of the requests; ``None`` samples one and records it.
+        storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``hint``,
             ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the writer
             (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
-            ``allow_unsandboxed``. Of the spending (`llmopt.search.limits.Limits`):
+            ``allow_unsandboxed``. Of the budget (`llmopt.search.limits.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
 
     Attributes:
-        functions: What is to be written.
+        functions: The functions to write.
         seed: The seed in use.
-        steps: Tries that the search will make in all, for the prompt to say how many are left;
-            ``None`` where nobody knows. Not stored.
+        steps: Planned number of candidates, so that the prompt can state how many remain; ``None``
+            if unknown. Not stored.
 
     Note:
-        `ask` costs one model request when all goes well, and at most
-        ``attempts * (1 + n * repairs)``; `tell` costs none.
+        `ask` makes one model request if the first answer is usable, and at most
+        ``attempts * (1 + n * repairs)``; `tell` makes none.
     """
 
     space: Space | None
@@ -166,24 +166,24 @@ class CodeOptimizer(StoredSearch):
 
     @property
     def trials(self) -> list[CodeTrial]:
-        """Everything that was told, in the order of telling."""
+        """All recorded candidates, in the order of `tell`."""
         return self._state.trials
 
     @property
     def usage(self) -> Usage:
-        """What the model has cost; answers that were sent back count at once."""
+        """Requests, tokens and cost so far, including rejected answers."""
         usage = self._meter.usage
         usage.rejected = dict(self._state.rejected)
         return usage
 
     @property
     def failures(self) -> int:
-        """Times that `ask` found no usable code, in a resumed search all of them."""
+        """Calls of `ask` that found no usable code, including those before a resume."""
         return self._state.failures
 
     @property
     def tried(self) -> int:
-        """Candidates of the model that were told, and asks that found none."""
+        """Recorded candidates of the model, plus calls of `ask` that found none."""
         return sum(t.origin == "llm" for t in self.trials) + self.failures
 
     @property
@@ -204,7 +204,7 @@ class CodeOptimizer(StoredSearch):
         return candidate_of(trial, self.functions, self._make_sandbox, variables)
 
     def close(self) -> None:
-        """Kill the workers of candidates that were never told, and close the file."""
+        """Kill the workers of candidates without a result, and close the file."""
         for candidate in self._pending.values():
             candidate.close()
         super().close()
@@ -232,7 +232,7 @@ class CodeOptimizer(StoredSearch):
     # -- storage --------------------------------------------------------------------------
 
     def start_event(self) -> Event:
-        """What must be the same for a stored search to go on."""
+        """The arguments that must be the same to resume a stored search."""
         config = {
             "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
             "objective": self._writer.prompt.objective,
@@ -258,12 +258,12 @@ class CodeOptimizer(StoredSearch):
     def ask(self, n: int | None = None) -> Candidate | list[Candidate]:
         """Return the next candidate, or up to `n` that improve the same code.
 
-        Each has passed every check and is loaded in a worker of its own. Code that only
-        differs from an earlier one in layout, comments or names is sent back, not returned.
-        After an error the next call goes on from the replies that were paid for.
+        Each has passed every check and is loaded in its own worker. Code that differs from an
+        earlier candidate only in layout, comments or names is rejected. After an error the next
+        call continues from the replies that were paid for.
 
         Args:
-            n: Samples of one request; ``None`` for a single candidate, not in a list.
+            n: Samples of one request; ``None`` for a single candidate without a list.
 
         Returns:
             A candidate, or a list of 1 to `n`.
@@ -271,7 +271,7 @@ class CodeOptimizer(StoredSearch):
         Raises:
             NoCandidateError: No answer could be used, repairs included.
             BudgetExceededError: A cap on requests, tokens or cost is reached.
-            ClientError: The model could not be asked, as its key is missing, say.
+            ClientError: The request failed, for example for lack of an API key.
             ImportError: The model's package is not installed.
             SandboxUnavailableError: Code cannot be confined here.
         """
@@ -284,11 +284,11 @@ class CodeOptimizer(StoredSearch):
         return candidates[0] if n is None else candidates
 
     def ask_initial(self) -> Candidate | None:
-        """Return the code to begin with, for its score to be told; no model is asked.
+        """Return the initial code as a candidate to score, without a request.
 
         Returns:
-            A candidate; ``None`` without `initial`, with a `space`, whose values it would
-            lack, and once anything was asked or told.
+            A candidate; ``None`` without `initial`, with a `space` (its values are missing), or
+            after any other `ask` or `tell`.
 
         Raises:
             CandidateError: The code does not pass the checks.
@@ -306,7 +306,7 @@ class CodeOptimizer(StoredSearch):
             return candidate
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
-        require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
+        require_confinement(self._allow_unsandboxed)  # do not pay for code that cannot run
         self._meter.check_ready()
         number = self._next
         turn = None if self.steps is None else (self.tried + 1, self.steps)
@@ -365,26 +365,26 @@ class CodeOptimizer(StoredSearch):
         """Report a score.
 
         Args:
-            candidate: What `ask` returned, in any order; or source that was never asked,
-                which is checked first.
+            candidate: A candidate from `ask`, in any order; or your own source, which is checked
+                first.
             reward: The score, a finite number.
             feedback: Words for the model: what happened, what to change.
-            params: Values beside the code, for source that was never asked.
-            ties: Numbers that decide between equal scores, the first one first; larger is
-                better, also where the score is minimized. Give every candidate as many.
-            samples: The numbers that the score is the mean of, where every candidate is measured
-                on the same starts in the same order. The prompt then says how sure a
-                difference is.
-            data: Not possible: the model of a search over code does not compute.
+            params: Values of the space, for your own source.
+            ties: Numbers that break ties between equal scores, the first one first; larger is
+                better, even if the score is minimized. Give every candidate equally many.
+            samples: The numbers whose mean is the score, if every candidate is evaluated on the
+                same initial states in the same order. The prompt then states the uncertainty of
+                differences.
+            data: Not supported: in a search over code the model runs no Python on data.
 
         Returns:
-            The trial, as it went into the history.
+            The recorded trial.
 
         Raises:
             RewardError: The score, or one of `ties` or `samples`, is not a finite number; use
                 `tell_failure`.
-            CandidateError: The source was never asked and does not pass the checks.
-            LLMOptError: The candidate was told before, or is another optimizer's.
+            CandidateError: Your own source does not pass the checks.
+            LLMOptError: The candidate has a result already, or is another optimizer's.
             TypeError: `data` is given.
         """
         if data is not None:
@@ -421,8 +421,8 @@ class CodeOptimizer(StoredSearch):
                 mine = candidate
                 if self._pending.get(mine.number) is not mine:
                     raise LLMOptError(
-                        f"{mine!r} is not waiting for a score: it was told before, or another "
-                        "optimizer asked for it. Tell its source (candidate.source) instead"
+                        f"{mine!r} is not waiting for a score: its result was recorded before, or "
+                        "another optimizer returned it. Tell its source (candidate.source)"
                     )
             with uninterrupted():
                 self._record(Told(trial_of(mine, **told)))
@@ -433,7 +433,7 @@ class CodeOptimizer(StoredSearch):
             return self.trials[-1]
 
     def _adopt(self, source: str, params: Any) -> Candidate:
-        """Return source that no model wrote here as a candidate that has passed the checks."""
+        """Check the user's own source and return it as a candidate."""
         values = None if self.space is None else self.space.validate(params)
         variables = self._writer.variables(values)
         with self._make_sandbox() as sandbox:

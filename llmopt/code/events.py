@@ -1,7 +1,7 @@
-"""What happens in a search over code, one class for each kind of event, and the state they make.
+"""The events of a search over code, one class for each kind, and the resulting state.
 
 A live call makes an event, writes its line and applies the event to the state; a resumed search
-reads the line and applies the same. What requests cost is in lines of their own
+reads the line and applies the same event. The costs of requests have separate lines
 (`llmopt.search.storage`).
 """
 
@@ -27,14 +27,14 @@ from llmopt.util.arguments import number, one_of, whole_number
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-_LACKING = {"absent": True}  # stands for the value of a parameter that a point lacks
+_LACKING = {"absent": True}  # marks a parameter without a value
 _MAY_CHANGE = ("objective", "model")
 _TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The candidates of one request, each as a trial without a score; none is lost alone."""
+    """The candidates of one request, each as a trial without a score, stored together."""
 
     trials: tuple[CodeTrial, ...]
 
@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refused:
-    """An answer that was to become candidate `number`, why it was not used, and in a word."""
+    """A rejected answer for candidate `number`, with the reason and its kind."""
 
     number: int
     text: str
@@ -57,7 +57,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class GaveUp:
-    """An ask found no usable code."""
+    """A call of `ask` found no usable code."""
 
     def line(self, space: Space | None) -> Line:  # noqa: D102
         return {"event": "give_up"}
@@ -77,7 +77,7 @@ CodeEvent = Asked | Refused | GaveUp | Told
 
 
 def read_event(line: Line, space: Space | None) -> CodeEvent:
-    """Return the event of a line that is of no request."""
+    """Return the event of a line that is not about a request."""
     rest = {name: value for name, value in line.items() if name != "event"}
     match line["event"]:
         case "ask":
@@ -86,7 +86,7 @@ def read_event(line: Line, space: Space | None) -> CodeEvent:
         case "reject":
             texts = (rest["text"], rest["reason"], rest.get("kind", "unreadable"))
             return Refused(whole_number("number", rest["number"], 0), *map(text_of, texts))
-        case "give_up" | "failure":  # what it was called for a while
+        case "give_up" | "failure":  # the name in older files
             return GaveUp()
         case "tell":
             return Told(_trial(rest, space))
@@ -94,14 +94,14 @@ def read_event(line: Line, space: Space | None) -> CodeEvent:
 
 
 class CodeState:
-    """Everything a code search knows; trials are in the order of telling.
+    """The state of a code search; trials are in the order of `tell`.
 
     Attributes:
-        asked: Candidates that were handed out and not told, by number.
+        asked: Candidates that await their result, by number.
         next: Number of the next candidate.
-        failures: Asks that found no usable code.
-        refusals: Answers that the ask under way, or the one that was cut off, did not use.
-        rejected: All answers that were not used, by kind.
+        failures: Calls of `ask` that found no usable code.
+        refusals: Answers rejected by the current or an interrupted `ask`.
+        rejected: Number of all rejected answers, by kind.
     """
 
     def __init__(self, space: Space | None = None) -> None:
@@ -114,7 +114,7 @@ class CodeState:
         self.rejected: Counter[str] = Counter()
 
     def apply(self, event: CodeEvent) -> None:
-        """Change the state by one event."""
+        """Apply one event to the state."""
         match event:
             case Refused():
                 self.refusals.append(event)
@@ -131,23 +131,22 @@ class CodeState:
                 self.refusals.clear()
             case Told(trial):
                 if any(t.number == trial.number for t in self.trials):
-                    raise ValueError(f"candidate {trial.number} was told before")
+                    raise ValueError(f"candidate {trial.number} was recorded before")
                 self.trials.append(trial)
                 self.asked.pop(trial.number, None)
                 self.next = max(self.next, trial.number + 1)
 
 
 def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLike[str]) -> int:
-    """Return the seed of a stored search, and say what it goes on with.
+    """Return the seed of a stored search, and log which arguments changed.
 
-    `own` is the first event of the search that is to go on with it, with `seed`, or ``None`` for
-    any.
+    `own` is the first event of the search to resume with `seed`; ``None`` accepts any seed.
 
     Raises:
-        StorageError: It is no code search, or another one.
+        StorageError: The file is not of a code search, or of another one.
     """
     if start.get("event") != "start" or start.get("format") != FORMAT:
-        raise StorageError(f"{path} is no code search: give another file")
+        raise StorageError(f"{path} contains no code search: pass another file")
     with as_written(path, 1, start):
         config, stored, stored_seed = own["config"], {**start["config"]}, int(start["seed"])
     differ = [k for k in dict.fromkeys((*config, *stored)) if stored.get(k) != config.get(k)]
@@ -156,18 +155,18 @@ def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLik
         other.append("seed")
     if other:
         raise StorageError(
-            f"{path} holds a search with another {', '.join(other)}: resume it with the arguments "
-            "that it was made with, or give another file"
+            f"{path} contains a search with another {', '.join(other)}: resume it with its "
+            "original arguments, or pass another file"
         )
     if differ:
-        logger.warning("%s: goes on with another %s", path, ", ".join(differ))
+        logger.warning("%s: resumes with another %s", path, ", ".join(differ))
     return stored_seed
 
 
 def replay(
     lines: Sequence[Line], state: CodeState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
-    """Bring a fresh state and its meter to where a search ended, or raise `StorageError`."""
+    """Restore state and meter from a search's events, or raise `StorageError`."""
 
     def apply(line: Line, books: Books) -> None:
         event = read_event(line, state.space)

@@ -1,4 +1,4 @@
-"""The loop of a search over code: ask, score, tell, until the tries are spent."""
+"""The loop of a search over code: ask, score, tell, until all candidates were tried."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from llmopt.search.drive import INTERRUPTED, drive
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a candidate: its score, and feedback; without a score the reason.
+    """Outcome of a candidate: its score and feedback; without a score, the reason.
 
     Attributes:
-        ties: As `CodeOptimizer.tell` takes them, and `samples`.
-        broken: Whether the environment failed, and not the code.
-        made: What was measured, for whoever watches.
+        ties: See `CodeOptimizer.tell`, also for `samples`.
+        broken: Whether the environment, not the code, failed.
+        made: The measurements, for `on_step`.
     """
 
     reward: float | None
@@ -42,10 +42,10 @@ def search(
 ) -> bool:
     """Search until `steps` candidates of the model were tried; return whether one is `done`.
 
-    `on_step` gets a candidate's number (-1 where there was none), ``Outcome.made`` and words.
+    `on_step` gets a candidate's number (-1 if there was none), ``Outcome.made`` and words.
 
     Raises:
-        CandidateError: The code to begin from does not pass the checks.
+        CandidateError: The initial code does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     optimizer.steps = steps

@@ -1,8 +1,8 @@
-"""The starts of a search over code, drawn from a secret.
+"""The initial states of a search over code, with seeds derived from a secret.
 
-A start's seed fixes all later draws of an environment. Code that knew it could rebuild the
-generator and plan on what will happen. So the seeds come from a secret that neither a prompt nor
-a worker sees, and starts are told by their place in the list.
+An episode's seed determines all random numbers of an environment. Code that knew it could rebuild
+the generator and predict the episode. Therefore the seeds come from a secret that neither a prompt
+nor a worker sees; the model knows initial states only by their index.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STREAMS = {"selection": 0, "held-out": 1}
 
 @dataclass(frozen=True)
 class Starts:
-    """Seeds of starts to compare code on, and of fresh ones to report on.
+    """Seeds of initial states: a selection set to compare code, and a held-out set to report.
 
     Attributes:
-        secret: What the seeds are drawn from, with `seed`; ``None`` for the starts 0, 2, 4, ...
-            and 1, 3, 5, ..., on which recordings were made that name no secret.
-        seed: Another seed draws other starts from the same secret.
-        words: 32-bit words of a seed. More than one cannot be tried through, but not every
-            environment takes so large a number (`fit`).
+        secret: Source of the seeds, together with `seed`; ``None`` for the seeds 0, 2, 4, ... and
+            1, 3, 5, ... of older recordings without a secret.
+        seed: Derives other seeds from the same secret.
+        words: 32-bit words of a seed. More than one cannot be guessed by brute force, but not every
+            environment accepts such a large seed (`fit`).
     """
 
     secret: int | None = field(repr=False)
@@ -39,11 +39,11 @@ class Starts:
 
     @classmethod
     def draw(cls, seed: int = 0) -> Starts:
-        """Return starts of a new secret."""
+        """Return seeds from a new secret."""
         return cls(secrets.randbits(_BITS), seed)
 
     def fit(self, env: gym.Env[Any, Any]) -> Starts:
-        """Return starts that an environment takes: of one word where it takes no larger seed."""
+        """Return seeds that an environment accepts: of one word if it rejects larger ones."""
         if self.secret is None:
             return self
         try:
@@ -53,11 +53,11 @@ class Starts:
         return self
 
     def selection(self, count: int) -> list[int]:
-        """Return the seeds of the starts on which candidates are compared."""
+        """Return the seeds of the initial states on which candidates are compared."""
         return self._seeds("selection", count)
 
     def held_out(self, count: int) -> list[int]:
-        """Return the seeds of fresh starts; more of them begin with the same ones."""
+        """Return the seeds of held-out initial states; a larger `count` extends the list."""
         return self._seeds("held-out", count)
 
     def _seeds(self, purpose: str, count: int) -> list[int]:
@@ -68,19 +68,19 @@ class Starts:
         for k in range(count):
             source = np.random.SeedSequence(self.secret, spawn_key=(self.seed, key, k))
             words = [int(word) for word in source.generate_state(self.words)]
-            # 31 bits: what a C library takes. The last bit keeps both purposes apart.
+            # 31 bits: the maximum of C libraries. The last bit separates the two purposes.
             words[-1] = (words[-1] >> 1) & ~1 | key if self.words == 1 else words[-1]
             found.append(sum(word << (32 * place) for place, word in enumerate(words)))
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a file holds."""
+        """Return the data to store in a file."""
         secret = None if self.secret is None else f"{self.secret:x}"
         return {"secret": secret, "seed": self.seed, "words": self.words}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Starts:
-        """Return what `to_dict` made a dict of; anything else is a `StorageError`."""
+        """Restore the result of `to_dict`; raise `StorageError` for anything else."""
         secret, seed, words = (data.get(name) for name in ("secret", "seed", "words"))
         sound = isinstance(secret, str) and 0 < len(secret) <= _BITS // 4
         if (secret is None or sound) and type(seed) is int and seed >= 0 and words in (1, 4):
@@ -89,6 +89,5 @@ class Starts:
             except ValueError:
                 pass
         raise StorageError(
-            'the starts are not as llmopt wrote them: expected {"secret": ..., "seed": ..., '
-            '"words": 1 or 4}'
+            'the stored seeds are malformed: expected {"secret": ..., "seed": ..., "words": 1 or 4}'
         )

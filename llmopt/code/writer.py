@@ -1,6 +1,6 @@
-"""From a history of code to new candidates: prompt, model, reading, checks, bounded repairs.
+"""Write new candidates: prompt, request, parsing, checks, bounded repairs.
 
-`Writer` keeps no history of its own; `llmopt.code.code_optimizer` does.
+`Writer` is stateless; `llmopt.code.code_optimizer` keeps the history.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you de
 
 @dataclass
 class Writer:
-    """Turns a history into candidates by asking a model.
+    """Asks a model for new candidates, given a history.
 
     Attributes:
-        repairs: Times that one answer is sent back with what was wrong with it.
-        attempts: Fresh requests before it gives up.
+        repairs: Maximum repair requests for one answer.
+        attempts: Maximum new requests before `write` gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
     """
@@ -68,18 +68,18 @@ class Writer:
         refuse: Callable[[Refused], None],
         turn: tuple[int, int] | None = None,
     ) -> list[Candidate]:
-        """Return up to `n` candidates from `number` on that have passed every check.
+        """Return up to `n` candidates, numbered from `number`, that have passed every check.
 
-        Refusals before an ask was cut off stand in `state`, and are kept: the same code may fail in
-        another way now, which would change the next request. `refuse` is told of new ones.
-        `waiting` were handed out and not told; `turn` is which try this is and how many there are,
-        if that is known.
+        `state` holds the refusals of an interrupted call, which are reused: the same code might now
+        fail in another way, which would change the next request. `refuse` records new refusals.
+        `waiting` are the candidates without a result; `turn` is the number of this candidate and
+        their total, if known.
 
         Raises:
             NoCandidateError: No answer could be used.
             BudgetExceededError: A cap is reached.
-            ClientError: The model could not be asked.
-            SandboxError: A worker cannot be set up; nor can an empty one.
+            ClientError: The request failed.
+            SandboxError: A worker cannot start, not even without code.
         """
         asking = _Asking(self, state, number, current, waiting, refuse)
         budget = TokenBudget.of(
@@ -122,7 +122,7 @@ class Writer:
         """Return the checked candidate of a completion.
 
         Raises:
-            ParseError: The answer holds no code.
+            ParseError: The answer contains no code.
             CandidateError: The code does not pass a check.
         """
         if completion.finish_reason in _WITHHELD:
@@ -145,8 +145,8 @@ class Writer:
             self._refuse_duplicate(candidate, taken)
         except (SandboxError, SandboxUnavailableError) as error:
             candidate.close()
-            # The answer is paid for and would be met again by every resume: where a worker
-            # without it starts, the answer is at fault.
+            # The answer is paid for, and every resume would repeat it: if a worker starts
+            # without its code, the answer is at fault.
             with self.make_sandbox() as empty:
                 empty.start()
             raise CandidateError("its process broke down", "crash") from error
@@ -182,7 +182,7 @@ class Writer:
         try:
             for index, name in enumerate(space.names):
                 if name not in answer.values and space.condition(index):
-                    values.append(ABSENT)  # `unflatten` says where it is needed
+                    values.append(ABSENT)  # `unflatten` raises if it is needed
                     continue
                 if name not in answer.values:
                     raise ParseError(f'the value of {name!r} is missing; expected it in "values"')
@@ -193,7 +193,7 @@ class Writer:
             raise ParseError(str(error)) from error
 
     def variables(self, params: Any) -> dict[str, Any]:
-        """Return the names that a candidate with these values finds bound."""
+        """Return the global names that are bound for a candidate with these values."""
         space = self.prompt.space
         if space is None or params is None:
             return {}
@@ -202,7 +202,7 @@ class Writer:
 
 @dataclass
 class _Asking:
-    """The answers of one `Writer.write`: what was tried, and the candidates that came of it."""
+    """The answers of one `Writer.write`, and the resulting candidates."""
 
     writer: Writer
     state: CodeState
@@ -214,22 +214,22 @@ class _Asking:
     written: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # As they were before the first answer: `refuse` adds to the state.
+        # Copies from before the first answer: `refuse` adds to the state.
         self._known, self._failures = list(self.state.refusals), self.state.failures
         self._trials = list(self.state.trials)
 
     def seed(self, *keys: int) -> int:
         """Return the seed of a request.
 
-        It depends on what was asked before and not on time: a resumed search sends the very
-        requests of an uninterrupted one.
+        It depends only on earlier requests: a resumed search sends the same requests as an
+        uninterrupted one.
         """
         key = (self.number, self._failures, *keys)
         source = np.random.SeedSequence(self.writer.seed, spawn_key=key)
         return int(source.generate_state(1)[0]) >> 1
 
     def use(self, completion: Completion) -> str:
-        """Make a candidate of a completion; return what is wrong with it, if anything is."""
+        """Make a candidate from a completion; return the fault, or an empty text."""
         mine = self.number + len(self.written)
         text = cut(encodable(completion.text), MAX_SENT_BACK)
         refusal = next((r for r in self._known if (r.number, r.text) == (mine, text)), None)
@@ -251,7 +251,7 @@ class _Asking:
         return refusal.reason
 
     def repair(self, request: Request, attempt: int, reason: str, budget: TokenBudget) -> None:
-        """Send an answer back with what is wrong with it, until it can be used."""
+        """Send an answer back with its fault, until a new answer can be used."""
         meter = self.writer.meter
         for _ in range(self.writer.repairs):
             said = Message("user", complaint(reason, self.writer.prompt.answer))
@@ -266,7 +266,7 @@ class _Asking:
 
 
 def _completions(reply: Reply) -> tuple[Completion, ...]:
-    return reply.completions or (Completion(""),)  # one without a sample says nothing
+    return reply.completions or (Completion(""),)  # a reply without samples counts as empty
 
 
 def _words(error: ParseError | CandidateError) -> str:
