@@ -1,9 +1,9 @@
-"""A Gymnasium wrapper that says in words what happens, in the manner of LLF-Bench.
+"""A Gymnasium wrapper that describes each step in words, as LLF-Bench does.
 
-After each step it gives the observation in words, the instruction, the reward, whether the
-last move was good or bad, and the move that an expert suggests (Cheng et al. 2023, LLF-Bench,
-arXiv 2312.06853, section 3). Each phrase has paraphrases, drawn by a generator of its own, so
-that neither the wording depends on the environment's seed nor the environment on the wording.
+After each step it returns the observation in words, the instruction, the reward, whether the
+last move was good or bad, and an expert's suggestion (Cheng et al. 2023, LLF-Bench, arXiv
+2312.06853, section 3). Each phrase has paraphrases, sampled by a separate generator, so that
+wording and environment do not depend on each other's seed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ PHRASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a teacher says of one step.
+    """A teacher's judgement of one step.
 
     Attributes:
-        good: Whether the move was good; ``None`` where the teacher cannot tell.
-        remarks: What else was wrong with the move, or why it was bad.
+        good: Whether the move was good; ``None`` if the teacher cannot decide.
+        remarks: Further faults of the move, or why it was bad.
         suggestion: What to do next, as an imperative phrase; empty for none.
     """
 
@@ -70,7 +70,7 @@ class Verdict:
 
 
 class Teacher(Protocol):
-    """What the wrapper must know about one environment."""
+    """The words and judgements of one environment, for the wrapper."""
 
     def instruction(self) -> str:
         """Return the task in words."""
@@ -87,7 +87,7 @@ class Teacher(Protocol):
     def conclude(
         self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
     ) -> str:
-        """Sum up a whole episode, for whoever improves the policy after it."""
+        """Summarize a complete episode, as feedback on the policy."""
         ...
 
 
@@ -150,7 +150,7 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the wording goes on from where it was."""
+        """Start an episode; the generator of the wording is not reset."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._seen, self._rewards = [observation], []
         language = {
@@ -161,7 +161,7 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         return self._out(observation, language, {**info, "verdict": Verdict()})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Make one step and say what came of it."""
+        """Make one step and describe its outcome."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         verdict = self.teacher.judge(self._seen[-1], action, observation)
         self._seen.append(observation)
@@ -177,16 +177,16 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         return out, float(reward), terminated, truncated, info
 
     def reword(self, *key: int) -> None:
-        """Begin the wording anew, from the paraphrase seed and numbers of 0 or more.
+        """Reseed the wording from the paraphrase seed and non-negative numbers.
 
-        So a search that was killed goes on in the same words: its key may be a candidate's number
-        and an episode's.
+        A resumed search then repeats the same words; use, for example, the numbers of candidate and
+        episode.
         """
         if self._paraphrase_seed is not None:
             self._rng = np.random.default_rng([self._paraphrase_seed, *key])
 
     def summary(self, info: Mapping[str, Any]) -> str:
-        """Sum up the episode as it stands, for a caller that stops before its end."""
+        """Summarize the episode so far, for a caller that stops before its end."""
         return self.teacher.conclude(self._seen, self._rewards, info)
 
     def _out(

@@ -1,8 +1,8 @@
-"""Policies as code: episodes, scores and feedback, with the score in trusted hands.
+"""Policies as code: episodes, scores and feedback, computed outside the untrusted worker.
 
-The environment runs here and the policy in its worker, one message a step. So code sees what it
-observes and nothing else: no environment, no generator, no seed of a start. An episode that
-fails has no return (`llmopt.policies.episode`): such a policy has no score.
+The environment runs in this process and the policy in its worker, one message per step. Code sees
+only observations: no environment, no generator, no seed. An episode that fails has no return
+(`llmopt.policies.episode`), and its policy has no score.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from llmopt.policies.report.statistics import EpisodeStatistics
 from llmopt.sandbox.failure import CandidateError
 from llmopt.util.arguments import finite
 
-_BAD_MOMENTS = 4  # the first ones: what comes later follows from them
-_SAMPLES = 4  # observations for which code is tried
-_COURSE = 5  # distances told of an episode
+_BAD_MOMENTS = 4  # the first ones: later ones follow from them
+_SAMPLES = 4  # observations on which code is tested
+_COURSE = 5  # distances reported of an episode
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A step of an episode, kept to be told; `bad` where a teacher found fault with it."""
+    """A recorded step of an episode; `bad` if a teacher found fault with it."""
 
     seen: Any
     action: Any
@@ -63,14 +63,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class CodeEpisode(Episode):
-    """An episode of code, and what there is to say of it.
+    """An episode of code, with its feedback.
 
     Attributes:
-        number: Its place among the starts, from 0. The model is told this one, never the seed.
-        success: What the environment says of success; ``None`` where it says nothing.
+        number: Index of the initial state, from 0. The model sees this number, never the seed.
+        success: Whether the environment reports success; ``None`` if it reports nothing.
         feedback: What happened, in words: a summary, and some steps.
-        parts: The sums of the return's own parts, where the environment names them.
-        course: Distance to success after each step, where the environment names one.
+        parts: The sums of the terms of the return, if the environment names them.
+        course: Distance to success after each step, if the environment names one.
         reward: The last reward.
     """
 
@@ -105,9 +105,10 @@ class CodeEpisode(Episode):
 
 @dataclass(frozen=True)
 class PolicyScore:
-    """Several episodes of one policy, in the order of their starts, and the most steps of each.
+    """Several episodes of one policy, in the order of their initial states.
 
-    `statistics` say what the policy did in all of them, in words (gait, saturation, drift).
+    `cap` is the maximum steps of each; `statistics` describe all episodes in words (gait,
+    saturation, drift).
     """
 
     episodes: tuple[CodeEpisode, ...]
@@ -116,19 +117,19 @@ class PolicyScore:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return; ``None`` where an episode failed."""
+        """Mean return; ``None`` if an episode failed."""
         return mean_or_none(e.total for e in self.episodes)
 
     @property
     def rank(self) -> float:
-        """The mean return, for sorting; least where an episode failed."""
+        """The mean return, for sorting; minus infinity if an episode failed."""
         return -math.inf if self.mean_return is None else self.mean_return
 
     @property
     def held_return(self) -> float | None:
-        """Mean return where an episode that ended in success goes on at its last reward.
+        """Mean return, with the last reward repeated up to the cap after a success.
 
-        A plain return is less for a success that came sooner.
+        A plain return would be lower for an earlier success.
         """
         mean = self.mean_return
         held = (e.reward * (self.cap - e.length) if e.success else 0.0 for e in self.episodes)
@@ -141,7 +142,7 @@ class PolicyScore:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of successes, failures included; ``None`` where nobody knows."""
+        """Share of successes among all episodes, failed ones included; ``None`` if unknown."""
         if all(e.success is None for e in self.episodes):
             return None
         known = [bool(e.success) for e in self.episodes if e.failure or e.success is not None]
@@ -159,7 +160,7 @@ class PolicyScore:
 
     @property
     def failure(self) -> str:
-        """Why the policy has no score; empty where no episode failed."""
+        """Why the policy has no score; empty if no episode failed."""
         return next((e.failure for e in self.failed), "")
 
     def summary(self) -> str:
@@ -177,7 +178,7 @@ class PolicyScore:
         )
 
     def feedback(self) -> str:
-        """Sum up for the model: a line for each episode, statistics, and the worst one's steps."""
+        """Return feedback: a line for each episode, statistics, and the worst episode's steps."""
         worst = min(self.episodes, key=_goodness)
         told = worst.feedback
         if told and not worst.failure:
@@ -191,7 +192,7 @@ def _goodness(e: CodeEpisode) -> tuple[bool, bool, float, int]:
 
 
 def policy_function(env: gym.Env[Any, Any], doc: str = "") -> Function:
-    """Describe the policy that an environment wants, with sample observations from it.
+    """Specify the policy of an environment, with sample observations.
 
     Args:
         env: The environment; some random steps are made in it.
@@ -208,12 +209,12 @@ def policy_function(env: gym.Env[Any, Any], doc: str = "") -> Function:
 
 
 class _Story:
-    """Watches an episode and keeps what there is to tell of it."""
+    """Watches an episode and records its feedback."""
 
     def __init__(self, env: gym.Env[Any, Any], watch: Callable[[Step], None] | None) -> None:
         self._env, self._watch = env, watch
         self._distance = _distance(env)
-        self._words: Any = None  # what was seen before the step, in words
+        self._words: Any = None  # the observation before the step, in words
         self.moments: list[Moment] = []
         self.parts: dict[str, float] = {}
         self.course: list[float] = []
@@ -239,7 +240,7 @@ class _Story:
             self.course.append(float(info[self._distance]))
 
     def told(self, info: Mapping[str, Any]) -> str:
-        """Tell the episode's summary and its start, first bad moments, middle and end, in order."""
+        """Return a summary, then the episode's first steps, first bad steps, middle and end."""
         summary = _language(info).get("summary", "")
         if not summary and self.moments and isinstance(self._env, LanguageFeedback):
             summary = self._env.summary(info)
@@ -259,7 +260,7 @@ class _Typed(gym.ActionWrapper[Any, Any, Any]):
     """Gives a policy's numbers the type of the environment's actions."""
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        return self.env.reset(**given)  # not every environment takes `options`
+        return self.env.reset(**given)  # not every environment accepts `options`
 
     def action(self, action: Any) -> Any:
         space = self.env.action_space
@@ -275,14 +276,14 @@ def run_episode(
     watch: Callable[[Step], None] | None = None,
     number: int = 0,
 ) -> CodeEpisode:
-    """Run one episode with the environment in this process, and keep what there is to tell.
+    """Run one episode with the environment in this process, and record its feedback.
 
-    With a `LanguageFeedback` around the environment its words are kept. Its attribute ``distance``,
-    if it has one, names the entry of ``info`` that says how far success is. `success` judges from
-    the return and the last info, in place of ``info["success"]``; `watch` is called at every step.
+    The words of a `LanguageFeedback` are recorded. An attribute ``distance`` of the environment
+    names the entry of ``info`` with the distance to success. `success` decides from the return and
+    the last info, in place of ``info["success"]``; `watch` is called at every step.
 
     Raises:
-        LLMOptError: The machine failed, and not the policy, such as a worker that cannot start.
+        LLMOptError: The machine, not the policy, failed: for example, a worker cannot start.
     """
     story = _Story(env, watch)
     made = episode(_Typed(env), act, seed, cap, story, number=number)
@@ -316,7 +317,7 @@ def _success(info: Mapping[str, Any]) -> bool | None:
 
 
 def reward_parts(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the parts of a step's reward that its info names, as MuJoCo's tasks do."""
+    """Return the terms of a step's reward in its info, as MuJoCo's tasks name them."""
     names = (k for k in info if isinstance(k, str) and k.startswith("reward_") and not is_sum(k))
     found = ((name, finite(info[name])) for name in names)
     return {name: value for name, value in found if value is not None}
@@ -343,19 +344,19 @@ def evaluate_policy(
     every: bool = False,
     statistics: Callable[[], EpisodeStatistics] | None = None,
 ) -> PolicyScore:
-    """Score a policy; its code is loaded anew for each episode.
+    """Score a policy; its code is reloaded for each episode.
 
-    The words of a `LanguageFeedback` depend on the candidate's number and the start's alone.
+    The words of a `LanguageFeedback` depend only on the numbers of candidate and initial state.
 
     Args:
         candidate: The policy, its first function.
-        env: The environment that counts.
-        seeds: Seed of each episode's start. Use other ones to report than to select, and none
-            that code could guess (`llmopt.code.secret_seeds.Starts`).
-        cap: Largest number of steps.
+        env: The environment that determines the score.
+        seeds: Seed of each episode. Use different ones to report than to select, and none that
+            code could guess (`llmopt.code.secret_seeds.Starts`).
+        cap: Maximum steps.
         success: See `run_episode`.
-        every: Go on after a failure, so that a report is on all of the starts.
-        statistics: Makes what watches all steps and says what the policy did in them.
+        every: Continue after a failure, to report on all initial states.
+        statistics: Makes a watcher that describes all steps.
 
     Returns:
         The score. Without `every`, the first failure is its last episode.
@@ -399,21 +400,21 @@ def improve(
     on_step: Callable[[int, PolicyScore | None, str], None] | None = None,
     **options: Any,
 ) -> bool:
-    """Improve a policy over episodes: ask, run, tell with what happened in words.
+    """Improve a policy over episodes: ask, run, tell with feedback.
 
-    Code that the optimizer begins from is scored first.
+    The optimizer's initial code is scored first.
 
     Args:
         optimizer: The search; it may have been resumed.
-        env: The environment that counts.
-        seeds: Starts on which candidates are compared.
-        steps: Candidates of the model in all, resumed ones included.
-        measure: The score that is told; of a tuple the first number, of which the others
-            break ties. The mean return by default.
-        samples: What the score is the mean of, in the order of `seeds`; by default the
-            returns where `measure` is not given.
+        env: The environment that determines the score.
+        seeds: Seeds of the initial states on which candidates are compared.
+        steps: Total candidates of the model, including the ones before a resume.
+        measure: Computes the score; in a tuple the numbers after the first break ties. The mean
+            return by default.
+        samples: The numbers whose mean is the score, in the order of `seeds`; by default the
+            returns, unless `measure` is given.
         done: Whether a score is good enough to stop.
-        on_step: Called with the candidate's number, its score (``None`` where there was no
+        on_step: Called with the candidate's number, its score (``None`` if there was no
             candidate) and words.
         **options: For `evaluate_policy`.
 
@@ -421,7 +422,7 @@ def improve(
         Whether a score was good enough to stop.
 
     Raises:
-        CandidateError: The code to begin from does not pass the checks.
+        CandidateError: The initial code does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     if measure is None:
@@ -462,7 +463,7 @@ class _Relay:
                     raise
 
     def watch(self, step: Step) -> None:
-        """Note what a step gave; tell the candidate's score after its last one."""
+        """Record a step; report the candidate's score after its last step."""
         language = _language(step.info)
         words = [f"You did {_brief(step.action)}."]
         words += [str(language.get(name, "")) for name in ("feedback", "observation")]
@@ -477,7 +478,7 @@ class _Relay:
             self._next()
 
     def fail(self, reason: CandidateError | str) -> None:
-        """Tell that the candidate failed, if one acts."""
+        """Report that the acting candidate, if any, failed."""
         if self._candidate is not None:
             self._optimizer.tell_failure(self._candidate, reason)
         self._next()
@@ -494,22 +495,21 @@ def improve_within_episode(
     steps: int = 5,
     cap: int = STEP_CAP,
 ) -> CodeEpisode:
-    """Improve a policy while one episode goes on: each candidate acts for some steps.
+    """Improve a policy during one episode: each candidate acts for some steps.
 
     The score of a candidate is its mean reward over its own steps. Candidates act in different
-    places, so that the latest is to be trusted more than the best. A failing one is replaced at
-    once.
+    states: trust the latest more than the best. A failing candidate is replaced at once.
 
     Args:
         optimizer: The search.
-        env: The environment that counts.
-        seed: Seed of the start.
+        env: The environment that determines the score.
+        seed: Seed of the initial state.
         steps: Steps for one candidate.
-        cap: Largest number of steps of the episode, and of candidates.
+        cap: Maximum steps of the episode, and maximum candidates.
 
     Raises:
-        NoCandidateError: The model wrote nothing usable; the episode is lost, and what was told
-            before stays in `optimizer`. Likewise the other errors of `CodeOptimizer.ask`.
+        NoCandidateError: The model wrote nothing usable; the episode is lost, but `optimizer` keeps
+            the results so far. Likewise for the other errors of `CodeOptimizer.ask`.
     """
     relay = _Relay(optimizer, steps, cap)
     made = episode(_Typed(env), relay, seed, cap, relay.watch)

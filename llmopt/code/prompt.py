@@ -1,4 +1,4 @@
-"""The words of a code search: the request for code, and the complaint about an answer."""
+"""Prompts of a search over code: the request for code, and the request for a repair."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ _VALUES = {
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
 MAX_SENT_BACK = 20_000
-"""Characters of a bad answer that are sent back and stored; the rest is cut."""
+"""Maximum characters of a rejected answer that are sent back and stored."""
 
 _LISTED = 20
-"""Tries in the list of all tries, the latest ones."""
+"""Maximum tries in the list of all tries; older ones are dropped."""
 
 _IDEA = 400
-"""Characters of the reasoning shown for each try."""
+"""Maximum characters of the reasoning shown for each try."""
 
 _FEEDBACK = 2500
-"""Characters of feedback shown for a try in the memory; four times as many for the code to
-improve, and fewer where the model's context is short."""
+"""Maximum characters of feedback on a try in the memory; four times as many for the code to
+improve, and fewer if the model's context is short."""
 
 
 _ENDLESS = TokenBudget(None, estimate_tokens)
 
 
 def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the schema of a JSON answer, with values of these names beside the code."""
+    """Return the schema of a JSON answer, with `params` values of these names."""
     text = {"type": "string"}
     properties: dict[str, Any] = {"reasoning": text, "code": text}
     if names:
@@ -70,21 +70,21 @@ def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CodePrompt:
-    """Everything in a prompt that stays the same through a search.
+    """The parts of a prompt that are constant during a search.
 
     Attributes:
-        functions: What is to be written.
-        objective: What the code is for.
+        functions: The functions to write.
+        objective: The purpose of the code.
         hint: Advice for the model.
-        documentation: What the code may call, in words.
-        imports: Modules that it may import.
-        space: Values beside the code.
+        documentation: Description of the functions that the code may call.
+        imports: Modules that the code may import.
+        space: Space of the ``params`` values.
         direction: ``"maximize"`` or ``"minimize"``.
-        answer: Form of the answer that is asked for; every form is read.
-        best: Tries in the memory that scored best.
-        latest: Tries in the memory that were made last.
-        template: Jinja2 template with the variables of ``code_function.j2``, in place of it.
-        scoring: What the score is and is not, and the highest there can be, in words.
+        answer: Requested form of the answer; every form is read.
+        best: Number of best-scored tries in the memory.
+        latest: Number of latest tries in the memory.
+        template: Jinja2 template that replaces ``code_function.j2``, with the same variables.
+        scoring: Description of the score, and of its maximum.
     """
 
     functions: tuple[Function, ...]
@@ -116,14 +116,14 @@ class CodePrompt:
         budget: TokenBudget = _ENDLESS,
         turn: tuple[int, int] | None = None,
     ) -> tuple[Message, ...]:
-        """Return the conversation that asks for the next candidate.
+        """Return the conversation that requests the next candidate.
 
-        `current` is the try to improve; a number below 0 marks code that was never scored. The
-        memory of trials is shortened until the budget holds it. `turn` is which try this is of
-        how many.
+        `current` is the try to improve; a negative number marks code that was never scored. The
+        memory of trials is shortened until it fits into the budget. `turn` is the number of this
+        try and their total.
 
         Raises:
-            PromptTooLongError: It does not fit even with no memory in it.
+            PromptTooLongError: The prompt does not fit even without memory.
             TemplateError: The template cannot be rendered.
         """
         for sizes in self._sizes():
@@ -131,13 +131,13 @@ class CodePrompt:
             if budget.holds(text):
                 return (Message("user", text),)
         raise PromptTooLongError(
-            f"the prompt takes {budget.count(text)} tokens with no memory in it, and {budget.why} "
+            f"the prompt takes {budget.count(text)} tokens without memory, and {budget.why} "
             f"leaves {budget.limit}: shorten "
-            "the documentation, lower max_output_tokens, or take a model with a longer context"
+            "the documentation, lower max_output_tokens, or use a model with a longer context"
         )
 
     def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield how many best, latest and listed tries, and characters of feedback, are shown."""
+        """Yield numbers of best, latest and listed tries, and of characters of feedback."""
         yield from ((self.best, n, _LISTED, _FEEDBACK) for n in range(self.latest, 0, -1))
         yield from ((n, 0, _LISTED, _FEEDBACK) for n in range(self.best, -1, -1))
         yield from ((0, 0, 0, _FEEDBACK >> k) for k in range(5))
@@ -189,7 +189,7 @@ class CodePrompt:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(source: str) -> Callable[[dict[str, Any]], str]:
-    """Return what renders a template; the shipped one for an empty source."""
+    """Return a function that renders a template; the shipped one for an empty source."""
     environment = TemplateEnvironment(jinja2.PackageLoader("llmopt.code"), {})
     shipped = "code_function.j2"
     template = environment.from_string(source) if source else environment.get_template(shipped)
@@ -197,7 +197,7 @@ def _compiled(source: str) -> Callable[[dict[str, Any]], str]:
 
 
 def complaint(reason: str, answer: AnswerFormat) -> str:
-    """Return the repair turn: the fault of an answer, and the form of the next one."""
+    """Return the repair request: the fault of an answer, and the form of the next one."""
     form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
     return f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
 
@@ -206,7 +206,7 @@ def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str,
     words = quoted(trial.feedback.strip(), headings_alone=True)
     params = None
     if space is not None and trial.params is not None:
-        # By the names that the code uses, for every form of space.
+        # By the names in the code, for every form of space.
         params = space.named(space.flatten(trial.params))
     return {
         "number": trial.number if trial.number >= 0 else None,
@@ -231,7 +231,7 @@ def _described(function: Function) -> Mapping[str, str]:
 
 
 def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
-    """Return what the list of all tries says of one."""
+    """Return the entry of one try in the list of all tries."""
     parent = next((t for t in trials if t.number == trial.parent), None)
     difference = ""
     if parent is not None and trial.reward is not None and parent.reward is not None:
@@ -251,7 +251,7 @@ def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text of about `most` characters that ends at the end of a line or sentence."""
+    """Cut a text to about `most` characters, at the end of a line or sentence."""
     if len(text) <= most:
         return text
     part = text[:most]
@@ -263,7 +263,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def _samples(functions: Sequence[Function]) -> list[str]:
-    """One example of the inputs of each function."""
+    """Return one example of the inputs of each function."""
     lines = []
     with np.printoptions(precision=4, threshold=64, suppress=True, linewidth=100):
         for function in functions:

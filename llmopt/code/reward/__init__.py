@@ -1,1 +1,1 @@
-"""Reward functions as code: written by a model, trained under, judged without."""
+"""Reward functions as code: a model writes them, training uses them, evaluation does not."""

@@ -1,9 +1,9 @@
-"""The names of VIRAL's ``GenCode``, over the confined worker.
+"""The interface of VIRAL's ``GenCode``, with a confined worker.
 
 VIRAL (https://github.com/VIRAL-UCBL1/VIRAL) turns a model's answer into a reward function
-through `GenCode`. This class has its methods, so that code written for it runs with a
-changed import. What is different: nothing a model wrote runs in this process; a repair is
-asked for a bounded number of times; and the function is found by its signature.
+with `GenCode`. This class has the same methods, so that code for VIRAL runs with a changed import.
+The differences: the model's code never runs in this process, the number of repairs is bounded, and
+the function is found by its signature.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 @dataclass(eq=False)
 class State:
-    """A reward function (a callable, and its source) and its results, as VIRAL keeps them."""
+    """A reward function (a callable, and its source) with its results, as in VIRAL."""
 
     idx: int
     reward_func: Callable[..., Any] | None = None
@@ -50,11 +50,11 @@ class State:
     performances: dict[str, Any] | None = None
 
     def set_policy(self, policy: Any) -> None:
-        """Keep the policy trained under it."""
+        """Store the policy trained with this reward."""
         self.policy = policy
 
     def set_performances(self, performances: dict[str, Any]) -> None:
-        """Keep that policy's measures."""
+        """Store the policy's performances."""
         self.performances = performances
 
 
@@ -63,17 +63,17 @@ class GenCode(Metered):
 
     Args:
         env: A Gymnasium id, or an object whose ``str()`` is one and which may have
-            ``success_func(env, info) -> (is_success, is_failure)``, as VIRAL's have.
+            ``success_func(env, info) -> (is_success, is_failure)``, as in VIRAL.
         llm: A model string or an llmopt client; or an object with VIRAL's
-            ``add_message(text)`` and ``generate_response(stream=...)``, which says no tokens and no
-            price. Asked only for repairs.
-        repairs: Times that a repair is asked for.
-        signature: What the model was asked to write. Its name in the answer may differ.
-        limits: What the worker may use.
-        allow_unsandboxed: Run the code even where it cannot be confined.
-        max_requests: Cap on calls to the model, failed ones included.
+            ``add_message(text)`` and ``generate_response(stream=...)``, which reports no tokens and
+            no price. Used only for repairs.
+        repairs: Maximum repair requests.
+        signature: The requested function. Its name in the answer may differ.
+        limits: Resource limits of the worker.
+        allow_unsandboxed: Run the code even if it cannot be confined.
+        max_requests: Cap on model requests, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
-        max_cost: Cap in US dollars; needs a model whose price is known.
+        max_cost: Cap in US dollars; needs a model with a known price.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GenCode(Metered):
         """Return a new state with the reward function of a model's answer.
 
         Raises:
-            CandidateError: It cannot be used, repairs included.
+            CandidateError: The answer and its repairs cannot be used.
             BudgetExceededError: A cap is reached.
         """
         self.response = response
@@ -114,9 +114,9 @@ class GenCode(Metered):
         return State(self.current_index, self.reward_func, self.response)
 
     def get_runnable_function(self, error: str | None = None) -> Candidate:
-        """Clean, compile and test the answer; have it repaired where that fails.
+        """Clean, compile and test the answer; request repairs if that fails.
 
-        With `error`, what was wrong with the answer, a repair is asked for first. Raises as `get`.
+        Given `error`, the fault of the answer, request a repair first. Raises as `get`.
         """
         answer, left = self.response or "", self._repairs
         if error is not None:
@@ -135,21 +135,21 @@ class GenCode(Metered):
             answer, left = following, left - 1
 
     def get_clean_response(self) -> None:
-        """Cut the code out of ``self.response``, or raise `ParseError`, a ``ValueError``."""
+        """Extract the code from ``self.response``, or raise `ParseError`, a ``ValueError``."""
         self.response = read_answer(self.response or "", [Function(self._signature).name]).source
 
     def compile_reward_function(self) -> Candidate:
-        """Load the code into a worker, which each call asks, and try it on some steps.
+        """Load the code into a worker, which serves all calls, and test it on some steps.
 
         Raises:
-            CandidateError: It fails a check of `llmopt.code.checks.check`.
+            CandidateError: The code fails a check of `llmopt.code.checks.check`.
         """
         source, name = self.response or "", Function(self._signature).name
         with self._make() as sandbox:
             names = sandbox.analyse(source)["functions"]
         if names and name not in names:
-            # VIRAL's prompts leave the name to the model: with no function of the name that
-            # was asked for, the last one counts, since helpers stand before it.
+            # VIRAL's prompts leave the name to the model: if no function has the requested
+            # name, use the last one, since helpers precede it.
             name = names[-1]
         signature = f"{name}({self._signature.partition('(')[2]}"
         function = Function(signature, output=Output("reward"), samples=self._samples())
@@ -164,11 +164,11 @@ class GenCode(Metered):
     def test_reward_function(
         self, reward_function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Call a reward once; `CandidateError` unless it returns a finite number."""
+        """Call a reward once; raise `CandidateError` unless it returns a finite number."""
         logger.debug("reward function output: %s", reward_function(*args, **kwargs))
 
     def _samples(self) -> tuple[tuple[Any, ...], ...]:
-        """Some random steps, and the last of them as a success and as a failure."""
+        """Return some random steps, with the last one as a success and as a failure."""
         steps: list[tuple[Any, bool, bool]] = []
         with contextlib.closing(gym.make(self.env_name)) as env:
             for _, _, observation, info in itertools.islice(random_steps(env, 0), _STEPS):
@@ -182,7 +182,7 @@ class GenCode(Metered):
     def _ask_for_repair(self, answer: str, error: str) -> str | None:
         if self.llm is None:
             return None
-        # `self.response` is the code alone, where the answer held any.
+        # `self.response` is only the code, if the answer contained any.
         request = Request(
             (
                 Message("user", f"Write the Python function `def {self._signature}:`."),
@@ -195,7 +195,7 @@ class GenCode(Metered):
 
 
 class _Chat:
-    """VIRAL's chat object as a client: it keeps the conversation itself."""
+    """A client for VIRAL's chat object, which keeps the conversation itself."""
 
     name = "chat"
 
@@ -203,7 +203,7 @@ class _Chat:
         self._chat = chat
 
     def complete(self, request: Request) -> Reply:
-        """Send the complaint alone: the chat has seen the rest."""
+        """Send only the last message: the chat has the earlier ones."""
         self._chat.add_message(request.messages[-1].content)
         answer = self._chat.generate_response(stream=True)
         show = getattr(self._chat, "print_Generator_and_return", None)
@@ -215,7 +215,7 @@ class _Chat:
 
 
 class _Reward(Candidate):
-    """A reward that returns its number alone, as VIRAL's callers expect."""
+    """A reward that returns only the number, as VIRAL's callers expect."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> float:
         return float(super().__call__(*args, **kwargs)[0])

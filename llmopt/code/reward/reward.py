@@ -1,12 +1,11 @@
-"""Reward functions as code: a policy is trained under one and judged without it.
+"""Reward functions as code: train a policy with one, and evaluate the policy without it.
 
-As Eureka (arXiv 2310.12931) and VIRAL do: the model writes a reward, a policy is trained
-under it, and the course of each component over training goes back in words. The score never
-comes from the reward itself: it is the environment's own measure, taken in a fresh
-environment (`judge`).
+As in Eureka (arXiv 2310.12931) and VIRAL, the model writes a reward, a policy is trained with it,
+and the model gets the course of each component over training in words. The score never comes from
+the reward itself: it is the environment's own return, measured in a new environment (`judge`).
 
-While training, the environment and the policy are here. The reward is asked once an
-episode, for all of its steps in one message. It does not see the environment's own reward.
+During training, environment and policy run in this process. The reward's worker gets all steps of
+an episode in one message, without the environment's own reward.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from llmopt.search.partners.cma import CMA
 from llmopt.util.text import cut, first_line
 
 GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
-"""Tasks that end early only at their goal: there ``terminated`` is success."""
+"""Tasks that terminate only at their goal: ``terminated`` means success."""
 
 SIGNATURE = "reward(obs, action, next_obs, info)"
 DOC = (
@@ -54,28 +53,28 @@ DOC = (
     "components is a dict that names the parts the total is made of."
 )
 CHECKPOINTS = 10
-"""Points of the curves that a training reports."""
+"""Number of points of a training's curves."""
 FINALISTS = 4
-"""The best policies of a training, which meet all of its starts at the end."""
+"""Number of a training's best policies that are compared on all of its initial states."""
 STARTS = 3
-"""Starts of a training. Each policy that is tried meets one of them, in turn."""
-_STARTS = 1_000_000  # the seed of the first of them: policies are judged on others
-_BOX = (-3.0, 3.0)  # of every parameter, on scaled observations
-_SCALING_STEPS = 1000  # random steps by which observations are scaled
-_HIDDEN = ("reward", "success", "episode", "timelimit")  # no such fact is shown to a reward
-_COMPONENTS, _NAME = 12, 60  # components of a reward that are told, and characters of a name
+"""Number of a training's initial states; each policy is tried on one of them, in turn."""
+_STARTS = 1_000_000  # the first seed: policies are judged on other ones
+_BOX = (-3.0, 3.0)  # of every parameter, for scaled observations
+_SCALING_STEPS = 1000  # random steps to measure the scale of observations
+_HIDDEN = ("reward", "success", "episode", "timelimit")  # facts hidden from a reward
+_COMPONENTS, _NAME = 12, 60  # maximum components reported, and characters of a name
 
 
 @dataclass(frozen=True)
 class Training:
-    """A policy trained under a candidate's reward, and means at checkpoints of the training.
+    """A policy trained with a candidate's reward, and means at checkpoints of the training.
 
     Attributes:
-        policy: Flat parameters of a linear one, or the file of another one.
+        policy: Flat parameters of a linear policy, or the file of another policy.
         components: Mean per step of each component.
         returns: The environment's own mean return.
         lengths: Mean length of an episode.
-        episodes: Episodes run.
+        episodes: Number of episodes.
     """
 
     policy: tuple[float, ...] | Path
@@ -86,9 +85,9 @@ class Training:
 
 
 def reward_function(env: gym.Env[Any, Any], doc: str = "") -> Function:
-    """Describe the reward that is wanted, with sample steps from an environment.
+    """Specify the reward function, with sample steps from an environment.
 
-    `doc` says what observations and actions hold.
+    `doc` describes observations and actions.
     """
     seen = tuple(seen_by_a_reward(*step) for step in itertools.islice(random_steps(env, 0), 6))
     return Function(SIGNATURE, f"{DOC}\n{doc}".strip(), Output("reward"), seen)
@@ -107,7 +106,7 @@ def plain_action(action: Any) -> Any:
 
 
 def visible(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of an info that a candidate may see: plain data, and no reward."""
+    """Return the entries of an info that a candidate may see: plain data without rewards."""
     return {
         str(name): value
         for name, value in info.items()
@@ -127,16 +126,16 @@ def train_linear(
 ) -> Training:
     """Train a linear policy by CMA-ES to maximize the sum of a candidate's rewards.
 
-    The search sees observations scaled to mean 0 and deviation 1, as measured under random
-    actions (Mania et al. 2018, ARS, section 3.2); what it returns works on plain ones.
+    The search scales observations to mean 0 and standard deviation 1, measured with random
+    actions (Mania et al. 2018, ARS, section 3.2); the returned policy takes unscaled observations.
 
     Args:
         candidate: The reward.
-        env: The environment; nothing of its own reward reaches the training.
+        env: The environment; training never uses its own reward.
         episodes: Episodes of the search, one for each policy tried. Another
             ``FINALISTS * STARTS`` choose among the best of them.
-        seed: Seed of the search and of the starts.
-        cap: Largest number of steps of an episode.
+        seed: Seed of the search and of the initial states.
+        cap: Maximum steps of an episode.
 
     Raises:
         CandidateError: The reward failed.
@@ -165,7 +164,7 @@ def train_linear(
         total = total_of(params, len(tried) % STARTS)
         search.tell(params, total)
         tried.append((total, len(tried), params))
-    # One lucky start makes no policy: the best ones meet all of the starts.
+    # One initial state may be lucky: compare the best policies on all of them.
     finalists = [params for _, _, params in sorted(tried, reverse=True)[:FINALISTS]]
     sums = [math.fsum(total_of(params, k) for k in range(STARTS)) for params in finalists]
     best = rescale(finalists[int(np.argmax(sums))])
@@ -192,17 +191,17 @@ def train_all(
 
 
 def require_linear(env: gym.Env[Any, Any]) -> None:
-    """Raise `LLMOptError` if `train_linear` cannot work on an environment, or lacks `cma`."""
+    """Raise `LLMOptError` if `train_linear` does not support an environment, or lacks `cma`."""
     CMA(-1.0, 1.0, LinearPolicy.for_env(env).n_parameters)
 
 
 def start_seed(seed: int) -> int:
-    """Return the seed of the first start of a training: one that no policy is judged on."""
+    """Return the first seed of a training's initial states, which `judge` never uses."""
     return (_STARTS + 1000 * seed) % 2**32
 
 
 def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
-    """Say what `train_linear` trains, in so many episodes of at most `cap` steps."""
+    """Describe for the model what `train_linear` trains."""
     policy = LinearPolicy.for_env(env)
     if isinstance(env.observation_space, gym.spaces.Discrete):
         form = "a table that holds a preference for each action in each state"
@@ -230,7 +229,7 @@ def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
 def summarise(
     policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
 ) -> Training:
-    """Return a training from its episodes: means of components, true return, length."""
+    """Summarize a training's episodes: means of components, true return, length."""
     groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
     names = dict.fromkeys(name for parts, _, _ in log for name in parts)
     return Training(
@@ -245,7 +244,7 @@ def summarise(
 def _rescaling(
     policy: LinearPolicy, env: gym.Env[Any, Any], seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from parameters for scaled observations to ones for plain observations."""
+    """Return a function that converts parameters for scaled observations to unscaled ones."""
     if isinstance(env.observation_space, gym.spaces.Discrete):
         return lambda params: params
     seen: list[np.ndarray] = []
@@ -290,10 +289,10 @@ def _episode(
 def judge(
     env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
 ) -> PolicyScore:
-    """Run a policy in a fresh environment, with an episode from each seed.
+    """Run a policy in a new environment, with an episode from each seed.
 
-    It is flat parameters, as `llmopt.policies.linear.LinearPolicy` orders them, with a bias; or a
-    file that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled.
+    `policy` is flat parameters of an `llmopt.policies.linear.LinearPolicy` with a bias, or a file
+    that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled.
 
     Raises:
         LLMOptError: The environment cannot be made.
@@ -302,7 +301,7 @@ def judge(
         act: Callable[[Any], Any]
         if isinstance(policy, Path):
             act = _load(policy)
-        else:  # within the action space: some environments charge for what they clip
+        else:  # within the action space: some environments penalize clipped actions
             act = LinearPolicy.for_env(env, clip=True).bind(policy)
         made = [episode(env, act, seed, cap) for seed in seeds]
         each = tuple(CodeEpisode(**{**vars(e), "success": _success(env, e)}) for e in made)
@@ -316,7 +315,7 @@ def _load(file: Path) -> Callable[[Any], Any]:
 
 
 def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
-    """Whether the environment says so, its goal was reached, or its threshold."""
+    """Whether the environment reports success, or its goal or threshold was reached."""
     if made.total is None:
         return False
     for name in ("success", "is_success"):
@@ -329,12 +328,12 @@ def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
 
 
 def training_broke(reason: str) -> EnvironmentFailure:
-    """Return the failure of a reward under which no policy could be trained."""
+    """Return the failure of a reward with which no policy could be trained."""
     return EnvironmentFailure(f"training broke down: {reason}")
 
 
 def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str:
-    """Describe the trainings under one reward, as Eureka's reward reflection does."""
+    """Describe the trainings with one reward, as Eureka's reward reflection does."""
     means = [score.rank for score in judged]
     error = standard_error(means)
     each = ", ".join(f"{mean:.5g}" for mean in means)
@@ -383,7 +382,7 @@ def _told(made: CodeEpisode) -> str:
 
 
 def course(values: Sequence[float]) -> str:
-    """Say in words how a curve goes, from its means at successive checkpoints."""
+    """Describe a curve in words, from its means at successive checkpoints."""
     if len(values) < 3:
         return f"from {values[0]:.4g} to {values[-1]:.4g}"
     span = max(values) - min(values)
@@ -425,33 +424,33 @@ def improve_reward(
     cap: int = 1000,
     **options: Any,
 ) -> bool:
-    """Improve a reward: ask, train under it, judge without it, tell with a reflection.
+    """Improve a reward: ask, train with it, judge without it, tell with a reflection.
 
     The score is the mean return of the policies; the share of successes breaks ties.
 
-    Code that the optimizer begins from is scored first.
+    The optimizer's initial code is scored first.
 
     Args:
         optimizer: The search; it may have been resumed.
         env_id: Gymnasium id.
-        steps: Candidates of the model in all, resumed ones included.
-        seeds: Starts on which trained policies are judged.
+        steps: Total candidates of the model, including the ones before a resume.
+        seeds: Seeds of the initial states on which trained policies are judged.
         episodes: Episodes of each training.
-        trainings: Trainings under each candidate, from different seeds; the score is the mean
+        trainings: Trainings with each candidate, from different seeds; the score is the mean
             over their policies.
         train: Trains a policy; called as `train_linear`.
-        on_step: Called with the candidate's number, its trainings and their scores (none where
-            it failed) and words.
+        on_step: Called with the candidate's number, its trainings and their scores (none if it
+            failed) and words.
         done: Whether a score is good enough to stop.
-        seed: Seed of the first training; the others have the next ones.
-        cap: Largest number of steps of an episode.
+        seed: Seed of the first training; further trainings use the next numbers.
+        cap: Maximum steps of an episode.
         **options: For `train`.
 
     Returns:
         Whether a score was good enough to stop.
 
     Raises:
-        CandidateError: The code to begin from does not pass the checks.
+        CandidateError: The initial code does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     given = {"episodes": episodes, "cap": cap, **options}

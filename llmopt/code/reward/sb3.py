@@ -1,6 +1,6 @@
-"""Training under a model's reward by stable-baselines3, in place of linear policies.
+"""Train with a model's reward by stable-baselines3, instead of linear policies.
 
-Needs the extra `sb3`. The reward is asked at every step, one message each.
+Needs the extra `sb3`. Each step sends one message to the reward's worker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _algorithm(name: str) -> Any:
 
 
 def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
-    """Raise `ImportError` or `LLMOptError` if `train_sb3` cannot work on an environment."""
+    """Raise `ImportError` or `LLMOptError` if `train_sb3` does not support an environment."""
     _algorithm(algorithm)
     if not isinstance(env.observation_space, gym.spaces.Box | gym.spaces.Discrete):
         raise LLMOptError(
@@ -56,7 +56,7 @@ def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
 
 
 def sb3_words(algorithm: str, episodes: int, cap: int) -> str:
-    """Say what `train_sb3` trains, with the algorithm's defaults."""
+    """Describe for the model what `train_sb3` trains, with the algorithm's defaults."""
     gamma = inspect.signature(_algorithm(algorithm)).parameters["gamma"].default
     return (
         f"The policy is a network (MlpPolicy of stable-baselines3), trained by {algorithm} with "
@@ -91,7 +91,7 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         return self._before, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Make one step under the candidate's reward."""
+        """Make one step with the candidate's reward."""
         try:
             after, true_return, terminated, truncated, info = self.env.step(action)
         except Exception as error:
@@ -126,10 +126,10 @@ def train_sb3(
 
     Args:
         candidate: The reward.
-        env: The environment; nothing of its own reward reaches the training.
+        env: The environment; training never uses its own reward.
         episodes: Episodes, of at most `cap` steps.
         seed: Seed of the training.
-        cap: Largest number of steps of an episode.
+        cap: Maximum steps of an episode.
         algorithm: One of `ALGORITHMS`; `options` are for its class.
         folder: Where the trained policy is saved; a new temporary folder by default.
         **options: See `algorithm`.
@@ -146,7 +146,7 @@ def train_sb3(
     )
     try:
         model.learn(total_timesteps=episodes * cap)
-    except ValueError as error:  # of torch, on networks that rewards out of scale have broken
+    except ValueError as error:  # torch raises it if extreme rewards broke the network
         reason = f"{first_line(error)}: keep rewards near 1 in size"
         raise CandidateError(f"training broke down: {reason}") from error
     if not wrapped.log:
