@@ -569,3 +569,23 @@ class Tilt(gym.Env):
 
     def step(self, action):
         return np.full(2, 2, np.float32), float(action[0]), False, False, {}
+
+
+@pytest.mark.parametrize("runs", [(15, 30), (12, 40), (10, 20, 30)])
+def test_a_longer_resumed_search_samples_no_more_random_policies(tmp_path, runs, caplog):
+    for evaluations in runs:
+        with PolicySearch(
+            "CartPole-v1", "network", starts=1, max_steps=20, seed=0, storage=tmp_path / "s.jsonl"
+        ) as search:
+            search.run(evaluations)
+            sources = [t.source for t in search.optimizer.trials]
+    random = runs[0] // 2
+    assert sources == ["warmup"] * random + ["llm"] * (runs[-1] - random)
+    assert "never asked" not in caplog.text
+
+
+def test_an_automatic_warm_up_that_fills_the_search_is_not_blamed_on_the_caller(caplog):
+    with PolicySearch("CartPole-v1", "network", starts=1, max_steps=20) as search:
+        search.run(1)
+    assert "never asked" in caplog.text
+    assert "warmup" not in caplog.text

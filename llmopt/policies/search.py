@@ -375,11 +375,13 @@ class PolicySearch(Views, Closing):
     def _plan_warmup(self, evaluations: int) -> None:
         """Set the number of random policies; log a warning if the model gets no evaluation."""
         optimizer = self.optimizer
-        if self._random_first and not any(t.source == "llm" for t in optimizer.trials):
+        if self._random_first:
             least, most = self._random_first
+            if optimizer.model_began:  # a file stores the maximum
+                most = least = min(optimizer.n_warmup, len(optimizer.trials))
             optimizer.n_warmup = min(most, max(least, evaluations // 2))
         if not self._total_given:
-            optimizer.check_asks(evaluations)
+            optimizer.check_asks(evaluations, given=self._random_first is None)
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection set, and return a report on its episodes, too.

@@ -78,7 +78,7 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         model.seeded = options.seeded
         self._use(self._make_emitter(let_compute(model)))
         if model.total is not None:
-            self.check_asks(model.total)
+            self.check_asks(model.total, given=options.warmup != "auto")
         self._checked = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._merged = Merged(space.key)
@@ -95,14 +95,23 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             # Without a reference to this optimizer: one that is dropped closes its file at once.
             self._meter.observe = partial(self._bell.ring, "sent")
 
-    def check_asks(self, planned: int) -> None:
-        """Log a warning if `total` points are too few for the model to be asked."""
-        if self.n_warmup >= planned > 0 and self._options.partner is None:
+    @property
+    def model_began(self) -> bool:
+        """Whether the model (or a stand-in for it) has proposed a point: the warm-up is over."""
+        state, before = self._state, ("warmup", "user")
+        own = [t for t in state.trials if t.kind != "imported"]
+        return any(p.source not in before for p in (*own, *state.pending, *state.queue))
+
+    def check_asks(self, planned: int, *, given: bool) -> None:
+        """Log a warning if the `planned` points are too few for the model to be asked."""
+        if self.n_warmup >= planned > 0 and self._options.partner is None and not self.model_began:
             logger.warning(
-                "warmup=%d is not less than the %d points planned: the model is never asked. Omit "
-                "warmup, or plan more points",
-                self.n_warmup,
+                "%s not less than the %d points planned: the model is never asked. %s more points",
+                f"warmup={self.n_warmup} is"
+                if given
+                else f"the number of random points, {self.n_warmup}, is",
                 planned,
+                "Omit warmup, or plan" if given else "Plan",
             )
 
     def _new_state(self) -> SearchState:
