@@ -244,6 +244,15 @@ def test_a_new_worker_has_variables_functions_classes_files_and_jobs(bench, tmp_
     ]
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_block_that_takes_too_long_costs_no_variable(bench, tmp_path, stored):
+    bench.calculator.folder = tmp_path / "d" if stored else None
+    bench.run("kept = 5")
+    for _ in range(2):
+        assert "took more than 1 s" in bench.run("while True: pass", 1.0).output
+    assert bench.says("print(kept)").splitlines() == ["5"]
+
+
 def test_a_snapshot_runs_in_the_worker_alone_and_one_that_kills_it_is_dropped(bench):
     bench.run(
         "import os\nclass Bomb:\n    def __reduce__(self):\n        return os._exit, (3,)\n"

@@ -153,6 +153,8 @@ class Calculator:
             why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
             text, failed = f"The block was ended: {why}.", True
             self.close()
+            if before and (stored := self._stored(len(before))) is not None:
+                self._store(len(before) + 1, stored)  # the ended block changed no variable
             text += " " + self._back(len(before))
             lost = not before or not before[-1].variables
             names = before[-1].variables if before and not lost else ()
@@ -286,6 +288,11 @@ class Calculator:
             self.close()
             return [f"(The worker ended: {error}. {self._back(blocks)})"]
         self._blocks = blocks
+        self._store(blocks, stored)
+        return []
+
+    def _store(self, blocks: int, stored: bytes) -> None:
+        """Store a snapshot in the folder, or in memory; earlier ones but the last are deleted."""
         try:
             if self.folder is not None:
                 make_folder(self.folder, "give another storage=", links=False)
@@ -294,12 +301,11 @@ class Calculator:
                 for old in self.folder.glob("laboratory-*.bin"):
                     if old not in (self._file(blocks), self._file(blocks - 1)):
                         old.unlink(missing_ok=True)
-                return []
+                return
         except (OSError, StorageError) as error:
             logger.warning("a snapshot of a model's variables stays in memory: %s", error)
         self._snapshots = {k: v for k, v in self._snapshots.items() if k == blocks - 1}
         self._snapshots[blocks] = stored
-        return []
 
     def _file(self, blocks: int) -> Path:
         assert self.folder is not None
