@@ -180,6 +180,9 @@ def warn_user(text: str, category: type[Warning] = FallbackWarning) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
+    if frame.f_back is None and frame.f_globals.get("__name__") == "threading":
+        warnings.warn_explicit(text, category, "llmopt", 0)  # asked in a thread of its own
+        return
     warnings.warn(text, category, stacklevel=level)
 
 

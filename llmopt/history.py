@@ -129,6 +129,11 @@ class Trial(Generic[Params]):
     data: TrialData = NO_DATA
     seed: int | None = None
 
+    def __repr__(self) -> str:
+        found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]
+        state = f"reward {found}" if self.state == "complete" else self.state
+        return f"Trial({self.number}, {short(self.params)}, {state}, {self.source})"
+
     def __post_init__(self) -> None:
         for name in ("feedback", "explanation"):  # untrusted text, from any file
             object.__setattr__(self, name, clean(getattr(self, name)))

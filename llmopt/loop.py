@@ -8,7 +8,6 @@ For a loop of your own, with `ask` and `tell`, see `LLMOptimizer`.
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -52,7 +51,14 @@ from llmopt.search.outcome import described
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import check_names, finite, number, one_of, whole_number
+from llmopt.util.arguments import (
+    check_function,
+    check_names,
+    finite,
+    number,
+    one_of,
+    whole_number,
+)
 from llmopt.util.text import function_name, short
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
@@ -290,10 +296,11 @@ def optimize(
         **options: As in `minimize`; there are no ``finalists`` with several objectives.
     """
     if isinstance(directions, str) or not directions:
-        raise TypeError(
-            f"optimize() got directions={directions!r}: expected one for each objective, such as "
-            'directions=["minimize", "maximize"]'
-        )
+        said = f"got directions={directions!r}: expected"
+        if "direction" in options:
+            said = "has no direction=: did you mean directions=? It expects"
+        example = 'directions=["minimize", "maximize"]'
+        raise TypeError(f"optimize() {said} one for each objective, such as {example}")
     directions = read_directions(directions, "directions")
     return _search("optimize", f, space, n_trials, client, directions, options)
 
@@ -307,10 +314,10 @@ def _search(
     direction: Direction | Sequence[Direction],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
-    _check_function(f, bool(options.get("seeded")))
-    if "direction" in options or "directions" in options:
+    check_function(f, bool(options.get("seeded")))
+    for name in {"direction", "directions"} & options.keys():
         raise TypeError(
-            f"{call}() has no direction=: call minimize() or maximize(), or for several "
+            f"{call}() has no {name}=: call minimize() or maximize(), or for several "
             'objectives optimize(f, space, n_trials, directions=["minimize", "maximize"])'
         )
     named = ("f", "space", "client", "prompt", "seed", "n_trials")
@@ -362,27 +369,6 @@ def _search(
     left = {**left, **optimizer.limits.left(optimizer.usage)}
     repeated = sum(t.kind == "finalist" for t in trials)
     return SearchResult(optimizer, run.stopped or reason, left, repeated)
-
-
-def _check_function(f: Any, seeded: bool) -> None:
-    """Raise unless `f` can be called with one point, and with ``seed=`` where it is `seeded`."""
-    if not callable(f):
-        raise TypeError(
-            f"f={short(f)}: expected a function of a point; the function comes first, then the "
-            "space: minimize(f, space, n_trials)"
-        )
-    try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):  # written in C
-        return
-    try:
-        signature.bind(None, **({"seed": 0} if seeded else {}))
-    except TypeError:
-        wanted = (
-            "a point and a seed, such as f(point, seed), since seeded=True" if seeded else
-            'one argument, a point such as {"x": 1.0}. For f(x, y) give lambda point: f(**point)'
-        )  # fmt: skip
-        raise TypeError(f"{_name(f)}{signature}: expected a function of {wanted}") from None
 
 
 def _numbers_in(value: Any) -> int:

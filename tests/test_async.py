@@ -6,8 +6,10 @@ import asyncio
 import copy
 import inspect
 import random
+import threading
 import time
 import typing
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from stubs import Gate
 
 from llmopt import BudgetExceededError, ClientError, Completion, Float, LLMOptimizer, Reply
 from llmopt.client.scripted import ScriptedClient
+from llmopt.errors import warn_user
 from llmopt.search.events import TellArguments
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.001), "y": Float(-5.0, 5.0, step=0.001)}
@@ -143,3 +146,12 @@ def test_atell_failure_takes_what_tell_failure_takes():
     optimizer = make()
     trial = asyncio.run(optimizer.atell_failure({"x": 1.0, "y": 2.0}, "it diverged"))
     assert (trial.state, trial.feedback) == ("failed", "it diverged")
+
+
+def test_a_warning_of_a_thread_without_user_code_shows_no_line_of_threading():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=warn_user, args=("a point was sampled",))
+        thread.start()
+        thread.join()
+    assert [w.filename for w in caught] == ["llmopt"]

@@ -391,3 +391,10 @@ def test_ctrl_c_ends_the_wait(folder):
     assert b"KeyboardInterrupt" in err
     assert next_request(folder) is not None
     assert "open requests: 1" in (folder / "done").read_text()
+
+
+def test_a_folder_that_does_not_exist_is_named_while_next_waits(tmp_path, capsys):
+    assert main(["next", str(tmp_path / "later"), "--timeout", "0"]) == 4
+    assert "does not exist yet" in capsys.readouterr().err
+    assert main(["next", str(tmp_path), "--timeout", "0"]) == 4
+    assert "does not exist yet" not in capsys.readouterr().err

@@ -251,3 +251,9 @@ def test_either_end_of_an_objective_counts_with_three_of_them(direction):
     rewards = [(5, 2, 2), (1, 5, 1), (2, 1, 5), (0, 3, 3), (2.5, 2.5, 2.5)]
     ranked = numbers(history(rewards, [direction] * 3).ranked)
     assert ranked[-1] == 4
+
+
+def test_the_repr_of_a_trial_is_short():
+    trial = Trial(3, {"x": 1.0}, (1.0,), (2.5,), feedback="long words", source="llm")
+    assert repr(trial) == "Trial(3, {'x': 1.0}, reward 2.5, llm)"
+    assert "failed" in repr(Trial(3, {"x": 1.0}, (1.0,), None, "failed"))

@@ -560,3 +560,23 @@ def test_after_a_killed_trial_the_next_ones_draw_what_they_would_have_drawn():
     assert study.trials[2].state == TrialState.RUNNING  # and its number is used up
     study.enqueue_trial(whole[2])
     assert study.ask(XY).params == whole[2]
+
+
+def test_a_parameter_of_space_that_the_objective_never_suggests_is_named_once(caplog):
+    def objective(trial):
+        if trial.suggest_categorical("kind", ["a", "b"]) == "b":
+            trial.suggest_float("slope", 0, 1)
+        return trial.suggest_float("rate", 0, 1)
+
+    space = {"kind": Categorical(["a", "b"]), "slope": Float(0, 1, when={"kind": "b"})}
+    for name, count in (("rates", 1), ("rate", 0)):
+        caplog.clear()
+        sampler = LLMSampler(
+            ScriptedClient([]), space={**space, name: Float(0, 1)}, n_startup_trials=9
+        )
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial({"kind": "a"})
+        study.optimize(objective, n_trials=4)
+        said = [r.getMessage() for r in caplog.records if "did not suggest" in r.getMessage()]
+        assert len(said) == count
+        assert all("`rates` (did you mean 'rate'?)" in s and "`slope`" not in s for s in said)

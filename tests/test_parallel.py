@@ -433,3 +433,13 @@ def test_a_terminal_gets_a_bar_and_a_notebook_is_known(capsys, monkeypatch):
     shell = SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert in_notebook()
+
+
+def test_a_terminal_without_a_width_gets_lines(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
+    monkeypatch.setattr("os.get_terminal_size", lambda fd=1: os.terminal_size((0, 0)))
+    search(square, 6)
+    assert "llmopt: 6/6 trials" in capsys.readouterr().err
+    search(square, 6, progress=False)
+    assert capsys.readouterr().err == ""

@@ -17,7 +17,15 @@ import textwrap
 import pytest
 from test_optimizer import SPACE, answers, make, numbered, outcome, search
 
-from llmopt import BudgetExceededError, ClientError, LLMOptimizer, ScriptedClient, StorageError
+from llmopt import (
+    BudgetExceededError,
+    ClientError,
+    Float,
+    LLMOptimizer,
+    ScriptedClient,
+    StorageError,
+    minimize,
+)
 from llmopt.client.base import Request
 from llmopt.service import search_file as service
 
@@ -399,3 +407,11 @@ class TestResume:
         path, _ = whole
         for line in path.read_text().splitlines():
             json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+
+
+def test_a_setting_that_only_the_entry_point_makes_is_no_change(tmp_path, caplog):
+    space, file = {"x": Float(0, 1)}, tmp_path / "s.jsonl"
+    minimize(lambda point: point["x"], space, 2, ScriptedClient([]), warmup=2, storage=file)
+    options = {"direction": "minimize", "warmup": 2, "total": 2, "storage": file}
+    LLMOptimizer(space, ScriptedClient([]), **options).close()
+    assert "may_stop" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from llmopt.search.points import draw_new
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
 from llmopt.space.constraints import Limit
+from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 _CLASH_ROUNDS = 4
@@ -142,6 +144,29 @@ class Asker:
                     "anew, and the model reads it as soon as a trial with it is complete. Give "
                     "`space=` what the objective suggests.",
                 )
+
+    def compare_names(self, study: Study, params: Mapping[str, Any]) -> None:
+        """Say which parameters of `known` the first complete trial should have had and has not."""
+        known, once = self.known, (study.study_name, "compared")
+        if once in self._said:
+            return
+        self._said.add(once)
+        absent = [
+            name
+            for name in known.distributions.keys() - params.keys()
+            if (rule := known.when.get(name)) is None
+            or rule.active(lambda parent: params.get(parent, ABSENT))
+        ]
+        if not absent:
+            return
+        new = params.keys() - known.distributions.keys()
+        near = {name: difflib.get_close_matches(name, new, 1, 0.6) for name in absent}
+        meant = [f"`{n}` (did you mean {at[0]!r}?)" if at else f"`{n}`" for n, at in near.items()]
+        logger.warning(
+            f"The objective did not suggest {', '.join(sorted(meant))} of `space=` of the sampler. "
+            f"It suggested {', '.join(map(repr, sorted(params))) or 'nothing'}. Correct the name, "
+            "or give a parameter that is not always suggested its condition with `when=`."
+        )
 
     def propose(self, begun: Begun, entropy: tuple[int, ...], may_stop: bool) -> dict[str, Any]:
         """Propose the parameters of a trial, and let other workers see them.

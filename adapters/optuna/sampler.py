@@ -304,6 +304,8 @@ class LLMSampler(BaseSampler):
         """
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
+        if state == TrialState.COMPLETE:
+            self._asker.compare_names(study, trial.params)
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
         if informs(self.client):

@@ -95,6 +95,9 @@ def main(args: argparse.Namespace) -> int:
         if not args.wait:
             print(f"answer {args.answer} taken")
             return 0
+    if not args.folder.exists():
+        said = f"waiting for requests in {args.folder} (the folder does not exist yet)"
+        print(f"llmopt: {clean(said)}", file=sys.stderr)
     found = wait_for_request(args.folder, args.timeout)
     if found is None:
         said = f"no open request in {args.folder} within {args.timeout:g} s"

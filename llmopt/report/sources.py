@@ -228,8 +228,9 @@ def _of_optuna_storage(storage: Any, shown: str, study_name: str | None) -> Sear
     except LLMOptError:
         raise
     except KeyError as error:
+        listed = ", ".join(map(repr, optuna.get_all_study_names(storage)[:10])) or "none"
         raise StorageError(
-            f"{_without_password(shown)} holds no study {short(study_name)}"
+            f"{_without_password(shown)} holds no study {short(study_name)}. Studies: {listed}"
         ) from error
     except Exception as error:  # of Optuna, SQLAlchemy, a database's driver
         said = f"{type(error).__name__}: {error}".splitlines()[0]

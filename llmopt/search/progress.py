@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -21,6 +22,14 @@ def in_notebook() -> bool:
     """Whether output is shown in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and "IPKernelApp" in shell.config
+
+
+def _has_width() -> bool:
+    """Whether the terminal has columns: in some containers its size is 0 x 0."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError, AttributeError):  # no file, or no terminal
+        return True
 
 
 class Progress:
@@ -43,9 +52,10 @@ class Progress:
         self._started = time.monotonic()
         self._next: dict[str, float] = {}
         self._bar: Any = None
-        live = sys.stderr.isatty() or in_notebook()
-        self._lines = bool(shown) and not live
-        if live and shown is not False:
+        seen = shown is not False and (sys.stderr.isatty() or in_notebook())
+        live = seen and (_has_width() or in_notebook())
+        self._lines = not live and (seen or bool(shown))
+        if live:
             with warnings.catch_warnings():  # a notebook without ipywidgets shows the text
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
@@ -154,6 +164,8 @@ def say_resumed(optimizer: OptimizerBase[Any], total: int) -> None:
     done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
     if optimizer.storage is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"
+        if best is not None and len(optimizer.directions) > 1:
+            found = f"{len(optimizer.history.pareto_front)} on the Pareto front"
         print(
             f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
             f"trials, {found}: resuming",

@@ -96,7 +96,12 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         )
     pairs = [(name, start[name], own[name]) for name in _MAY_CHANGE if name != "seed" or seed_given]
     changes = sorted(_MAY_CHANGE_OPTIONS - {"total"})
-    pairs += [(name, there.get(name), now.get(name)) for name in changes if name in there]
+    # The entry points set may_stop: None is what nobody gave.
+    pairs += [
+        (name, there.get(name), now.get(name))
+        for name in changes
+        if name in there and (name != "may_stop" or now.get(name) is not None)
+    ]
     changed = [
         f"another {'model' if name == 'client' else name} ({difference(old, new)})"
         + (", and keeps the stored one" if name == "seed" else "")

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 
 from llmopt.errors import did_you_mean
-from llmopt.util.text import short
+from llmopt.util.text import function_name, short
 
 _MOST_SOURCE = 20_000  # characters of a function's source that is sent
 
@@ -72,6 +72,34 @@ _NEAR = 0.72  # how like a name has to be, from 0 to 1, to be meant
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
 """So that it fits into a machine's integer."""
+
+
+def check_function(f: Any, seeded: bool) -> None:
+    """Raise unless `f` can be called with one point, and with ``seed=`` where it is `seeded`."""
+    if not callable(f):
+        raise TypeError(
+            f"f={short(f)}: expected a function of a point; the function comes first, then the "
+            "space: minimize(f, space, n_trials)"
+        )
+    name = function_name(f, "the objective")
+    if inspect.iscoroutinefunction(f) or inspect.iscoroutinefunction(type(f).__call__):
+        raise TypeError(
+            f"{name} is an async function: give a plain one, such as "
+            "lambda point: asyncio.run(f(point)), or await it in your own loop with "
+            "LLMOptimizer.aask() and atell()"
+        )
+    try:
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(None, **({"seed": 0} if seeded else {}))
+    except TypeError:
+        wanted = (
+            "a point and a seed, such as f(point, seed), since seeded=True" if seeded else
+            'one argument, a point such as {"x": 1.0}. For f(x, y) give lambda point: f(**point)'
+        )  # fmt: skip
+        raise TypeError(f"{name}{signature}: expected a function of {wanted}") from None
 
 
 def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> int:
