@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import attrgetter, ne
 
 import numpy as np
 
@@ -116,7 +117,7 @@ class Evidence:
         The choice depends on the trials recorded until the log was last shortened, so that the
         next proposal only adds entries at the end.
         """
-        trials = sorted(self.shown, key=lambda t: t.number)
+        trials = sorted(self.shown, key=attrgetter("number"))
         if self.budget is None:
             return [(t, True) for t in trials]
         past, history, budget = self._past, self.history, self.budget
@@ -300,22 +301,30 @@ class Evidence:
         more than half of them. For a point that the user re-evaluated it is the first
         measurement.
         """
+        parents = self._past.parents
+        if trial.number not in parents:
+            parents[trial.number] = self._parent(trial)
+        number = parents[trial.number]
+        return None if number is None else self.history.trials[number]
+
+    def _parent(self, trial: Trial) -> int | None:
         named = thought(trial).start
         if isinstance(named, int) and 1 <= named <= trial.number:
-            return self.history.trials[named - 1]
+            return named - 1
         if named in ("new", "zero"):
             return None
         recent = self.history.trials[max(0, trial.number - _RECALLED) : trial.number]
         if trial.source == "user":
-            return next((t for t in recent if t.values == trial.values), None)
-        if trial.source != "llm":
+            return next((t.number for t in recent if t.values == trial.values), None)
+        if trial.source != "llm" or not recent:
             return None
-        nearest = min(
-            recent, key=lambda t: (len(self._changed(t, trial)), self.history.rank(t)), default=None
-        )
-        if nearest is None or 2 * len(self._changed(nearest, trial)) > len(self.labels):
+        values = trial.values
+        changes = [sum(map(ne, t.values, values)) for t in recent]
+        fewest = min(changes)
+        if 2 * fewest > len(self.labels):
             return None
-        return nearest
+        nearest = (t for t, count in zip(recent, changes, strict=True) if count == fewest)
+        return min(nearest, key=self.history.rank).number
 
     def _changed(self, before: Trial, after: Trial) -> list[int]:
         pairs = zip(before.values, after.values, strict=True)
@@ -355,10 +364,10 @@ class Evidence:
 
     # -- where the search stands ----------------------------------------------------------
 
-    @cached_property
+    @property
     def has_errors(self) -> bool:
         """Whether any trial was told with a standard error."""
-        return any(t.stderr is not None for t in self.history.trials)
+        return self._past.has_errors
 
     @property
     def paired(self) -> bool:
@@ -539,13 +548,14 @@ class Evidence:
         """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
         passed = {t.number for t, full in self._laid_out if full} | self._past.withdrawn
         kept: dict[str, int] = {}
-        for trial in reversed(self.history.trials[-_RECALLED:]):
-            if len(kept) == n:
+        oldest = len(self.history.trials) - _RECALLED
+        for place in reversed(self._past.with_lesson):
+            if len(kept) == n or place < oldest:
                 break
-            if trial.number not in passed:
-                text = _sentences(thought(trial).lesson, _MAX_LESSON)
+            if place not in passed:
+                text = _sentences(thought(self.history.trials[place]).lesson, _MAX_LESSON)
                 if text:
-                    kept.setdefault(text, trial.number + 1)  # it may have been said before
+                    kept.setdefault(text, place + 1)  # it may have been said before
         return [f"{number}: {text}" for text, number in reversed(kept.items())]
 
 

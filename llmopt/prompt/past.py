@@ -28,6 +28,9 @@ class Past(Follower):
         drawn: Number of trials before the first that a model proposed.
         done_with: Numbers of the random points before the model's first design: their rows are
             enough. The best of them keeps its notes if that design is worse.
+        with_lesson: Numbers of the trials whose answer drew a lesson.
+        has_errors: Whether any trial has a standard error.
+        parents: Number of the trial that each was made from, as far as it was asked for.
         paired: Whether points are measured on the same initial states, and compared in pairs.
         rows: What the log says of a trial in its row.
         entries: The row with the trial's notes, or with a line of them, and its tokens.
@@ -46,6 +49,9 @@ class Past(Follower):
         self.withdrawn: set[int] = set()
         self.drawn = 0
         self.done_with: frozenset[int] = frozenset()
+        self.with_lesson: list[int] = []
+        self.has_errors = False
+        self.parents: dict[int, int | None] = {}
         self.paired = False
         self.rows: dict[int, str] = {}
         self.entries: dict[tuple[int, bool], tuple[str, int]] = {}
@@ -91,6 +97,7 @@ class Past(Follower):
             self._drop()
         elif self.drawn == number:
             self.drawn += 1
+        self.has_errors |= trial.stderr is not None
         self.paired |= len(trial.samples) > 1 and not history.noisy
         if asked:
             self._note_answer(trial)
@@ -117,6 +124,8 @@ class Past(Follower):
 
     def _note_answer(self, trial: Trial) -> None:
         said = thought(trial)
+        if said.lesson:
+            self.with_lesson.append(trial.number)
         alone = said.hypothesis and not (said.lesson or said.analysis)
         # A point is of the answer before it where it has a hypothesis alone, and cost the same.
         if self.answers and alone and _costs(self._known[self.answers[-1][-1]]) == _costs(trial):

@@ -73,7 +73,9 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
         if tuple(labels) != space.names:
             pairs = zip(labels, space.names, strict=True)
             notes.append("There " + ", ".join(f"{name} is {label}" for label, name in pairs) + ".")
-    told = [t for t in history.trials if t.source == "user" and t.explanation.strip()]
+    told = [
+        t for t in history.trials if t.explanation and t.source == "user" and t.explanation.strip()
+    ]
     for trial in told[-_MOST_SAID:]:
         words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
         notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")

@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
 _KEYS = 3  # that differ, of those that one message names
 _CURVE = 10  # values of a curve that are shown, about
-_WORDS = re.compile(r"[A-Za-z]{2,}")
+_LETTERS = bytes(i if chr(i).isalpha() else 32 for i in range(128)) + b" " * 128
 _REPEATED = re.compile(r"(.)\1+")
 _SENTENCE = re.compile(
     r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)[ ]+"
@@ -172,6 +172,7 @@ def estimate_tokens(text: str) -> int:
     which tokenizers join to what follows, one for a longer run; one for each digit,
     punctuation mark and line break; one for each UTF-8 byte of any other character.
     """
-    total = len(text) if text.isascii() else len(text.encode(errors="replace"))
-    total -= sum([2 * len(word) // 3 for word in _WORDS.findall(text)])
-    return total - text.count(" ") - text.count("\t") + len(_BLANKS.findall(text))
+    data = text.encode(errors="replace")  # bytes take half of the time of a pattern over the text
+    total = len(data) - sum([2 * len(run) // 3 for run in data.translate(_LETTERS).split()])
+    runs = len(_BLANKS.findall(text)) if "  " in text or "\t" in text else 0
+    return total - text.count(" ") - text.count("\t") + runs
