@@ -200,7 +200,7 @@ class TestCode:
                 assert secret not in file.read_text(errors="replace"), file
         capsys.readouterr()
         for more, message in (
-            (["--resume", "--starts", "x", "--out", str(tmp_path / "two")], "leave out --starts"),
+            (["--resume", "--starts", "x", "--out", str(tmp_path / "two")], "omit --starts"),
             (["--starts", str(tmp_path / "none"), "--model", "m"], "cannot take the starts"),
         ):
             assert cli(["code", "mountaincar", *more]) == 2

@@ -86,7 +86,7 @@ class TestText:
             ("x <= " + "(" * 3000, "3005 characters"),
             ("(" * 900 + "x" + ")" * 900 + " < 1", "linear inequality"),
             ("x >= 11", "no point of the space"),
-            (3, "a int"),
+            (3, "an int"),
         ],
     )
     def test_what_is_none_is_refused(self, text, said):

@@ -260,8 +260,8 @@ class TestStart:
             extra = trial.suggest_float("z", 0, 1) if trial.number else 0.0  # not in `space`
             return bowl(trial) + extra
 
-        space = {**XY_SPACE, "never": Float(0, 1)}
-        values = ("x: 1, y: 1, never: 0.5", "x: 2, y: 2", "x: 3, y: 3, z: 0.5")
+        space = {**XY_SPACE, "inactive": Float(0, 1, when={"y": 9})}
+        values = ("x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3, z: 0.5")
         answers = [f"Start from: new\nProposal:\n{v}" for v in values]
         sampler = make(answers, description="a bowl", space=space)
         optuna.create_study(sampler=sampler).optimize(objective, n_trials=3)

@@ -410,7 +410,7 @@ def test_a_picture_that_cannot_be_made_is_left_out(monkeypatch, capsys):
     ("name", "content", "message"),
     [
         ("missing.jsonl", None, "no such file"),
-        ("", None, "it is a folder; give a file of results"),
+        ("", None, "has no config.json. Give the folder that llmopt run wrote"),
         ("empty.jsonl", "", "no finished cells"),
         ("other.jsonl", '{"a": 1}\n', "not a benchmark's"),
     ],
