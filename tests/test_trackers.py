@@ -328,9 +328,13 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     tracker = WeightsAndBiases("mine", mode="offline", dir=str(tmp_path))
     searched([tracker], storage=tmp_path / "tuning.jsonl")
-    wandb.teardown()  # its service writes in the background
+    wandb.teardown()
     (file,) = tmp_path.rglob("*.wandb")
-    rows, config, summary = read_wandb(file)
+    for _ in range(300):  # its service writes in the background
+        rows, config, summary = read_wandb(file)
+        if len(rows) == 4 and summary:
+            break
+        time.sleep(0.1)
     assert [r.get("reward") for r in rows] == ["1", "0", "1", None]
     assert [r["params/x"] for r in rows] == ["1", "2", "3", "0"]
     assert rows[1]["feedback"] == '"saw 2.0"'
