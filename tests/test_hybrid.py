@@ -15,7 +15,6 @@ import pytest
 
 import llmopt.search.partners.cma
 from llmopt import (
-    BudgetExceededError,
     Categorical,
     ClientError,
     Completion,
@@ -37,7 +36,7 @@ from llmopt.history import History, Trial
 from llmopt.search.ask_options import AskOptions
 from llmopt.search.meter import Meter
 from llmopt.search.partners.cma import CMA, CMAEmitter, losses_of
-from llmopt.search.partners.scheduler import Bandit, Scheduler
+from llmopt.search.partners.scheduler import Scheduler
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -157,40 +156,6 @@ class TestShares:
         assert told.count("fallback") < 0.5 * told.count("cma")
         assert optimizer.usage.fallback_share == 1.0
 
-    def test_bandit_follows_the_last_points_within_its_bounds(self):
-        bandit = Bandit()
-        assert bandit.shares["partner"] == 0.5
-        for i in range(300):
-            bandit.take("partner", (0.0, -float(i)))
-            bandit.take("model", (0.0, 1.0))
-        assert bandit.shares["partner"] == 0.9
-        for i in range(300):
-            bandit.take("model", (0.0, -1000.0 - i))
-            bandit.take("partner", (0.0, 1.0))
-        assert bandit.shares["partner"] == 0.15
-
-    def test_bandit_gives_no_credit_for_failures_and_for_ties(self):
-        bandit = Bandit()
-        for _ in range(10):
-            bandit.take(None, (0.0, 0.0))
-        bandit.take("model", (math.inf, math.inf))
-        bandit.take("partner", (0.0, 0.0))
-        assert bandit.shares["partner"] == pytest.approx(0.5, abs=0.02)
-        bandit.take("partner", (0.0, -1.0))
-        assert bandit.shares["partner"] > 0.55
-
-    def test_bandit_with_several_partners(self):
-        """Whoever helps gets most, nobody nothing, and with one arm it is the share as before."""
-        bandit = Bandit(["cma", "network", "sampler"])
-        assert set(bandit.shares.values()) == {0.25}
-        for i in range(300):
-            bandit.take("network", (0.0, -float(i)))
-            for other in ("model", "cma", "sampler"):
-                bandit.take(other, (0.0, 1.0))
-        assert bandit.shares["network"] == pytest.approx(0.7)
-        assert {bandit.shares[arm] for arm in ("model", "cma", "sampler")} == {0.1}
-        assert sum(bandit.shares.values()) == pytest.approx(1)
-
     def test_several_partners_propose_and_are_counted(self):
         optimizer = make(partner=["cma", "network"], batch_size=4)
         go(optimizer, 100)
@@ -249,24 +214,6 @@ class TestCapOnRequests:
             optimizer.ask()
         optimizer.ask()
         assert [p.source for p in optimizer.pending_proposals] == ["cma"]
-
-    def test_without_a_partner_the_cap_ends_the_search(self):
-        optimizer = make(Knower(0.5), partner=None, max_requests=1, warmup=0)
-        optimizer.tell(point := optimizer.ask(), sphere(point))
-        with pytest.raises(BudgetExceededError):
-            optimizer.ask()
-
-    @pytest.mark.parametrize("cut", range(1, 12))
-    def test_a_resumed_search_equals_an_uninterrupted_one(self, tmp_path, cut):
-        options = {"partner": "cma", "max_requests": 3, "warmup": 1}
-        whole = make(Knower(0.5), **options)
-        go(whole, 12)
-        path = tmp_path / "run.jsonl"
-        for n in (cut, 12 - cut):
-            with make(Knower(0.5), storage=path, **options) as optimizer:
-                go(optimizer, n)
-        assert [t.values for t in optimizer.trials] == [t.values for t in whole.trials]
-        assert optimizer.usage == whole.usage
 
 
 class TestPartner:
@@ -507,19 +454,6 @@ class TestPartner:
 
 
 class TestKeeping:
-    def test_resumed_run_gives_the_same_points(self, tmp_path):
-        whole = make(batch_size=4, storage=tmp_path / "whole.jsonl")
-        expected = go(whole, 60)
-        parts = tmp_path / "parts.jsonl"
-        found = []
-        for count in (3, 5, 9, 20, 1, 22):
-            optimizer = make(batch_size=4, storage=parts)
-            found += go(optimizer, count)
-            optimizer.close()
-        assert found == expected
-        told = [[line for line in p.read_text().splitlines()[1:]] for p in (parts, whole._log.path)]
-        assert told[0] == told[1]
-
     @pytest.mark.parametrize("partner", ["cma", ["network", "cma"]])
     @pytest.mark.parametrize("way", ["pickle", "copy", "save"])
     def test_copies_go_on_alike(self, tmp_path, way, partner):

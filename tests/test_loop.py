@@ -170,14 +170,6 @@ def test_a_callback_sees_each_trial_and_may_end_the_search(options):
     assert "two are enough" in repr(result)
 
 
-def test_a_callback_ends_a_loop_of_ones_own_too():
-    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), callbacks=[Watch()])
-    for _ in range(2):
-        optimizer.tell(optimizer.ask(), 1.0)
-    with pytest.raises(SearchStopped, match="two are enough"):
-        optimizer.ask()
-
-
 def test_a_reached_cap_ends_the_search_with_what_was_found():
     result = minimize(bowl, SPACE, 10, scripted(1, 2, 3), max_requests=2, prompt="props")
     assert len(result.trials) == 7
@@ -534,23 +526,6 @@ def test_finalists_are_measured_where_the_model_ends_a_noisy_search():
     assert result.left == {"evaluations": 14}
     assert "ended the search" in result.stopped
     assert result.best.params["x"] == 0.9
-
-
-def test_a_search_goes_on_amid_its_finals_and_after_them(tmp_path):
-    made = {"warmup": 0, "prompt": "props", "noisy": True, "seed": 1}
-    whole = tmp_path / "whole.jsonl"
-    f = Noisy()
-    minimize(f, LINE, 20, scripted(*XS), storage=whole, **made)
-    lines = whole.read_bytes().splitlines(keepends=True)
-    for cut in range(1, 5):
-        path = tmp_path / f"{cut}.jsonl"
-        path.write_bytes(b"".join(lines[:-cut]))
-        again = Noisy()
-        again.calls += f.calls[:-cut]
-        result = minimize(again, LINE, 20, scripted(), storage=path, **made)
-        assert (again.calls, result.finals) == (f.calls, 4)
-    more = minimize(f, LINE, 26, scripted(*XS[16:18]), storage=whole, **made)
-    assert [t.kind == "finalist" for t in more.trials[20:]] == [False] * 2 + [True] * 4
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space, maximize
+from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, maximize
 from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.policies import PolicySearch
 from llmopt.service import search_file as service
@@ -115,22 +115,6 @@ def test_without_noise_a_repeat_is_refused():
     assert "1 ± 0.25" in client.requests[-1].text
 
 
-def test_the_model_ends_the_search_once_and_for_all(tmp_path):
-    path = tmp_path / "run.jsonl"
-    made = {"prompt": "words", "warmup": 0, "may_stop": True, "seed": 1}
-    client = ScriptedClient([FIRST, STOP])
-    with closing(LLMOptimizer(SPACE, client, storage=path, **made)) as optimizer:
-        optimizer.tell(optimizer.ask(), 1.0)
-        for _ in range(2):  # the paid reply answers the second one
-            with pytest.raises(SearchStopped, match=r"expects no further gain.*flat"):
-                optimizer.ask()
-        assert optimizer.usage.requests == 2
-    with closing(LLMOptimizer(SPACE, ScriptedClient([]), storage=path, **made)) as optimizer:
-        with pytest.raises(SearchStopped):
-            optimizer.ask()
-        assert optimizer.best.params == {"x": 0.5}
-
-
 def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
     other = FIRST.replace("0.5", "0.75")
     made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1, "points": 1}
@@ -162,24 +146,6 @@ def test_the_offer_is_made_only_where_it_is_taken():
     assert "Proposal: stop" not in client.requests[0].text
     with pytest.warns(UserWarning, match="sampled at random"):
         optimizer.ask()
-
-
-def test_a_policy_search_ends_and_says_why():
-    answers = ["Start from: new\nProposal: " + ", ".join(f"{n}: 0.5" for n in names()) + "", STOP]
-    search = PolicySearch("MountainCarContinuous-v0", ScriptedClient(answers), "words", warmup=2)
-    search.run(10)
-    assert len(search.optimizer.trials) == 3
-    assert "flat" in search.stopped
-    assert search.optimizer.trials[-1].stderr is not None
-    search.close()
-
-
-def names():
-    search = PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), "words")
-    try:
-        return Space.of(search.optimizer.space).names
-    finally:
-        search.close()
 
 
 @pytest.mark.parametrize("stderr", [-1.0, math.nan, math.inf])

@@ -25,7 +25,6 @@ from llmopt import (
     LLMOptimizer,
     Message,
     ModelEmitter,
-    ModelNotFoundError,
     Reply,
     Request,
     ScriptedClient,
@@ -285,17 +284,6 @@ class TestCutOff:
         assert [p["x"] for p in optimizer.ask(2)] == [1.0, 2.0]
         assert optimizer.usage.requests == 2
 
-    def test_non_retryable_failures_without_a_reply_resume(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        first = make([ModelNotFoundError("none")], storage=path)
-        with pytest.raises(ModelNotFoundError):
-            first.ask()
-        first.close()
-        again = make(["x: 1"], storage=path)
-        assert again.usage == first.usage
-        assert again.usage.failed_requests == 1
-        assert again.ask() == {"x": 1.0}
-
 
 class TestWarmup:
     def test_with_rewards_needs_no_request(self):
@@ -326,17 +314,6 @@ class TestWarmup:
         optimizer.ask(2)
         assert [r.n for r in optimizer.client.requests] == [4]
         assert len(optimizer.pending) == 3
-
-    def test_given_points_survive_a_resume_half_way(self, tmp_path):
-        options = {"warmup": [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}], "storage": tmp_path / "a.jsonl"}
-        first = make([], **options)
-        assert first.ask()["x"] == 1.0
-        first.close()
-        second = make([], **options)
-        assert [p["x"] for p in second.ask(2)] == [2.0, 3.0]
-        second.close()
-        loaded = LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient(["x: 4"]))
-        assert loaded.ask() == {"x": 4.0}
 
     def test_given_point_is_not_drawn_by_the_model_again(self):
         optimizer = make(["x: 1", "x: 2"], warmup=[{"x": 1.0}])
@@ -405,21 +382,6 @@ class TestState:
             begun.ask()
         again = make([], storage=path, **{k: int(v) for k, v in options.items()})
         assert again.seed == 7
-
-    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-    def test_a_copy_goes_its_own_way(self, clone, tmp_path):
-        first = make(["x: 1", "x: 2", "x: 3"], storage=tmp_path / "run.jsonl", warmup=1)
-        first.ask(2)
-        second = clone(first)
-        before = (tmp_path / "run.jsonl").read_bytes()
-        second.tell({"x": 1.0}, 5.0)
-        second.ask()
-        assert second.best.source == "llm"
-        assert len(first.trials) == 0
-        assert first.usage.requests == 1
-        assert second.usage.requests == 2
-        assert (tmp_path / "run.jsonl").read_bytes() == before
-        assert first.ask() == {"x": 2.0}
 
     def test_a_copy_in_the_middle_of_a_batch_keeps_the_queue_and_paid_replies(self):
         optimizer = make([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]], batch_size=2)
@@ -498,29 +460,6 @@ class TestState:
         events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
         assert events == ["start", "request", "failure", "tell"]
 
-    def test_infeasible_trials_survive_a_resume(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        first = make([], storage=path)
-        first.tell({"x": 1.0}, 9.0, constraint_violation=2.0)
-        first.tell({"x": 2.0}, 1.0)
-        first.close()
-        again = make([], storage=path)
-        assert again.trials == first.trials
-        assert again.best.params == {"x": 2.0}
-
-    def test_several_objectives_survive_a_resume(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        options = {"direction": ["maximize", "minimize"], "storage": path}
-        first = make([], **options)
-        first.tell({"x": 1.0}, (0.0, -1.5))
-        first.tell({"x": 2.0}, (float("nan"), 1.0))
-        first.close()
-        again = make([], **options)
-        assert again.trials == first.trials
-        assert again.trials[0].rewards == (0.0, -1.5)
-        assert again.trials[1].state == "failed"
-        assert LLMOptimizer.load(path, ScriptedClient([])).directions == ("maximize", "minimize")
-
     def test_reason_of_a_failure_keeps_the_users_words(self):
         optimizer = make([])
         assert optimizer.tell({"x": 1.0}, float("nan"), feedback="fell over").feedback == (
@@ -567,22 +506,6 @@ class TestThreads:
         asking.join()
         saving.join()
         assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
-
-
-class TestSecrets:
-    @pytest.mark.parametrize("model", ["openai:gpt-4o", "gemini:gemini-2.0-flash", "anthropic:c"])
-    def test_a_key_is_in_no_file_log_or_repr(self, model, tmp_path, monkeypatch, caplog):
-        for name in ("OPENAI", "GEMINI", "GOOGLE", "ANTHROPIC"):
-            monkeypatch.setenv(f"{name}_API_KEY", "sk-very-secret")
-        path = tmp_path / "run.jsonl"
-        with caplog.at_level(logging.DEBUG):
-            optimizer = LLMOptimizer(SPACE, model, warmup=2, storage=path)
-            optimizer.tell(optimizer.ask(), 1.0)
-            optimizer.save(tmp_path / "b.jsonl")
-        shown = path.read_text() + (tmp_path / "b.jsonl").read_text() + caplog.text
-        shown += repr(optimizer) + repr(optimizer.client) + str(pickle.dumps(optimizer))
-        assert "very-secret" not in shown
-        assert model in path.read_text()
 
 
 class TestRepeats:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import json
 import logging
-import pickle
 import re
 import subprocess
 import sys
@@ -834,17 +832,6 @@ class TestGivenParameters:
 
 
 class TestState:
-    def test_reproducible(self):
-        runs = []
-        for _ in range(2):
-            study = study_of(make(n_startup_trials=3, seed=5))
-            study.optimize(bowl, n_trials=8)
-            runs.append([t.params for t in study.trials])
-        assert runs[0] == runs[1]
-        other = study_of(make(n_startup_trials=3, seed=6))
-        other.optimize(bowl, n_trials=8)
-        assert runs[0] != [t.params for t in other.trials]
-
     def test_reproducible_in_another_process_and_after_an_interruption(self, tmp_path):
         program = textwrap.dedent(
             """
@@ -889,19 +876,6 @@ class TestState:
     def test_without_a_seed_runs_differ(self):
         runs = [study_of(make(seed=None, n_startup_trials=1)).ask(XY).params for _ in range(2)]
         assert runs[0]["x"] != runs[1]["x"]
-
-    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-    def test_a_copy_goes_on_as_the_original_would(self, duplicate):
-        sampler = make(batch_size=3)
-        study = study_of(sampler)
-        study.optimize(bowl, n_trials=3)
-        other = study_of(duplicate(sampler), study_name=study.study_name)
-        other.add_trials(study.trials)
-        assert other.sampler.usage == sampler.usage
-        for s in (study, other):
-            s.optimize(bowl, n_trials=3)
-        assert [t.params for t in other.trials] == [t.params for t in study.trials]
-        assert sampler.usage.requests == other.sampler.usage.requests == 2
 
     def test_hides_nothing_and_leaks_nothing_in_its_repr(self):
         assert repr(make()) == "LLMSampler(client='scripted', prompt='props')"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 
 import numpy as np
@@ -89,16 +88,6 @@ class TestOptuna:
             return [t.params for t in study.trials]
 
         assert points([9, 1, 15, 20]) == points([45])
-
-    def test_copies_read_the_history_again(self):
-        study = optuna.create_study(sampler=sampler())
-        study.optimize(bowl, n_trials=30)
-        twin = pickle.loads(pickle.dumps(study.sampler))
-        other = optuna.create_study(sampler=twin)
-        other.add_trials(study.trials)
-        for one in (study, other):
-            one.optimize(bowl, n_trials=10)
-        assert [t.params for t in study.trials] == [t.params for t in other.trials]
 
     def test_where_it_begins_again_follows_from_the_storage_not_from_the_seed(self):
         """Flat rewards let it converge, and the next mean is a function of the trials."""
@@ -255,19 +244,6 @@ class TestNevergrad:
         assert sources(one)[50:].count("cma") > 30
         assert loss(**found.kwargs) < 0.01
         assert one.usage.proposals == {n: sources(one).count(n) for n in set(sources(one))}
-
-    def test_a_dumped_search_goes_on_alike(self, tmp_path):
-        def go(one, n):
-            for _ in range(n):
-                candidate = one.ask()
-                one.tell(candidate, loss(**candidate.kwargs))
-
-        whole, first = optimizer(), optimizer()
-        go(whole, 60)
-        go(first, 30)
-        second = pickle.loads(pickle.dumps(first))
-        go(second, 30)
-        assert [t.values for t in second.history.trials] == [t.values for t in whole.history.trials]
 
     def test_working_ranges_may_widen(self):
         parametrization = ng.p.Instrumentation(x=ng.p.Scalar(init=0.0), y=ng.p.Scalar(init=0.0))

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import warnings
 from contextlib import closing
 
 import pytest
@@ -159,33 +158,6 @@ def test_points_that_an_end_leaves_open_are_drawn():
         assert optimizer.ask(3)[0] == {"x": 0.2}
     assert len(client.requests) == 1
     with pytest.raises(SearchStopped):
-        optimizer.ask()
-
-
-def test_a_kill_after_any_line_loses_no_point_that_is_paid_for(tmp_path):
-    whole = tmp_path / "whole.jsonl"
-    optimizer, client = make(["0.1 0.2 0.3", "0.4 0.5"], storage=whole)
-    tell(optimizer, 5)
-    optimizer.close()
-    lines = whole.read_bytes().splitlines(keepends=True)
-    for count in range(1, len(lines) + 1):
-        path = tmp_path / f"{count}.jsonl"
-        path.write_bytes(b"".join(lines[:count]))
-        paid = sum(b'"event":"reply"' in line for line in lines[:count])
-        resumed, client = make(["0.1 0.2 0.3", "0.4 0.5"][paid:], storage=path)
-        with closing(resumed), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for waiting in resumed.pending_proposals:
-                resumed.tell(resumed.space.unflatten(waiting.values), waiting.values[0])
-            tell(resumed, 5 - len(resumed.trials))
-            assert [t.values[0] for t in resumed.trials] == [0.1, 0.2, 0.3, 0.4, 0.5]
-            assert len(client.requests) == 2 - paid
-
-
-def test_a_cap_ends_it_after_the_points_that_are_paid_for():
-    optimizer, _ = make(["0.1 0.2"], max_requests=1)
-    tell(optimizer, 2)
-    with pytest.raises(Exception, match="max_requests=1"):
         optimizer.ask()
 
 

@@ -353,24 +353,6 @@ def test_a_search_goes_on_in_the_ranges_with_which_it_began(tmp_path, monkeypatc
         searching("Swimmer-v5", {}, storage=path, warmup=1, box=3)
 
 
-def test_a_search_goes_on_in_its_storage(tmp_path):
-    def points():
-        return [{"right<-pole_angle": float(i)} for i in range(1, 6)]
-
-    whole, _ = searching("CartPole-v1", *points(), warmup=2)
-    whole.run(5)
-    first, _ = searching("CartPole-v1", *points(), warmup=2, storage=tmp_path / "s.jsonl")
-    first.run(3)
-    first.optimizer.ask()  # cut off before it was evaluated
-    first.close()
-    second, _ = searching("CartPole-v1", *points()[2:], warmup=2, storage=tmp_path / "s.jsonl")
-    second.run(5)
-    assert [t.rewards for t in second.optimizer.trials] == [
-        t.rewards for t in whole.optimizer.trials
-    ]
-    assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
-
-
 def test_a_search_without_words_goes_on_with_its_starts_only(tmp_path):
     def search(starts):
         return searching(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import math
 import pickle
@@ -18,7 +17,6 @@ import pytest
 from test_optimizer import SPACE, answers, make, numbered, outcome, search
 
 from llmopt import (
-    BudgetExceededError,
     ClientError,
     Float,
     LLMOptimizer,
@@ -26,7 +24,6 @@ from llmopt import (
     StorageError,
     minimize,
 )
-from llmopt.client.base import Request
 from llmopt.service import search_file as service
 
 
@@ -41,56 +38,6 @@ class TestResume:
     def open(path, client=None, **options) -> LLMOptimizer:
         options = {"warmup": 4, "seed": 5, "storage": path, "batch_size": 2, **options}
         return LLMOptimizer(SPACE, client or ScriptedClient(numbered), **options)
-
-    def test_after_any_cut_the_resumed_run_equals_the_uninterrupted_one(self, whole, tmp_path):
-        path, expected = whole
-        data = path.read_bytes()
-        ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
-        cuts = [*ends, *(end - 7 for end in ends), len(data)]
-        for cut in cuts:
-            part = tmp_path / "part.jsonl"
-            part.write_bytes(data[:cut])
-            resumed = self.open(part)
-            # A request without a reply may have been sent, and so counts.
-            last = data[:cut].rpartition(b"\n")[0].rpartition(b"\n")[2]
-            doubt = int(b'"event":"request"' in last)
-            search(resumed, 24)
-            trials, usage, rng = expected
-            usage = dataclasses.replace(
-                usage, requests=usage.requests + doubt, failed_requests=doubt, unpriced=doubt
-            )
-            assert outcome(resumed) == (trials, usage, rng), f"cut at byte {cut}"
-            resumed.close()
-
-    def test_a_paid_reply_is_not_paid_for_again(self, whole, tmp_path):
-        path, _ = whole
-        lines = path.read_bytes().splitlines(keepends=True)
-        last = max(i for i, line in enumerate(lines) if b'"event":"reply"' in line)
-        part = tmp_path / "part.jsonl"
-        part.write_bytes(b"".join(lines[: last + 1]))
-        client = ScriptedClient(numbered)
-        resumed = self.open(part, client)
-        before = resumed.usage.requests
-        resumed.ask(3)
-        assert client.requests == []
-        assert resumed.usage.requests == before
-
-    def test_calls_given_up_are_stored_and_hold_up_a_cost_cap_after_a_resume(self, tmp_path):
-        def given_up(_: Request):
-            return ClientError("silence", unpriced=1)
-
-        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
-        optimizer = make([given_up], storage=path)
-        with pytest.raises(ClientError, match="silence"):
-            optimizer.ask()
-        optimizer.save(saved)
-        optimizer.close()
-        resumed = make(answers((1.5, 7)), storage=path, max_cost=9.0)
-        assert resumed.usage.unpriced == 1
-        with pytest.raises(BudgetExceededError, match="given up"):
-            resumed.ask()
-        assert not resumed.client.requests
-        assert LLMOptimizer.load(saved, ScriptedClient([])).usage.unpriced == 1
 
     def test_a_run_without_calls_given_up_is_stored_as_before(self, tmp_path):
         path = tmp_path / "run.jsonl"

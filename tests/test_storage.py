@@ -473,47 +473,11 @@ class Keyless(ScriptedClient):
             raise MissingKeyError("set the environment variable", requests=0)
 
 
-def test_a_missing_key_leaves_no_file(tmp_path):
-    path = tmp_path / "run.jsonl"
-    with LLMOptimizer({"x": Float(0, 1)}, Keyless([]), seed=0, storage=path) as optimizer:
-        with pytest.raises(MissingKeyError):
-            optimizer.ask()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_empty_file_of_somebody_else_is_left(tmp_path):
     path = tmp_path / "run.jsonl"
     path.touch()
     LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=path).close()
     assert path.read_bytes() == b""
-
-
-def test_a_key_that_comes_later_begins_the_file(tmp_path):
-    path, client = tmp_path / "run.jsonl", Keyless([])
-    optimizer = LLMOptimizer({"x": Float(0, 1)}, client, seed=0, storage=path)
-    for _ in range(2):
-        with pytest.raises(MissingKeyError):
-            optimizer.ask()
-        assert path.read_bytes() == b""
-    client.key = True
-    point = optimizer.ask()
-    optimizer.close()
-    assert [e["event"] for e in read_events(path)] == ["start", "ask"]
-    again = LLMOptimizer({"x": Float(0, 1)}, client, seed=0, storage=path)
-    assert again.pending == [point]
-    again.close()
-
-
-def test_a_missing_key_leaves_a_resumed_file_as_it_is(tmp_path):
-    path = tmp_path / "run.jsonl"
-    for number in range(2):
-        again = LLMOptimizer({"x": Float(0, 1)}, Keyless([]), seed=0, storage=path)
-        again.tell({"x": number / 2}, 1.0)
-        before = path.read_bytes()
-        with pytest.raises(MissingKeyError):
-            again.ask()
-        again.close()
-        assert path.read_bytes() == before
 
 
 def test_a_forked_child_leaves_the_empty_file_to_its_parent(tmp_path):

@@ -1,0 +1,252 @@
+"""A search that is cut off after any line of its file ends as an uninterrupted one.
+
+Searches of a dozen kinds, each cut after each line: the same points, the same file, and no reply
+that was paid for is asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from search_contract import Model
+from stubs import needs_confinement
+from test_search_contract import Tilt
+
+from llmopt import (
+    BudgetExceededError,
+    Categorical,
+    Completion,
+    Float,
+    Int,
+    LLMOptimizer,
+    Reply,
+    SearchStopped,
+    Space,
+    minimize,
+)
+from llmopt.client.base import Request
+from llmopt.client.local.network import NetworkClient
+from llmopt.code import CodeOptimizer, Function, Output
+from llmopt.policies import PolicySearch
+from llmopt.sandbox.failure import NoCandidateError
+from llmopt.search.eventlog import read_events
+
+XK = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
+XY = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
+BRANCHES = {
+    "kind": Categorical(["net", "tree"]),
+    "rate": Float(0.0, 1.0, when={"kind": "net"}),
+    "depth": Int(1, 9, when={"kind": "tree"}),
+}
+
+
+class Knowing(Model):
+    """Answers by the whole request, so that any difference shows; some answers are unusable."""
+
+    def __init__(self, space: Any, usable: float = 1.0, points: int = 0, stop: int = 0) -> None:
+        self.space, self.usable, self.points, self.stop = Space(space), usable, points, stop
+        super().__init__(self.answer)
+
+    def point(self, rng: np.random.Generator) -> str:
+        named = self.space.named(self.space.sample(rng))
+        places = {name: self.space.names.index(name) for name in named}
+        return ", ".join(f"{n}: {self.space.format(places[n], v)}" for n, v in named.items())
+
+    def answer(self, request: Request) -> Reply:
+        rng = np.random.default_rng(int(request.digest()[:12], 16))
+        texts = []
+        for _ in range(request.n):
+            text = "\n\n".join(
+                f"Hypothesis: h\nStart from: new\nProposal:\n{self.point(rng)}"
+                for _ in range(max(1, self.points))
+            )
+            text = text if self.points else self.point(rng)
+            texts.append(text if rng.random() < self.usable else "no idea")
+        if self.stop and len(self.requests) > 0 and f"#{self.stop} |" in request.text:
+            texts = ["Analysis: flat.\nHypothesis: done\nStart from: #1\nProposal: stop"]
+        return Reply(tuple(map(Completion, texts)), prompt_tokens=100, completion_tokens=10)
+
+
+def value_of(point: dict[str, Any]) -> float:
+    return float(sum(v for v in point.values() if isinstance(v, (int, float))))
+
+
+def go(optimizer: LLMOptimizer, trials: int, tell: Callable[..., Any] | None = None) -> None:
+    """Evaluate what was cut off, then go on up to a number of trials."""
+
+    def plain(point: dict[str, Any]) -> None:
+        if int(10 * value_of(point)) % 7 == 0:
+            optimizer.tell_failure(point, "divisible by seven")
+        else:
+            optimizer.tell(point, -abs(value_of(point) - 3), feedback="ok")
+
+    tell = tell or plain
+    for proposal in optimizer.pending_proposals:
+        tell(optimizer.space.unflatten(proposal.values))
+    with contextlib.suppress(SearchStopped, BudgetExceededError):
+        while len(optimizer.trials) < trials:
+            for point in optimizer.ask(min(2, trials - len(optimizer.trials))):
+                tell(point)
+
+
+@dataclasses.dataclass
+class Case:
+    """A kind of search: its model, and what runs it to its end in a file."""
+
+    client: Callable[[], Any]
+    run: Callable[[Any, Path], Any]
+
+    @classmethod
+    def of(cls, space: Any, client: Callable[[], Any], trials: int = 8, **options: Any) -> Case:
+        def run(client: Any, path: Path) -> LLMOptimizer:
+            made = {"prompt": "props", "warmup": 2, "seed": 5, "durable": False, **options}
+            with LLMOptimizer(space, client, storage=path, **made) as optimizer:
+                go(optimizer, trials)
+            return optimizer
+
+        return cls(client, run)
+
+
+def two_losses(client: Any, path: Path) -> LLMOptimizer:
+    options = {"warmup": 1, "seed": 5, "direction": ["maximize", "minimize"], "durable": False}
+    with LLMOptimizer(XY, client, "props", storage=path, **options) as optimizer:
+
+        def tell(point: dict[str, Any]) -> None:
+            losses = (point["x"], float("nan") if point["y"] > 4 else point["y"])
+            optimizer.tell(point, losses, constraint_violation=max(0.0, point["x"] - 2))
+
+        go(optimizer, 8, tell)
+    return optimizer
+
+
+def noisy(client: Any, path: Path) -> LLMOptimizer:
+    def f(point: dict[str, Any], seed: int) -> float:
+        return point["x"] + np.random.default_rng(seed).normal()
+
+    options = {"seeded": True, "finalists": 2, "prompt": "props", "warmup": 2, "seed": 5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = minimize(f, {"x": Float(0, 9)}, 10, client, storage=path, **options)
+    result.optimizer.close()
+    return result.optimizer
+
+
+def policies(client: Any, path: Path) -> LLMOptimizer:
+    options = {"starts": 1, "max_steps": 2, "bias": False, "warmup": 2, "box": 5, "total": 8}
+    with PolicySearch(Tilt, client, "props", storage=path, **options) as search:
+        search.run(8)
+    return search.optimizer
+
+
+def code(client: Any, path: Path) -> CodeOptimizer:
+    function = Function("f(x)", "One number.", Output(), ((np.array([1.0, 2.0]),),))
+    options = {"seed": 3, "repairs": 1, "attempts": 1, "storage": path}
+    with CodeOptimizer(function, client=client, **options) as optimizer:
+        while len(optimizer.trials) < 2:
+            with contextlib.suppress(NoCandidateError):
+                candidate = optimizer.ask()
+                optimizer.tell(candidate, candidate(np.ones(1)), feedback="ok")
+    return optimizer
+
+
+class Writer(Model):
+    """Gives each new request the next program, and a request sent before the same one."""
+
+    TEXTS = ("no", "return 1.0", "no", "no", "return x.foo", "return 2.0")
+    given: dict[str, str]
+
+    def __init__(self) -> None:
+        super().__init__(self.answer)
+
+    def answer(self, request: Request) -> str:
+        number = Writer.given.setdefault(request.digest(), len(Writer.given))
+        body = self.TEXTS[min(number, 5)]
+        return body if body == "no" else f"```python\ndef f(x):\n    {body}\n```"
+
+
+CASES = {
+    "plain": Case.of(XK, lambda: Knowing(XK), trials=16, batch_size=2),
+    "unusable answers": Case.of(XK, lambda: Knowing(XK, usable=0.6), attempts=2),
+    "several points, and an end": Case.of(
+        XK, lambda: Knowing(XK, points=3, stop=6), trials=12, prompt="words", warmup=0,
+        description="a bowl", may_stop=True,
+    ),
+    "CMA-ES beside it, capped": Case.of(
+        XY, lambda: Knowing(XY), partner="cma", max_requests=3, warmup=1
+    ),
+    "partners": Case.of(
+        XY, lambda: Knowing(XY), trials=14, partner=["network", "cma"], batch_size=4
+    ),
+    "a cap": Case.of(XK, lambda: Knowing(XK), max_requests=2),
+    "columns": Case.of(XY, NetworkClient, prompt="columns"),
+    "objectives and violations": Case(lambda: Knowing(XY), two_losses),
+    "branches": Case.of(BRANCHES, lambda: Knowing(BRANCHES), constraints="rate <= 0.9"),
+    "given points": Case.of(
+        XK, lambda: Knowing(XK), warmup=[{"x": 1.0, "k": 1}, {"x": 2.0, "k": 2}],
+        start={"the present one": {"x": 0.5, "k": 3}},
+    ),
+    "noisy, with finalists": Case(lambda: Knowing({"x": Float(0, 9)}), noisy),
+    "policies": Case(
+        lambda: Knowing({"a0<-o0": Float(-5, 5), "a0<-o1": Float(-5, 5)}), policies
+    ),
+    "code": Case(Writer, code),
+}  # fmt: skip
+
+
+def outcome(search: Any) -> list[Any]:
+    if isinstance(search, CodeOptimizer):
+        return [
+            search.failures,
+            *((t.source, t.reward, t.feedback, t.parent) for t in search.trials),
+        ]
+    return [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in search.trials]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file but for requests: one that was cut off is sent once more."""
+    return [event for event in read_events(path) if event["event"] != "request"]
+
+
+@needs_confinement
+@pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_it_ends_as_an_uninterrupted_one(name, tmp_path):
+    case, Writer.given = CASES[name], {}
+    client, path = case.client(), tmp_path / "whole.jsonl"
+    whole = case.run(client, path)
+    sent = len(getattr(client, "requests", ()))
+    assert sent > 1 or name == "columns"
+    rows = path.read_bytes().splitlines(keepends=True)
+    assert len(rows) > 8
+    cuts = [(number, 0) for number in range(1, len(rows))]
+    if name == "plain":
+        cuts += [(number, 7) for number in range(2, len(rows))]  # torn lines
+    for number, torn in cuts:
+        part, client = tmp_path / "part.jsonl", case.client()
+        part.write_bytes(b"".join(rows[:number])[: -torn or None])
+        kept = list(read_events(part))
+        doubt = int(kept[-1]["event"] == "request")  # it may have been sent, and so counts
+        if doubt and "cap" in name:
+            continue
+        resumed = case.run(client, part)
+        cut = f"cut after line {number}"
+        assert outcome(resumed) == outcome(whole), cut
+        assert lines(part) == lines(path), cut
+        usage = dataclasses.replace(
+            whole.usage,
+            requests=whole.usage.requests + doubt,
+            failed_requests=doubt,
+            unpriced=doubt * (name != "columns"),  # that model is free
+        )
+        assert resumed.usage == usage, cut
+        if sent:
+            paid = sum(event["event"] == "reply" for event in kept)
+            assert len(client.requests) == sent - paid, cut
+        part.unlink()
