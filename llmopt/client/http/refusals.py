@@ -1,13 +1,14 @@
-"""What a client has learnt about its model: rejected parameters, limits, room for reasoning.
+"""What a client has learnt about its model: rejected parameters and limits.
 
 A parameter that an error's documented fields name is dropped, or halved if it is the cap. If they
-name nothing, at most three guesses are sent, once per client. Prose is shown but never parsed.
+name nothing, the request is sent without a schema, then without the other parameters, once per
+client. Prose is shown but never parsed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmopt.client.base import Request, whole
@@ -21,13 +22,10 @@ CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 """Parameters that cap the answer's tokens."""
 ROOM = 16_384
 """Default tokens for hidden reasoning, in addition to those of the answer."""
-MOST_ROOM = 2**17
 _STREAM = frozenset({"stream", "stream_options"})
 _MOST_CAPS = 3  # times that the cap of one request is lowered
-_MOST_CHANGES = 8
 _LEAST_CAP = 16
 _LEAST_LIMIT = 256  # tokens; a smaller number is not a limit
-_UNUSED = 8  # consecutive answers that did not need the added room before it is removed
 _CONTEXT = (
     "loaded_context_length", "n_ctx", "context_window", "context_length", "max_context_length",
     "max_model_len", "max_input_tokens", "input_token_limit",
@@ -42,7 +40,6 @@ class Change:
     without: frozenset[str] = frozenset()  # parameters to drop
     cap: int | None = None  # new cap on the answer's tokens; ``None`` keeps the old one
     named: bool = True  # whether the server named the parameter
-    kept: bool = True  # whether to apply it to later requests too, if it succeeds
 
 
 class Learned:
@@ -53,8 +50,6 @@ class Learned:
         self.most_tokens: int | None = None  # the largest cap on an answer
         self.context_tokens: int | None = None  # prompt and answer together
         self.samples_per_call = samples_per_call
-        self.added_room: int | None = None  # for hidden reasoning, in place of the usual one
-        self._unused = 0
         self._tried = False
         self._lock = Lock()
 
@@ -77,65 +72,46 @@ class Learned:
         maps field names in errors to parameters.
         """
         cap = next((c.cap for c in reversed(tried) if c.cap is not None), request.max_tokens)
-        if len(tried) == _MOST_CHANGES:
-            return None
         lowered = sum(c.cap is not None for c in tried)
         if cap is not None and cap > _LEAST_CAP and lowered < _MOST_CAPS:
-            minute = whole_header(fault.headers.get("x-ratelimit-limit-tokens"))
-            left = 0 if minute is None else minute - estimate_tokens(request.text)
+            minute = fault.headers.get("x-ratelimit-limit-tokens", "")
+            known = re.fullmatch(r"[0-9]{1,12}", minute)
+            left = int(minute) - estimate_tokens(request.text) if known else 0
             if fault.status == 429 and _LEAST_CAP <= left < cap:
                 # The cap counts against the tokens per minute, even if it is not used.
                 return Change(cap=left)
-            if not tried and (fault.status == 413 or fault.code == "context_length_exceeded"):
-                return Change(cap=cap // 4, kept=False)  # useless if the prompt alone is too long
         if fault.status not in (400, 422) or fault.code == "context_length_exceeded":
             return None
         named = _parameter(fault.parameter, sent, fields)
         if named in CAPS and fault.code != "unsupported_parameter":
-            possible = cap is not None and cap > _LEAST_CAP and lowered < _MOST_CAPS
-            return Change(cap=cap // 2) if possible and cap is not None else None
+            lowest = cap is None or cap <= _LEAST_CAP or lowered == _MOST_CAPS
+            return None if cap is None or lowest else Change(cap=cap // 2)
         if "above" in fault.code or "below" in fault.code:
             return None  # the value is the user's own
         if named:
-            return Change(without=frozenset({named}))
+            change = Change(without=frozenset({named}))
+            return None if change in tried else change
         if fault.parameter or self._tried:
             return None
-        guesses = _guesses(sent, request.max_tokens)
+        schemas = SCHEMA_FIELDS.intersection(sent)
+        groups = (schemas, frozenset(sent) - schemas - CAPS - _STREAM)
+        guesses = [Change(without=group, named=False) for group in groups if group]
         return next((guess for guess in guesses if guess not in tried), None)
 
-    def keep(self, change: Change, fault: Fault) -> frozenset[str]:
+    def keep(self, change: Change) -> frozenset[str]:
         """Remember a change that the server accepted; return the newly rejected parameters."""
         with self._lock:
             new = change.without - self.refused
             self.refused |= change.without
             if change.without & {"n", "candidate_count"}:
                 self.samples_per_call = 1
-            if change.cap is not None and change.kept:
+            if change.cap is not None:
                 self.most_tokens = change.cap
         return new
 
     def give_up(self) -> None:
         """Remember that the guesses failed, so that no later request pays for them."""
         self._tried = True
-
-    def room(self, least: int) -> int:
-        """Return the tokens for hidden reasoning; `least` is the default number."""
-        return least if self.added_room is None else self.added_room
-
-    def watch_room(self, least: int, starved: bool, spared: bool) -> bool:
-        """Add room for hidden reasoning if it used up the answer's tokens; return whether it did.
-
-        The added room is removed once the default, `least`, was sufficient (`spared`) for a while.
-        """
-        with self._lock:
-            if starved:
-                self._unused = 0
-                self.added_room = min(max(4 * self.room(least), ROOM), MOST_ROOM)
-            elif self.added_room is not None:
-                self._unused = self._unused + 1 if spared else 0
-                if self._unused >= _UNUSED:
-                    self.added_room = None
-        return starved
 
 
 def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
@@ -150,18 +126,6 @@ def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
     return next(filter(None, (_limit(item, names, deepest - 1) for item in inner)), None)
 
 
-def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
-    """Yield changes to try if the server names no parameter, the likeliest first."""
-    schemas = frozenset(sent) & SCHEMA_FIELDS
-    others = frozenset(sent) - SCHEMA_FIELDS - CAPS - _STREAM
-    if schemas:
-        yield Change(without=schemas, named=False)
-    if others:
-        yield Change(without=others, named=False)
-    if cap is not None and cap // 4 >= _LEAST_CAP:
-        yield Change(cap=cap // 4, named=False)
-
-
 def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> str:
     """Return the parameter to which a path such as ``messages[0].content`` belongs, or ``""``."""
     for part in re.findall(r"\w+", place):
@@ -170,8 +134,3 @@ def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> 
         if name in CAPS or name in sent:
             return name
     return ""
-
-
-def whole_header(value: str | None) -> int | None:
-    """Return the whole number in a header, or ``None``."""
-    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,12}", value) else None

@@ -14,7 +14,7 @@ from llmopt.client.base import FinishReason, Reply, Request, Style
 from llmopt.client.http.api_keys import Secret, find_key, redact
 from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.http.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
-from llmopt.client.http.refusals import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
+from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Change, Learned
 from llmopt.client.http.request_form import WORTH_CACHING
 from llmopt.client.http.transport import (
     CONNECT_SECONDS,
@@ -50,6 +50,7 @@ DEADLINE = 5
 ASIDE_SECONDS = 10.0
 """Timeout of a free request, such as a list of models; the whole answer has twice as long."""
 _ASIDE = Bound()
+_MOST_TOKENS = 2**17  # of an answer without a cap
 _Result = Reply | ClientError | BudgetExceededError
 _Came = TypeVar("_Came")
 
@@ -93,9 +94,7 @@ class RemoteClient:
 
     A parameter that the model rejects is dropped from then on, with one warning, and a cap on the
     answer that is too large is lowered; see `llmopt.client.http.refusals`. Every provider counts
-    hidden reasoning against the cap, so `reasoning_tokens` are added to `Request.max_tokens`. If a
-    sample is all reasoning and no text, more are added, up to 131,072, until eight consecutive
-    answers did not need them.
+    hidden reasoning against the cap, so `reasoning_tokens` are added to `Request.max_tokens`.
     """
 
     provider: ClassVar[str]
@@ -304,7 +303,7 @@ class RemoteClient:
             raise next(r for r in results if isinstance(r, BudgetExceededError))
         for failure in failures:
             logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
-        self._watch_room(request, answers)
+        self._warn_of_room(request, answers)
         return self._reply(answers, failures, time.monotonic() - started)
 
     def close(self) -> None:
@@ -426,7 +425,7 @@ class RemoteClient:
             answer = self._send(connection.sdk, request, dict(parameters))
             return priced(answer, request, price, tells_cost, connection.key)
 
-        tokens = MOST_ROOM if request.max_tokens is None else request.max_tokens
+        tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
         bound = Bound.of_answer(tokens * request.n)
         return self._guarded(DEADLINE * self.timeout, call, bound)
 
@@ -452,14 +451,14 @@ class RemoteClient:
         if local:
             failure.unpriced = 0
         elif failure.unpriced and price is not None:
-            answer = (request.max_tokens or MOST_ROOM) * request.n
+            answer = (request.max_tokens or _MOST_TOKENS) * request.n
             most = price.cost(estimate_tokens(request.text), answer)
             if most is not None:
                 failure.unpriced, failure.estimated, failure.cost = 0, 1, most
                 note_paid(0, most)
 
     def _keep(self, change: Change, fault: Fault, key: Secret) -> None:
-        for parameter in sorted(self._learned.keep(change, fault)):
+        for parameter in sorted(self._learned.keep(change)):
             logger.warning(
                 "%s rejects the parameter `%s`%s; it is no longer sent (%s)",
                 self.name, parameter, "" if change.named else " or another one",
@@ -468,41 +467,25 @@ class RemoteClient:
         if change.cap is not None:
             logger.info("%s answers with at most %d tokens", self.name, change.cap)
 
-    # Room for hidden reasoning.
-
-    @property
-    def _least_room(self) -> int:
-        if self.reasoning_tokens is not None:
-            return self.reasoning_tokens
-        return ROOM if self.effort not in (None, "none") or not self.where.local else 0
-
-    def _room(self, request: Request) -> int:
-        """Return the tokens in addition to those of the answer itself."""
-        return 0 if request.style == "completion" else self._learned.room(self._least_room)
-
     def _cap(self, request: Request) -> int | None:
         """Return the maximum tokens of one sample, including hidden ones."""
         cap, most = self.default_cap, self._learned.most_tokens
         if request.max_tokens is not None:
-            cap = request.max_tokens + self._room(request)
-        elif cap is not None:
-            cap += self._learned.added_room or 0
+            reasons = self.effort not in (None, "none") or not self.where.local
+            room = ROOM if reasons else 0
+            if self.reasoning_tokens is not None:
+                room = self.reasoning_tokens
+            cap = request.max_tokens + (0 if request.style == "completion" else room)
         return cap if cap is None or most is None else min(cap, most)
 
-    def _watch_room(self, request: Request, answers: list[Reply]) -> None:
+    def _warn_of_room(self, request: Request, answers: list[Reply]) -> None:
         cap = self._cap(request)
-        if cap is None or request.style == "completion":
-            return
         samples = [c for a in answers for c in a.completions]
         starved = any(c.finish_reason == "length" and not c.text.strip() for c in samples)
-        asked, least = request.max_tokens, self._least_room
-        usual = cap - self._room(request) if asked is None else asked + least
-        spared = all((a.completion_tokens or 0) <= usual * len(a.completions) for a in answers)
-        if self._learned.watch_room(least, starved, spared):
+        if starved and cap is not None and request.style != "completion":
             logger.warning(
-                "%s used up all %d tokens before it wrote an answer; later requests get up "
-                "to %d", self.name, cap,
-                self._cap(request),
+                "%s used up all %d tokens before it wrote an answer: raise reasoning_tokens=",
+                self.name, cap,
             )  # fmt: skip
 
     def _reply(self, answers: list[Reply], failures: list[ClientError], seconds: float) -> Reply:
