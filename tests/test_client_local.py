@@ -364,35 +364,7 @@ class TestLife:
         with pytest.raises(ClientError, match=r"'futurenet'.*too old"):
             LocalClient(path).complete(ask())
 
-    def test_serves_http_with_and_without_a_key(self, model):
-        pytest.importorskip("xllamacpp")
-        client = LocalClient(model)
-        body = json.dumps({"prompt": "1, 2", "max_tokens": 4}).encode()
-        headers = {"Content-Type": "application/json"}
-
-        def post(url: str, **more: str) -> int:
-            request = urllib.request.Request(f"{url}/completions", body, {**headers, **more})
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            try:
-                with opener.open(request) as response:
-                    assert json.load(response)["usage"]["completion_tokens"] >= 1
-                    return int(response.status)
-            except urllib.error.HTTPError as error:
-                return error.code
-
-        assert post(client.serve()) == 200
-        url = client.serve(api_key="sesame")
-        assert url.startswith("http://127.0.0.1:")
-        assert url.endswith("/v1")
-        assert post(url) == 401
-        assert post(url, Authorization="Bearer sesame") == 200
-        assert client.count_tokens("1, 2") == len("1, 2") + 1
-        port = int(url.split(":")[-1].split("/")[0])
-        with pytest.raises(ClientError, match=f"127.0.0.1:{port} is taken"):
-            LocalClient(model).serve(port=port)
-        client.close()
-
-    def test_unserved_address_needs_a_key(self, model):
+    def test_the_address_needs_a_key(self, model):
         client = LocalClient(model)
         client.complete(ask())
         request = urllib.request.Request(
@@ -466,7 +438,7 @@ class TestProcess:
             model,
             """
             for _ in range(10):
-                client.serve()
+                client._loaded()
                 client.close()
             print("closed")
             """,

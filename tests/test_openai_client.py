@@ -602,22 +602,19 @@ def test_wrong_options(options):
     assert "secret" not in str(caught.value)
 
 
-REAL_KEY = "llama-key-0123456789"
-
-
 @pytest.fixture(scope="module")
 def real_server(embedded_client):
     """llama.cpp's own server over HTTP, with the embedded model."""
-    yield embedded_client.serve(api_key=REAL_KEY)
+    server = embedded_client._loaded()
+    yield f"{server.listening_address}/v1", embedded_client._key
     embedded_client.close()
 
 
 @pytest.mark.embedded
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_a_real_server(real_server, no_proxies, endpoint):
-    client = OpenAIClient(
-        "smollm2", base_url=real_server, endpoint=endpoint, api_key=REAL_KEY, local=True
-    )
+    url, key = real_server
+    client = OpenAIClient("smollm2", base_url=url, endpoint=endpoint, api_key=key, local=True)
     reply = client.complete(Request((Message("user", "Say hi."),), n=3, max_tokens=8, seed=1))
     assert len(reply.completions) == 3
     assert 3 <= reply.completion_tokens <= 24
@@ -626,7 +623,7 @@ def test_a_real_server(real_server, no_proxies, endpoint):
     assert client.complete(long).prompt_tokens > 100
     assert client.complete(long).cached_tokens > 50
     with pytest.raises(ClientError, match="refused the API key"):
-        OpenAIClient("m", base_url=real_server, api_key="wrong").complete(ASK)
+        OpenAIClient("m", base_url=url, api_key="wrong").complete(ASK)
 
 
 @pytest.mark.defect(57)

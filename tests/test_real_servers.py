@@ -33,7 +33,11 @@ LITELLM = os.environ.get("LLMOPT_TEST_LITELLM") or shutil.which("litellm")
 @pytest.fixture(scope="module")
 def llamacpp(embedded_client):
     """llama.cpp's own server, as the package xllamacpp has it."""
-    yield embedded_client.serve(api_key=KEY)
+    embedded_client.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmopt.client.local.local.secrets.token_hex", lambda size: KEY)
+        address = embedded_client._loaded().listening_address
+    yield f"{address}/v1"
     embedded_client.close()
 
 

@@ -138,12 +138,11 @@ class LocalClient:
         self._lock = Lock()
         self._server: Any = None
         self._key = ""
-        self._listen: tuple[str, int, str | None] | None = None
         self._known_tokens: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_lock", "_server", "_key", "_listen", "_known_tokens"):
+        for name in ("_lock", "_server", "_key", "_known_tokens"):
             del state[name]
         return state
 
@@ -313,30 +312,10 @@ class LocalClient:
         """Count a text's tokens with the model's own tokenizer. Loads the model."""
         return len(self._tokenize(text, add_special=True))
 
-    def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
-        """Serve the model to OpenAI-compatible clients over HTTP until `close`; loads it again.
-
-        Args:
-            host: Address to listen on.
-            port: Port; 0 for a free one.
-            api_key: Key that clients must send, if any.
-
-        Returns:
-            The base URL, such as ``"http://127.0.0.1:40123/v1"``.
-
-        Raises:
-            ClientError: The model cannot be loaded, or the port is taken.
-        """
-        with self._lock:
-            self.close()
-            self._listen = (host, port, api_key)
-            return f"{self._loaded().listening_address}/v1"
-
     def close(self) -> None:
         """Release the model's memory; the next request loads it again."""
         with self._lock:
             self._server = None
-            self._listen = None
 
     def _forget_after_fork(self) -> None:
         # The fork copied the server but not its threads, for which its destructor would wait
@@ -471,9 +450,8 @@ class LocalClient:
         xllamacpp = import_xllamacpp()
         header = self.header
         context = self.context_tokens
-        # Without `serve`, the server is only for `count_tokens`: on the loopback device, with a
-        # secret key.
-        host, port, key = self._listen or ("127.0.0.1", 0, secrets.token_hex(16))
+        # It listens only for `count_tokens`: on the loopback device, with a secret key.
+        self._key = secrets.token_hex(16)
         params = xllamacpp.CommonParams()
         params.model.path = str(self.path)
         params.n_gpu_layers = self.gpu_layers
@@ -492,24 +470,21 @@ class LocalClient:
         params.fit_params = False
         params.warmup = False
         params.verbosity = 3 if self.verbose else 0
-        params.hostnames = [host]
-        params.port = port
-        params.api_keys = [key] if key else []
+        params.hostnames = ["127.0.0.1"]
+        params.port = 0
+        params.api_keys = [self._key]
         params.endpoint_slots = False
         params.ui = False
         threads = self.threads or available_threads()
         if threads:
             params.cpuparams.n_threads = threads
             params.cpuparams_batch.n_threads = threads
-        self._key = key or ""
         # For `start_server`.
         params.endpoint_metrics = True
         try:
             return start_server(lambda: xllamacpp.Server(params))
         except RuntimeError as error:
-            cause = (
-                f"{host}:{port} is taken, or " if port else ""
-            ) + "the file is truncated or corrupt, or too large for the memory"
+            cause = "the file is truncated or corrupt, or too large for the memory"
             if self.adapter is not None:
                 cause += f", or {self.adapter} is not an adapter of this model"
             raise ClientError(
