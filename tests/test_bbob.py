@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import bbob
 from llmopt.benchmarks.experiments.bbob import (
-    TARGETS,
     Instance,
     draw,
     duels,
-    improvements,
     make_page,
     missing_cells,
-    precision,
-    reached,
     read_runs,
 )
 
@@ -33,29 +27,12 @@ def line(method, function, steps, *, dimension=2, instance=1, budget=100):
     return {**found["cell"], **found, "seconds": 1.0}
 
 
-def test_the_steps_are_the_improvements():
-    assert improvements([5.0, 7.0, 4.0, 4.0, 1.23456e-9]) == [[1, 5.0], [3, 4.0], [5, 1.235e-09]]
-
-
-def test_a_precision_is_that_of_the_last_improvement_before():
-    steps = [[1, 5.0], [3, 4.0], [90, 1e-12]]
-    assert [precision(steps, n) for n in (1, 2, 3, 89, 90, 500)] == [5, 5, 4, 4, 1e-8, 1e-8]
-
-
 def test_a_longer_search_holds_the_shorter_one():
     wanted = [make_cell("cma", f, 1, 2, 100) for f in (1, 2, 3)]
     lines = [line("cma", 1, [], budget=400), line("cma", 2, [], budget=50)]
     assert [cell.task for cell in missing_cells(wanted, lines)] == ["f2", "f3"]
     lines.append(line("random", 3, []))
     assert len(missing_cells(wanted, lines)) == 2
-
-
-def test_all_targets_are_reached_at_the_optimum_and_none_far_from_it():
-    runs = {(2, 1, 1): [[1, 200.0], [10, 1.0], [20, 0.0]]}
-    share = reached(runs, list(runs), np.array([1, 10, 20]))
-    assert share[0] == 0
-    assert share[1] == (TARGETS >= 1).mean() == pytest.approx(11 / 51)
-    assert share[2] == 1
 
 
 def test_methods_are_ranked_where_all_have_run():
@@ -103,16 +80,3 @@ class TestSearches:
         assert first[0] == first[1]
         assert lines[0]["steps"] == lines[2]["steps"]
         assert lines[0]["steps"] != lines[1]["steps"]
-
-    def test_finished_searches_are_not_run_again(self, tmp_path, capsys):
-        results = tmp_path / "r.jsonl"
-        options = ["--methods", "random", "--tasks", "f1", "f2", "--dimension", "2"]
-        options += ["--seeds", "1", "--out", str(results), "--picture", str(tmp_path / "p.png")]
-        bbob.EXPERIMENT.main("", [*options, "--evaluations", "30"])
-        before = results.read_text()
-        assert [json.loads(t)["cell"]["task"] for t in before.splitlines()] == ["f1", "f2"]
-        bbob.EXPERIMENT.main("", [*options, "--evaluations", "10"])
-        assert results.read_text() == before
-        assert "0 to run" in capsys.readouterr().err
-        assert (tmp_path / "r.md").is_file()
-        assert not (tmp_path / "p.png").exists()  # no search is long enough for it

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, Reply, ScriptedClient
-from llmopt.benchmarks import extras
 from llmopt.benchmarks.bench import cells as bench
-from llmopt.benchmarks.bench import command
 from llmopt.benchmarks.bench.cells import (
     BenchConfigError,
     make_cell,
@@ -23,10 +21,7 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
     run_cell,
 )
-from llmopt.benchmarks.bench.suites import SUITES
-from llmopt.benchmarks.engine import pool
 from llmopt.benchmarks.engine.cell import Cell
-from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
@@ -105,45 +100,6 @@ def test_all_methods_of_a_seed_share_their_warmup_and_starts():
     assert again["means"] == lines[1]["means"]
 
 
-def test_the_model_s_line_counts_its_costs():
-    client = answering()
-    line = run_cell(cell("llm-columns", evaluations=8, batch=4), client)
-    assert [r.n for r in client.calls] == [4, 4]
-    assert line["usage"]["requests"] == 2
-    assert line["usage"]["prompt_tokens"] == 60
-    assert line["sources"] == {"llm": 8}
-    assert line["model"] == "scripted"
-
-
-def test_explanations_are_kept_with_their_proposals():
-    def answer(request):
-        values = ", ".join(f"params[{i}]: {i / 10 + len(client.requests)}" for i in range(4))
-        return Reply((Completion(values + "\nTo go faster." + "!" * 900),))
-
-    client = ScriptedClient(answer)
-    line = run_cell(cell("llm-props", task="pendulum", evaluations=2, max_tokens=77), client)
-    assert {r.max_tokens for r in client.requests} == {77}
-    assert [index for index, _ in line["explanations"]] == [0, 1]
-    assert line["explanations"][0][1].startswith("To go faster.")
-    assert len(line["explanations"][0][1]) == 600
-
-
-def test_a_box_and_no_bias_make_another_task():
-    line = run_cell(cell(task="mountaincar", box=(-15.0, 15.0), bias=False, evaluations=3))
-    assert line["task"] == "MountainCarContinuous-v0/scaled-v1/no-bias/box-15,15"
-    assert (line["box"], line["bias"], line["parameters"]) == ([-15.0, 15.0], False, 2)
-
-
-def test_cells_name_a_model_only_where_one_is_asked():
-    options = {"model": "gguf:x.gguf", "batch": 4, "max_tokens": 99}
-    assert cell("cma", **options) == cell("cma")
-    assert (cell("cma").model, cell("cma")["batch"], cell("cma")["max_tokens"]) == ("", 0, 0)
-    sampler = cell("columns-gaussian", **options)
-    assert (sampler.model, sampler["batch"]) == ("", 4)
-    asked = cell("llm-columns", **options)
-    assert (asked.model, asked["batch"]) == ("gguf:x.gguf", 4)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -196,18 +152,6 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
 
     assert results("one.jsonl") == results("two.jsonl")
     assert "OPENBLAS_NUM_THREADS" not in os.environ
-
-
-def test_a_local_model_in_parallel_workers_has_one_thread(monkeypatch):
-    made = []
-    monkeypatch.setattr(pool, "get_client", lambda *a, **k: made.append((a, k)) or answering())
-    pool.load_model.cache_clear()
-    try:
-        for model, threads in (("smollm2", 1), ("smollm2", None), ("openai:x", 1), ("gguf:x", 1)):
-            pool.load_model(model, threads)
-    finally:
-        pool.load_model.cache_clear()
-    assert [k for _, k in made] == [{"threads": 1}, {}, {}, {"threads": 1}]
 
 
 def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
@@ -295,71 +239,3 @@ def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys, t
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "r.jsonl").exists()
-
-
-def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
-    def stop(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "run_bench", stop)
-    out = str(tmp_path / "r.jsonl")
-    assert main(["bench", "--tasks", "cartpole", "--methods", "random", "--out", out]) == 130
-    assert "the same command resumes" in capsys.readouterr().err
-
-
-def test_the_suites_are_the_promised_ones():
-    cells = SUITES["policies"]("smollm2", 4)
-    assert len(set(cells)) == len(cells)
-    methods = {c.method for c in cells}
-    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp", "turbo"}
-    expected -= {"optuna-tpe-tuned"}  # of the suite more-policies
-    assert expected | {"llm-columns", "columns-network"} <= methods
-    problems = {(c.task, c.evaluations) for c in cells}
-    assert ("mountaincar", 100) in problems
-    for key in problems:
-        same = [c for c in cells if (c.task, c.evaluations) == key]
-        assert {c.seed for c in same} == set(range(5))
-        # Equal terms: whatever differs between two cells of a problem is the method's doing.
-        shared = ("episodes", "warmup", "heldout", "box", "finalists")
-        assert len({tuple(c[name] for name in shared) for c in same}) == 1
-    # A part of the committed suite is whole seeds of all tasks.
-    assert [c.seed for c in cells] == sorted(c.seed for c in cells)
-    # The committed lines are those of the suite.
-    committed = read_results(RESULTS / "policies.jsonl")
-    assert set(cells) <= {Cell.of(line) for line in committed}
-
-
-@pytest.mark.parametrize("name", ["policies", "more-policies", "smoke"])
-def test_every_suite_names_tasks_that_are_there(name):
-    for one in set(SUITES[name]("smollm2", 4)):
-        bench.task_of(one)
-
-
-def test_the_committed_lines_of_six_more_policies_are_those_of_their_suite(monkeypatch):
-    from llmopt.benchmarks.bench import suites
-
-    monkeypatch.setattr(suites, "find_spec", lambda name: name)
-    cells = set(SUITES["more-policies"]("smollm2", 4))
-    assert len({c.task for c in cells if c.method == "llm-columns"}) == 6
-    committed = {Cell.of(line) for line in read_results(RESULTS / "more-policies.jsonl")}
-    assert committed <= cells
-
-
-def test_gp_takes_part_only_where_torch_is(monkeypatch):
-    from llmopt.benchmarks.bench import suites
-
-    monkeypatch.setattr(suites, "find_spec", lambda name: None)
-    left = {c.method for c in SUITES["policies"]("smollm2", 4)}
-    assert "cma" in left
-    assert not {"optuna-gp", "turbo"} & left
-    monkeypatch.setattr(suites, "find_spec", lambda name: name)
-    assert "optuna-gp" in {c.method for c in SUITES["policies"]("smollm2", 4)}
-
-
-def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    out = tmp_path / "r.jsonl"
-    arguments = ["--tasks", "cartpole", "--methods", "optuna-gp", "--out", str(out)]
-    assert main(["bench", *arguments]) == 2
-    assert "needs optuna" in capsys.readouterr().err
-    assert not out.exists()

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import io
-import pickle
 
 import pytest
 from stubs import in_threads
 
 from llmopt.client import record_replay
-from llmopt.client.base import Client, Completion, Message, Reply, Request
+from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.providers.openai import OpenAIClient
-from llmopt.client.record_replay import ReplayClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError
 
@@ -32,11 +30,6 @@ def test_a_repeated_experiment_asks_nothing(tmp_path):
     assert silent.requests == []
     assert (again.hits, again.misses) == (3, 0)
     assert (first.hits, first.misses) == (0, 3)
-
-
-def test_the_same_request_in_one_run_is_asked_anew(tmp_path):
-    client = CachedClient(ScriptedClient(["a", "b"]), tmp_path)
-    assert texts(client, ASK, ASK) == ["a", "b"]
 
 
 def test_an_answer_from_the_folder_costs_nothing(tmp_path):
@@ -73,22 +66,6 @@ def test_other_models_and_settings_have_answers_of_their_own(tmp_path, other):
     assert one.path == CachedClient(same, tmp_path).path
 
 
-def test_it_stands_in_for_the_model(tmp_path):
-    inner = ScriptedClient(["a"], name="mine", default_prompt="opro")
-    client = CachedClient(inner, tmp_path)
-    assert isinstance(client, Client)
-    assert (client.name, client.default_prompt) == ("mine", "opro")
-    assert not hasattr(client, "count_tokens")
-    client.close()
-
-
-def test_pickling(tmp_path):
-    client = CachedClient(OpenAIClient("m", api_key="sk-planted-key-0123"), tmp_path)
-    data = pickle.dumps(client)
-    assert b"planted" not in data
-    assert pickle.loads(data).name == "openai:m"
-
-
 def test_a_broken_file_is_named(tmp_path):
     CachedClient(ScriptedClient(["a"]), tmp_path).complete(ASK)
     file = next(tmp_path.iterdir())
@@ -97,12 +74,6 @@ def test_a_broken_file_is_named(tmp_path):
     with pytest.raises(ClientError, match=file.name):
         CachedClient(asked, tmp_path).complete(ASK)
     assert asked.requests == []
-
-
-def test_what_is_kept_is_a_recording(tmp_path):
-    client = CachedClient(ScriptedClient(["a"]), tmp_path)
-    client.complete(ASK)
-    assert texts(ReplayClient(client.path), ASK) == ["a"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

@@ -10,8 +10,6 @@ import time
 
 import pytest
 
-from llmopt import ScriptedClient, __version__
-from llmopt.benchmarks.run import contestants
 from llmopt.cli import main
 
 QUICK = ["--methods", "random", "--iterations", "3", "--episodes", "1", "--warmup", "2"]
@@ -29,26 +27,12 @@ def errors(capsys):
     return [s for s in text.splitlines() if s.startswith("llmopt") or "Traceback" in s]
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"llmopt {__version__}\n"
-
-
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_help_lists_the_commands(capsys, arguments):
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "run " in out
     assert "CMA-ES" in out
-
-
-def test_help_of_run_lists_options_with_defaults(capsys):
-    assert main(["run", "--help"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    for option in ("--model", "--prompt", "--iterations", "--resume", "--warmup", "--no-bias"):
-        assert option in out
-    for said in ("(default: 100)", "(default: 20)", "mountaincar", "swimmer", "any Gymnasium id"):
-        assert said in out
 
 
 def test_help_and_version_load_no_benchmark():
@@ -71,13 +55,6 @@ def test_the_help_of_every_command_and_the_name_of_a_task_need_no_extra():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("\n[]\n")
     assert done.stderr.count("did you mean 'swimmer'") == 2
-
-
-def test_module_form():
-    done = subprocess.run(
-        [sys.executable, "-m", "llmopt", "--version"], capture_output=True, text=True
-    )
-    assert done.stdout == f"llmopt {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -122,29 +99,6 @@ def test_a_run_prints_a_table_and_where_its_files_are(tmp_path, capsys):
         assert (tmp_path / folder / name).stat().st_size > 0
 
 
-def test_the_model_is_searched_with(tmp_path, capsys, monkeypatch):
-    script = ScriptedClient(
-        lambda r: f"{len(script.requests) / 10}" + ", 1.0" * 9, name="scripted/model:1"
-    )
-    monkeypatch.setattr(contestants, "get_client", lambda model: script)
-    monkeypatch.setattr("llmopt.benchmarks.run.estimate.get_client", lambda model: script)
-    arguments = ["run", "cartpole", *QUICK[2:], "--description", "a pole", "--seed", "3"]
-    assert main([*arguments, "--prompt", "props-plus", "--methods", "llm"]) == 0
-    assert len(script.requests) == 3
-    assert "a pole" in script.requests[0].text
-    assert (tmp_path / "runs" / "cartpole-scripted-model-1-props-plus-seed3").is_dir()
-    assert "scripted/model:1 (props-plus)" in capsys.readouterr().out
-
-
-def test_options_reach_the_run(tmp_path):
-    arguments = ["run", "Pendulum-v1", *QUICK, "--no-bias", "--box", "-2", "2", "--out", "r"]
-    assert main(arguments) == 0
-    config = json.loads((tmp_path / "r" / "config.json").read_text())
-    assert config["task"]["parameters"] == 3
-    assert config["task"]["box"] == [-2.0, 2.0]
-    assert config["task"]["id"] == "Pendulum-v1/linear-v1/no-bias/box-2,2"
-
-
 def test_resume_needs_only_the_task_and_the_folder(tmp_path, capsys):
     assert main(["run", "cartpole", *QUICK, "--out", "r", "--seed", "5"]) == 0
     before = (tmp_path / "r" / "trials.jsonl").read_text()
@@ -169,28 +123,6 @@ def test_a_run_is_named_by_its_folder_alone_and_extended(tmp_path, capsys):
     assert "holds a run of 5 iterations: give as many or more" in errors(capsys)[-1]
     assert main(["run", "--resume", "r", "--out", "other"]) == 2
     assert "give the folder once" in errors(capsys)[-1]
-
-
-def test_wrappers_on_the_command_line(tmp_path, capsys):
-    wrapped = ["--wrap", "NormalizeObservation", "RepeatAction=3"]
-    assert main(["run", "cartpole", *QUICK, *wrapped, "--out", "r"]) == 0
-    config = json.loads((tmp_path / "r" / "config.json").read_text())
-    assert config["task"]["id"] == "CartPole-v1/linear-v1/NormalizeObservation+RepeatAction=3"
-    assert config["task"]["box"] == [-2, 2]
-    capsys.readouterr()
-    assert main(["run", "cartpole", *QUICK, "--wrap", "RepeatActoin=3"]) == 2
-    assert "did you mean 'RepeatAction'" in errors(capsys)[0]
-
-
-def test_an_error_in_the_middle_says_how_to_go_on(capsys, monkeypatch):
-    client = ScriptedClient(["1" + ", 1.0" * 9])
-    monkeypatch.setattr(contestants, "get_client", lambda model: client)
-    monkeypatch.setattr("llmopt.benchmarks.run.estimate.get_client", lambda model: client)
-    arguments = ["run", "cartpole", *QUICK[2:], "--methods", "llm", "--out", "my run"]
-    assert main(arguments) == 2
-    (*_, line) = errors(capsys)
-    assert "the script of 'scripted' has 1 replies" in line
-    assert line.endswith("go on with: llmopt run cartpole --resume --out 'my run'")
 
 
 def test_ctrl_c_in_a_process_keeps_everything_and_says_how_to_go_on(tmp_path):

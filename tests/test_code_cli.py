@@ -16,15 +16,12 @@ from PIL import Image
 from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
-from llmopt.benchmarks.code import common, options, write_reward
-from llmopt.benchmarks.code.common import say_step
+from llmopt.benchmarks.code import common, write_reward
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
-from llmopt.client.model_facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.secret_seeds import Starts
 from llmopt.errors import LLMOptError, StorageError, install_hint
@@ -91,14 +88,6 @@ class TestCode:
         assert "[3/3] candidate 2" in capsys.readouterr().out
         assert len(list((tmp_path / "run" / "candidates").glob("*.json"))) == 3
 
-    def test_a_model_that_never_delivers(self, monkeypatch, tmp_path, capsys):
-        give(monkeypatch, *["nothing"] * 30)
-        assert cli([*self.ARGS, str(tmp_path / "run"), "--repairs", "0"]) == 0
-        out = capsys.readouterr().out
-        assert out.count("] no usable code") == 3
-        assert "no candidate was scored" in out
-        assert (tmp_path / "run" / "report.html").exists()
-
     def test_what_cannot_be_set_up_leaves_no_run_behind(self, monkeypatch, tmp_path, capsys):
         folder = tmp_path / "run"
         secret = "openai+http://me:hunter2@localhost/v1:x"
@@ -162,15 +151,6 @@ class TestCode:
         first = json.loads((folder / "candidates" / "000.json").read_text())
         assert first["score"] < 0
         assert f"score {first['score']:.6g}" in client.requests[0].text
-
-    def test_code_to_begin_from_that_cannot_be_used(self, monkeypatch, tmp_path, capsys):
-        client = give(monkeypatch)
-        start = tmp_path / "start.py"
-        start.write_text("def policy(obs):\n    return [0.05]\n")
-        assert cli([*self.ARGS, str(tmp_path / "run"), "--initial", str(start)]) == 2
-        assert "the code to begin from cannot be used" in capsys.readouterr().err
-        assert client.requests == []
-        assert not (tmp_path / "run").exists()
 
     @pytest.mark.defect(29, 36)
     def test_starts_come_from_a_secret_of_the_folder(self, monkeypatch, tmp_path, capsys):
@@ -266,28 +246,6 @@ def test_reward(monkeypatch, tmp_path, capsys):
     assert 'src="data:image/gif;base64,' in page
     with Image.open(tmp_path / "run" / "best.gif") as picture:
         assert picture.n_frames > 5
-
-
-@needs_confinement
-def test_names_that_a_reward_gives_its_parts_are_text(monkeypatch, tmp_path, capsys):
-    """Attacks: markup, a terminal's orders, half a surrogate pair, a flood of names."""
-    evil = "<script>alert(1)</script>\\x1b]0;owned\\x07\\ud800"
-    parts = f"{{'{evil}': gain, 'None': 0.0, **{{str(k): 0.0 for k in range(60)}}}}"
-    flood = SHAPED.replace('{"gain": gain}', "{str(obs[0]) + str(k): 1.0 for k in range(9)}")
-    give(monkeypatch, SHAPED.replace('{"gain": gain}', parts), flood)
-    out = tmp_path / "run"
-    args = ["--model", "m", "--steps", "2", "--episodes", "1", "--training", "4", "--trainings"]
-    assert cli(["reward", "mountaincar", *args, "1", "--held-out", "1", "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert not set("\x1b\x07") & set(said.out + said.err)
-    page = (out / "report.html").read_text("utf-8")
-    assert "<script>alert" not in page
-    for file in out.rglob("*.*"):
-        if file.suffix in (".json", ".jsonl", ".html"):
-            assert not set("\x1b\x07") & set(file.read_text("utf-8")), file
-    second = json.loads((out / "candidates" / "001.json").read_text())
-    assert second["score"] is None
-    assert "more than 64 different components" in second["feedback"]
 
 
 REWARD = ("reward", "mountaincar", "--model", "m", "--episodes", "2", "--training", "2",
@@ -434,28 +392,6 @@ def test_errors_are_one_line(args, message, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_page_is_made_from_the_folder_alone(tmp_path):
-    run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m"})
-    run.begin(Starts(None))
-    for number, score in enumerate([1.0, None, 0.5, 3.0]):
-        run.write_candidate(CodeTrial(number, f"x = {number}\n", None, score, "words"), {})
-    page = write_report(run.path).read_text()
-    assert page.count("<h3>") == 1
-    assert "0 (1) to 3 (3)" in page
-    assert "-x = 0" in page
-    assert "<th>return</th>" not in page  # no candidate has one
-    assert 'name="viewport"' in page
-
-
-def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
-    """A model's words may hold what a terminal would obey, and what it cannot show."""
-    run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m", "steps": 2})
-    run.begin(Starts(None))
-    search = SimpleNamespace(trials=[], tried=1, best=None)
-    say_step(run, search, -1, "\x1b[2J red\nand \ud800 é")
-    assert capsys.readouterr().out == "[1/2] no usable code: \\x1b[2J red\n"
-
-
 @needs_confinement
 @pytest.mark.defect(43)
 def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys):
@@ -476,21 +412,6 @@ def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys
     for file in (tmp_path / "run").rglob("*.*"):
         if file.suffix in (".json", ".jsonl", ".html"):
             assert not set("\x1b\x07\x9b\u202e") & set(file.read_text("utf-8")), file
-
-
-def test_the_page_shows_what_was_measured(tmp_path):
-    with pytest.raises(LLMOptError, match="no run"):
-        write_report(tmp_path)
-    run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m", "hint": ""})
-    run.begin(Starts(None))
-    assert "No candidate was scored yet" in write_report(run.path).read_text()
-    measures = {"mean_return": 12.5, "success_rate": 0.25}
-    run.write_candidate(CodeTrial(0, "x = 0\n", None, 0.25), measures)
-    run.write_candidate(CodeTrial(1, "x = 1\n", None, 0.5), {})  # a kill came before the rest
-    page = write_report(run.path).read_text()
-    assert '<td class="fit">12.5</td>' in page
-    assert '<td class="fit">25%</td>' in page
-    assert '<td class="fit">hint</td>' not in page
 
 
 def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
@@ -531,25 +452,6 @@ def test_code_and_reward_take_every_task_that_run_takes():
             assert found.cap == task.step_cap(env)
         assert "Observed:" in found.notes
         assert found.statistics is not None
-
-
-@needs_confinement
-def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
-    client = give(monkeypatch, "no code")
-    client.facts = lambda: ModelFacts(name="tiny", parameters=135_000_000)
-    with pytest.warns(UserWarning, match="tiny has 135 million weights, too few to write code"):
-        open_and_make(tmp_path / "run")
-    assert client.requests == []
-
-
-def open_and_make(folder):
-    task = find_task("mountaincar")
-    run = CodeRun(
-        folder, {**options.defaults("code"), "command": "code", "task": task.name, "model": "m"}
-    )
-    with common.make_optimizer(run, task, policy_function(task.make(False)), "", "",
-                               Starts(None)):  # fmt: skip
-        pass
 
 
 @pytest.mark.defect(27)

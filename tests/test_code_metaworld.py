@@ -15,8 +15,7 @@ from llmopt.benchmarks.code import common, metaworld
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.policy import evaluate_policy, improve, policy_function, run_episode
-from llmopt.errors import LLMOptError
+from llmopt.code.policy import evaluate_policy, improve, policy_function
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -116,63 +115,6 @@ def test_a_move_is_judged_against_the_experts():
     env.close()
 
 
-def test_the_length_of_an_episode():
-    """Also beyond Meta-World's own 500 steps, after which it refuses to go on."""
-    env = metaworld.make_env("reach-v3")
-    env.reset(seed=0)
-    away = np.append(env.action_space.low[:3], -1.0)
-    for step in range(1, 31):
-        _, _, terminated, truncated, info = env.step(away)
-        assert not terminated
-        assert truncated == (step == 30)
-    assert "NOT done after 30 moves" in info["language"]["summary"]
-    assert env.unwrapped.curr_path_length == 600
-    env.close()
-
-
-def test_the_hand_and_the_gripper_are_judged_apart():
-    env = metaworld.make_env("pick-place-v3", paraphrase_seed=None)
-    observation, _ = env.reset(seed=0)
-    right, _ = env.env.expert.target(observation)
-    verdict = env.step(np.append(right[:3], 1.0))[4]["verdict"]
-    assert verdict.good is True
-    assert verdict.remarks == ("You should open the gripper.",)
-    observation, _ = env.reset(seed=0)
-    for _ in range(3):  # to stay is not to go there
-        observation, _, _, _, info = env.step(np.append(observation[:3], -1.0))
-        assert info["verdict"].good is False
-        assert not info["verdict"].remarks
-        assert "bad move" in info["language"]["feedback"]
-    env.close()
-
-
-def test_held_out_goals_are_other_goals():
-    train, held_out = (metaworld.TargetPose("reach-v3", held_out=h) for h in (False, True))
-    # The command takes odd seeds for held-out starts: they alone reach all goals, too.
-    seeds = range(50), range(1, 100, 2)
-    goals = [
-        {tuple(env.reset(seed=k)[0][-3:].round(6)) for k in chosen}
-        for env, chosen in zip((train, held_out), seeds, strict=True)
-    ]
-    assert len(goals[0]) == len(goals[1]) == 50
-    assert not goals[0] & goals[1]
-    again = metaworld.TargetPose("reach-v3")
-    assert np.array_equal(again.reset(seed=7)[0], train.reset(seed=7)[0])
-
-
-def test_unknown_task():
-    with pytest.raises(LLMOptError, match="did you mean 'pick-place-v3'"):
-        metaworld.make_env("pick-place")
-
-
-def test_the_command_lines_task_says_where_things_are_in_an_observation():
-    task = find_task("metaworld:pick-place-v3")
-    assert "puck_pos = obs[4:7]" in task.doc
-    assert "goal_pos = obs[36:39]" in task.doc
-    assert "pick-place" in task.objective
-    assert "z from -0.0525 to 0.7; effort from -1 to 1" in task.doc
-
-
 @needs_confinement
 def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     def give(*sources):
@@ -226,27 +168,6 @@ def test_pick_place_is_solved_on_held_out_goals_after_three_steps_of_feedback():
         assert part in shown
 
 
-def test_slow_motion_is_the_same_episode():
-    names = {"np": np}
-    exec(PICK_AND_PLACE, names)
-    env = metaworld.TargetPose("pick-place-v3", held_out=True)
-    episode = run_episode(names["controller"], env, 1, cap=30)
-    asked = []
-
-    def act(observation):
-        asked.append(observation)
-        return names["controller"](observation)
-
-    slow = metaworld.SlowMotion(metaworld.TargetPose("pick-place-v3", held_out=True), act)
-    shown = run_episode(lambda obs: None, slow, 1, cap=200)
-    assert episode.success is shown.success is True
-    assert len(asked) == episode.length
-    assert shown.length > 3 * episode.length
-    assert shown.course[-1] == episode.course[-1] <= 0.07
-    assert "distance to success: " in episode.account()
-    assert env.get_wrapper_attr("distance") == "distance"
-
-
 def test_code_is_told_what_success_is_and_what_a_call_can_do():
     for name in ("pick-place", "push", "reach", "door-open", "drawer-open", "button-press"):
         task = find_task(f"metaworld:{name}-v3")
@@ -260,17 +181,6 @@ def test_code_is_told_what_success_is_and_what_a_call_can_do():
         info = env.step(env.env.wanted(observation))[4]
         assert info["distance"] > 0.02
         env.close()
-
-
-def test_language_feedback_of_one_kind():
-    def told(*kinds):
-        env = find_task("metaworld:reach-v3", 0, kinds).make(False)
-        env.reset(seed=0)
-        return env.step(np.array([0.0, 0.5, 0.5, 1.0]))[4]["language"]["feedback"]
-
-    assert "move the hand to [" in told("fp")
-    assert "move the hand to [" not in told("r", "hp", "hn")
-    assert told() == ""
 
 
 @needs_confinement

@@ -13,13 +13,12 @@ from llmopt.benchmarks.code.write_policy import told_of
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
+from llmopt.code.language import PHRASES, LanguageFeedback
 from llmopt.code.policy import (
     CodeEpisode,
     PolicyScore,
     evaluate_policy,
     improve,
-    improve_within_episode,
     policy_function,
     reward_parts,
     run_episode,
@@ -80,18 +79,6 @@ class TestLanguage:
             assert one[1:4] == two[1:4]
             assert f"{one[1]:.3g}" in two[4]["language"]["feedback"]
 
-    def test_the_wording_has_its_own_seed(self):
-        def words(seed, start=0):
-            env = classic.make_env(CAR, paraphrase_seed=seed)
-            env.reset(seed=start)
-            return [env.step([1.0])[4]["language"]["feedback"] for _ in range(12)]
-
-        assert words(1) == words(1)
-        assert words(1) != words(2)
-        openings = {w.split("0.")[0] for w in words(1)}
-        assert len(openings) > 1
-        assert all(w.startswith("The reward of this step") for w in words(None))
-
     @pytest.mark.filterwarnings("ignore")
     def test_text_observations_pass_gymnasiums_own_check(self):
         env = LanguageFeedback(gym.make(CAR), classic.MountainCarTeacher(), observation="text")
@@ -116,50 +103,6 @@ class TestLanguage:
         assert "energy" in bad
         with pytest.raises(ValueError, match="fp"):
             classic.make_env(CAR, feedback=("x",))
-
-    def test_a_verdict_of_numpy_is_said(self, car):
-        """``np.False_ is False`` is false."""
-
-        class Strict(classic.MountainCarTeacher):
-            def judge(self, before, action, after):
-                return Verdict(np.float64(action[0]) > 0)
-
-        env = LanguageFeedback(gym.make(CAR), Strict(), paraphrase_seed=None)
-        for force, key in ((1.0, "good"), (-1.0, "bad")):
-            env.reset(seed=1)
-            info = env.step([force])[4]
-            assert PHRASES[key][0] in info["language"]["feedback"]
-        assert Verdict(np.True_).good is True
-        assert Verdict().good is None
-
-    def test_the_wording_begins_anew(self, car):
-        def words(*key):
-            car.reset(seed=1)
-            car.reword(*key)
-            return [car.step([1.0])[4]["language"]["feedback"] for _ in range(12)]
-
-        assert words(3, 1) == words(3, 1)
-        assert words(3, 1) != words(4, 1)
-
-    def test_a_remark_is_told_though_the_move_was_good(self):
-        class Picky(classic.MountainCarTeacher):
-            def judge(self, before, action, after):
-                return Verdict(True, ("Mind the paint.",) if len(env._seen) == 30 else ())
-
-        env = LanguageFeedback(gym.make(CAR), Picky())
-        told = run_episode(lambda obs: [0.1], env, 1, cap=60).feedback
-        assert told.count("Step ") == 8  # the start, the middle, the end, and this one
-        assert "Step 30:" in told
-        assert "Mind the paint" in told
-
-    def test_summaries_say_what_happened(self, car):
-        lazy = run_episode(lambda obs: [0.0], car, 1, cap=100)
-        assert "NOT reach" in lazy.feedback
-        assert "almost no speed" in lazy.feedback
-        good = run_episode(lambda obs: [11.5 * obs[1]], car, 1)
-        assert "reached the flag" in good.feedback
-        assert "better than" not in good.feedback  # one episode is not compared with others
-        assert good.total > 90
 
     def test_swimmer(self):
         pytest.importorskip("mujoco")
@@ -228,13 +171,6 @@ def controller(obs):
         assert [bool(e.failure) for e in score.episodes] == left
         assert score.success_rate == 1 - sum(left) / len(left)
         assert "too far left" in score.failure
-
-    def test_the_words_do_not_depend_on_what_was_said_before(self, car):
-        with candidate_of(PUSH, car) as candidate:
-            told = [evaluate_policy(candidate, car, [1], cap=30).feedback() for _ in range(2)]
-        steps = [[line for line in t.splitlines() if line.startswith("Step")] for t in told]
-        assert len(steps[0]) > 1
-        assert steps[0] == steps[1]
 
     def test_actions_are_clipped_and_checked(self, car):
         with candidate_of("def controller(obs):\n    return 7.0\n", car) as candidate:
@@ -387,15 +323,6 @@ class TestImprove:
         env.close()
         held_out.close()
 
-    def test_within_one_episode(self, car):
-        client = ScriptedClient([f"```python\n{s}```" for s in (IDLE, PUSH, PUMP)])
-        with CodeOptimizer(policy_function(car), client=client, seed=0) as optimizer:
-            episode = improve_within_episode(optimizer, car, 3, steps=4, cap=12)
-            assert episode.length == 12
-            assert len(optimizer.trials) == 3
-            assert [t.reward for t in optimizer.trials[:2]] == [0.0, pytest.approx(-0.1)]
-        assert "You did [0.]" in client.requests[1].text
-
 
 def made(number, total, length, success, reward=0.0, failure=""):
     return CodeEpisode(
@@ -477,14 +404,6 @@ def test_policy_function_needs_a_known_action_space():
     with pytest.raises(TypeError, match="MultiBinary"):
         policy_function(Odd())
     assert Function("f(x)", output=Output("any")).name == "f"
-
-
-def test_an_environment_whose_reset_takes_a_seed_alone(car):
-    class Plain(Coins):
-        def reset(self, seed=None):
-            return super().reset(seed=seed)
-
-    assert run_episode(lambda obs: 0, Plain(), 1).failure == ""
 
 
 @needs_confinement

@@ -34,10 +34,7 @@ from llmopt.client.local.embedded import ADAPTER
 from llmopt.client.local.local import LocalClient
 from llmopt.client.local.network import (
     LEVELS,
-    Network,
     NetworkClient,
-    draw_choices,
-    features,
     read_line,
 )
 from llmopt.client.model_facts import ModelFacts
@@ -171,13 +168,6 @@ def test_a_choice_without_a_letter_is_drawn():
     for n in (0, 3):
         query = ColumnsPrompt().prepare(situation(space, n=n))
         assert query.read(" m").values[0] in space.dimensions[0].choices
-
-
-@pytest.mark.parametrize("n", [5, 12])
-def test_few_trials_are_short_lines(n):
-    query = ColumnsPrompt().prepare(situation(n=n))
-    assert all(len(line.split(" ")) == n + 1 for line in query.request.columns)
-    assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
 
 
 def test_many_parameters_stop_at_z():
@@ -401,12 +391,6 @@ def test_with_nothing_to_show_the_middle_shows_the_form():
     assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
 
 
-@pytest.mark.parametrize("options", [{"order": "shuffled"}, {"style": "chat"}])
-def test_other_forms_are_refused(options):
-    with pytest.raises(TypeError, match=next(iter(options))):
-        ColumnsPrompt(**options)
-
-
 def test_it_is_rebuilt_from_its_dictionary_and_pickles():
     prompt = get_prompt("columns", best=12, temperature=1.0)
     assert prompt.to_dict() == {"name": "columns", "best": 12, "temperature": 1.0}
@@ -477,25 +461,6 @@ def test_half_of_single_answers_are_wide_whatever_else_is_told():
         states = [near(120 + step * i, seed=7919 * i + 1) for i in range(40)]
         wide = sum(widths(prompt, state, 1)[0] > 1.01 for state in states)
         assert 12 < wide < 28
-
-
-def test_discrete_values_do_not_keep_the_others_from_widening():
-    prompt = ColumnsPrompt(dither=False)
-    space = Space({"on": Int(0, 1), "n": Int(0, 3), "x": Float(0, 1)})
-    state = near(140, space=space, samples=40)
-    query = prompt.prepare(state)
-    points = np.array([space.encode(query.read(" z z z", i).values) for i in range(40)])
-    assert np.ptp(points[::2, 2]) > 20 * np.ptp(frame_of(prompt, state).axes.matrix[2])
-
-
-def test_a_wide_frame_is_not_widened():
-    rng = np.random.default_rng(6)
-    corners = rng.integers(0, 2, (200, 3)).astype(float)
-    trials = [Trial(i, None, SPACE.decode(c), (0.0,)) for i, c in enumerate(corners)]
-    prompt, state = ColumnsPrompt(dither=False), Situation(SPACE, History(tuple(trials)), 201)
-    query = prompt.prepare(state)
-    assert np.sqrt((frame_of(prompt, state).axes.matrix ** 2).sum(axis=1)).mean() > 0.4
-    assert query.read(" m m m", 0).values == query.read(" m m m", 1).values
 
 
 def test_a_long_recorded_search_is_replayed(tmp_path):
@@ -772,40 +737,6 @@ def test_every_family_gives_finite_losses_that_differ(family, n):
     assert len(np.unique(losses)) > 1
 
 
-def test_a_policy_proposes_in_most_of_the_searches():
-    asked = []
-
-    def policy(levels, leading, dimensions):
-        asked.append(dimensions)
-        return np.full((len(levels), LEVELS), 1 / LEVELS)
-
-    make_columns(0, 300, policy)
-    assert asked
-    assert all((dimensions == len(dimensions)).all() for dimensions in asked)
-
-
-def test_levels_are_drawn_by_their_probabilities():
-    probabilities = np.zeros((2, LEVELS))
-    probabilities[0, 3] = 1
-    probabilities[1, [0, 25]] = 0.25, 0.75
-    drawn = draw_choices(np.random.default_rng(0), probabilities, 4000)
-    assert (drawn[:, 0] == 3).all()
-    assert set(drawn[:, 1]) == {0, 25}
-    assert abs((drawn[:, 1] == 25).mean() - 0.75) < 0.04
-
-
-def test_the_small_network():
-    rng = np.random.default_rng(0)
-    shapes = {"w0": (8, 22), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
-    weights = {k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()}
-    levels, leading, sizes = rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5)
-    soft, sharp = (Network(weights, t)(levels, leading, sizes) for t in (1.0, 0.5))
-    assert (Network(weights)(levels, ~leading, sizes) != soft).any(axis=1).all()
-    np.testing.assert_allclose(soft.sum(axis=1), 1)
-    assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-    assert features(levels, leading, sizes).shape == (5, 22)
-
-
 # -- many parameters ----------------------------------------------------------------------
 
 
@@ -847,17 +778,6 @@ def test_what_is_not_asked_for_is_drawn_from_the_frame():
     assert 0.15 < share < 0.6
     with pytest.raises(Exception, match="20, separated by spaces"):
         query.read(" m" * 30)
-
-
-def test_many_parameters_are_searched_from_start_to_end():
-    optimizer = LLMOptimizer(MANY, NetworkClient(), "columns", seed=1, batch_size=4)
-    for _ in range(60):
-        point = optimizer.ask()
-        optimizer.tell(point, -sum(value**2 for value in point.values()))
-    assert {t.source for t in optimizer.trials} == {"warmup", "llm"}
-    assert max(t.rewards[0] for t in optimizer.trials[30:]) > max(
-        t.rewards[0] for t in optimizer.trials[:15]
-    )
 
 
 # -- branches -----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from pathlib import Path
 
@@ -130,35 +129,12 @@ def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
     assert command.agree(line[trace], run(Cell.of(line))[trace])
 
 
-def test_a_line_that_is_stale_is_named(tmp_path, capsys):
-    pytest.importorskip("sklearn")
-    cells = [Cell.make("own-sgd", "random", s, 6, start="random", told="") for s in (0, 1)]
-    lines, out = [hpo.run_cell(cell) for cell in cells], tmp_path / "r.jsonl"
-    again = ["--tasks", "own-sgd", "--methods", "random", "--seeds", "0", "1", "--evaluations", "6"]
-    again += ["--out", str(out), "--again", "9"]
-    for moved, told in ((0.0, "agrees"), (1.0, "DIFFERS")):
-        lines[1]["values"][5] += moved
-        out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        assert hpo.EXPERIMENT.main("", again) == (told == "DIFFERS")
-        assert capsys.readouterr().out.count(told) == (1 if moved else 2)
-    assert not command.agree([None, 1.0], [2.0, 1.0])
-    assert command.agree([[1, 5.0], [3, None]], [[1, 5.00001], [3, None]])
-
-
 # -- the README ---------------------------------------------------------------------------
 
 
 def test_the_readme_shows_rows_of_the_page_of_results():
     assert findings.readme(questions(), README) == README
     assert len(tables(README)[0].splitlines()) > 10
-
-
-def test_the_table_of_rollouts_has_the_measured_speeds():
-    measured = json.loads((RESULTS / "rollout_speed.json").read_text(encoding="utf-8"))
-    known = {f"{r['steps_per_second']:,}" for t in measured["tasks"] for r in t["rows"]}
-    (table,) = tables(section("Rollout speed"))
-    shown = {row[1].strip("*") for row in rows(table)}
-    assert shown <= known
 
 
 # -- sentences ----------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, Reply, ScriptedClient
-from llmopt.benchmarks.bench import run_cell
-from llmopt.benchmarks.bench.cells import make_cell
 from llmopt.benchmarks.run import RunConfig, run
 from llmopt.cli import main
 from llmopt.trackers import Callback
@@ -44,23 +42,6 @@ class TestConfig:
         assert (kept["gif"], kept["bias"], kept["max_requests"]) == (False, True, 50)
         assert (out / "options.toml").read_text() == RUN
 
-    def test_of_bench_lies_beside_the_results(self, tmp_path, capsys):
-        text = 'tasks = ["mountaincar"]\nmethods = ["random"]\nseeds = 2\nevaluations = 3\n'
-        file, out = write(tmp_path, text), tmp_path / "b.jsonl"
-        arguments = ["bench", "--config", file, "--out", str(out), "--seeds", "1", "--dry-run"]
-        assert main(arguments) == 0
-        cells = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [(c["task"], c["seed"], c["evaluations"]) for c in cells] == [("mountaincar", 0, 3)]
-        more = "episodes = 1\nwarmup = 1\nheldout = 1\n"
-        write(tmp_path, text + more)
-        assert main([*arguments[:-1]]) == 0
-        assert (tmp_path / "b.jsonl.toml").read_text() == text + more
-
-    def test_a_task_on_the_command_line_goes_before(self, tmp_path, capsys):
-        file, out = write(tmp_path, RUN), tmp_path / "run"
-        assert main(["run", "cartpole", f"--config={file}", "--out", str(out)]) == 0
-        assert json.loads((out / "config.json").read_text())["run"]["task"] == "cartpole"
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [
@@ -83,10 +64,6 @@ class TestConfig:
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1
-
-    def test_a_missing_file(self, tmp_path, capsys):
-        assert main(["run", "--config", str(tmp_path / "no.toml")]) == 2
-        assert "cannot read" in capsys.readouterr().err
 
 
 class Everything(Callback):
@@ -154,30 +131,3 @@ class TestTrack:
         told = Everything()
         run(CONFIG, tmp_path / "r", client=ScriptedClient(answers), resume=True, callbacks=[told])
         assert {e[0] for e in told.events} <= {"ended"}
-
-    def test_the_run_is_the_same_with_and_without(self, tmp_path):
-        both = [
-            run(CONFIG, tmp_path / name, client=ScriptedClient(answers), callbacks=callbacks)
-            for name, callbacks in (("a", [Everything()]), ("b", []))
-        ]
-        assert both[0].methods[0].params == both[1].methods[0].params
-
-    def test_a_cell_of_bench(self):
-        told = Everything()
-        cell = make_cell(
-            task="mountaincar",
-            method="llm-props",
-            seed=0,
-            evaluations=2,
-            episodes=1,
-            warmup=2,
-            heldout=1,
-            bias=True,
-        )
-        run_cell(cell, ScriptedClient(answers), callbacks=[told])
-        assert [e[0] for e in told.events] == ["sent", "asked", "told"] * 2 + ["ended"]
-
-    @pytest.mark.parametrize("name", ["neptune", "log:file", "MLflow"])
-    def test_an_unknown_name(self, capsys, name):
-        assert main(["run", "mountaincar", "--track", name]) == 2
-        assert "--track" in capsys.readouterr().err

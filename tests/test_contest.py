@@ -10,12 +10,10 @@ import pytest
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.bench import make_cell, run_cell
-from llmopt.benchmarks.engine.asking import repeatable
 from llmopt.benchmarks.methods import METHODS
 from llmopt.benchmarks.run import RunConfig, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.client.local.local import LocalClient
 
 N = 10  # parameters of cartpole
 BUDGET = {"episodes": 2, "warmup": 4, "heldout": 3, "seed": 3}
@@ -97,14 +95,6 @@ def test_a_benchmark_asks_with_words_as_a_run_does_but_for_the_offer_to_stop(tmp
     assert re.search(r"^#\d+ \| [\d.]+ ± [\d.]+ \|", theirs[-1], re.MULTILINE)
 
 
-def test_the_prompt_of_run_is_the_method_of_bench(tmp_path):
-    for batch in (1, 4):
-        ours, theirs = compare(
-            tmp_path / str(batch), "llm", "llm-columns", batch=batch, prompt="columns"
-        )
-        assert ours == theirs
-
-
 def test_a_method_finds_the_same_whatever_runs_beside_it(tmp_path):
     for methods in (("random",), ("ars", "random")):
         config = RunConfig("cartpole", methods=methods, iterations=4, gif=False, **BUDGET)
@@ -119,13 +109,3 @@ def test_a_method_finds_the_same_whatever_runs_beside_it(tmp_path):
     )
     assert len(alone) == 4
     assert alone == beside
-
-
-def test_a_local_model_repeats_itself_under_columns():
-    client = LocalClient.__new__(LocalClient)
-    client.sampling = {"mirostat": 0}
-    repeatable(client, "columns")
-    assert client.sampling == {"mirostat": 0, "cache_prompt": False, "id_slot": 0}
-    repeatable(client, "props")
-    assert client.sampling == {"mirostat": 0}
-    assert repeatable(ScriptedClient([]), "columns").name == "scripted"

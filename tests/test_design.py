@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -41,51 +39,10 @@ POINTS = "\n".join(
 )
 
 
-def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
-    line, texts = run(monkeypatch, tmp_path, "ripples", "prompt-seven", [POINTS] * 2, 6)
-    assert line["asked"][:4] == [0] + [1] * 3
-    assert line["sources"][:4] == ["warmup"] + ["llm"] * 3
-    assert line["requests"] == len(texts)
-    assert "folder:x" not in texts[0]
-    assert "ripple" not in texts[0].lower()
-    assert line["best"] == min(line["curve"])
-    assert "Proposal: stop" in texts[0]
-    assert line["prompt_tokens"] > 500
-    assert line["completion_tokens"] > 20
-
-
-def test_the_arm_of_before_asks_for_one_point_and_offers_no_end(monkeypatch, tmp_path):
-    answers = [f"Start from: new\nProposal:\n{', '.join([str(k / 7)] * 6)}" for k in range(7)]
-    line, texts = run(monkeypatch, tmp_path, "ripples", "before", answers)
-    assert line["requests"] == 7
-    assert line["asked"] == [0] * 5 + list(range(1, 8))
-    assert not any("Proposal: stop" in text for text in texts)
-
-
-def test_a_policy_is_judged_on_fresh_starts(monkeypatch, tmp_path):
-    monkeypatch.setattr(design, "HELD_OUT", 3)
-    answers = ["Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10), "Proposal: stop"]
-    line, texts = run(monkeypatch, tmp_path, "zones", "default", answers)
-    assert "delay of three steps" in texts[0]
-    assert math.isfinite(line["held_out"])
-    assert line["held_out"] != line["best"]
-
-
 def line_of(task, method, seed, curve, asked, **more):
     found = {"curve": curve, "asked": asked, "requests": asked[-1], "prompt_tokens": 1000 * seed}
     cell = Cell(task, method, seed, 30).line(**found, **more)
     return {**cell["cell"], **cell}
-
-
-def test_requests_are_counted_until_a_value_is_as_good():
-    line = line_of("zones", "default", 4, [-50, None, -20.1, -19], [0, 1, 1, 2])
-    assert design.requests_until(line, -20) == 1
-    assert design.requests_until(line, -19) == 2
-    assert design.requests_until(line, -10) == math.inf
-    least = line_of("ridge", "default", 4, [9, 8, 5.04], [0, 1, 2], optimum=4)
-    assert design.requests_until(least, 5) == 2
-    checked = {**line, "sources": ["warmup", "llm", "check", "llm"]}
-    assert design.requests_until(checked, -20) == 2
 
 
 def test_the_table_compares_with_the_searches_of_before():

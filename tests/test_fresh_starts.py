@@ -72,19 +72,6 @@ def test_a_recommended_policy_is_kept_and_nothing_else_is_evaluated():
         assert search.evaluate().mean == 10
 
 
-def test_a_cap_ends_a_search_like_a_stop():
-    with at_the_cliff(0, 1, max_requests=1) as search:
-        assert search.run(10).number == 1
-        assert "max_requests=1" in search.stopped
-        assert search.left["evaluations"] == 8
-
-
-def test_a_point_much_worse_than_the_best_is_not_taken_for_a_recommendation():
-    for named in ("1", "77"):
-        with at_the_cliff(1, named) as search:
-            assert search.run(10).number == 1
-
-
 def prompts(search):
     return [r.messages[-1].content for r in search.optimizer.client.requests]
 
@@ -116,15 +103,6 @@ def test_a_recommended_number_is_the_one_that_the_model_was_shown():
         assert len(search.optimizer.trials) == 0
         assert search.run(20).params["a0<-bias"] == 0.7
         assert search.best.params["a0<-bias"] == 0.7
-
-
-def test_trials_with_more_samples_than_starts_may_be_told():
-    with at_the_cliff(1) as search:
-        point = {"a0<-o0": 0.0, "a0<-bias": 0.9}
-        for _ in range(2):
-            search.optimizer.tell(point, 10.0, samples=[10.0] * 9)
-        assert search.best.params == point
-        assert search.choose().params == point
 
 
 def load_policy_of(search, folder):

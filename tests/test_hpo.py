@@ -11,18 +11,9 @@ import pytest
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import command, hpo
-from llmopt.benchmarks.experiments.hpo import OWN, TASKS, make_cell, run_cell, suggest
-from llmopt.benchmarks.experiments.studies import Hidden
+from llmopt.benchmarks.experiments.hpo import OWN, TASKS, make_cell, run_cell
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_every_default_lies_in_its_space(name):
-    task = TASKS[name]
-    assert list(task.default) == list(task.space)
-    for parameter, distribution in task.space.items():
-        assert distribution._contains(distribution.to_internal_repr(task.default[parameter]))
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -34,23 +25,6 @@ def test_something_is_at_stake_and_values_repeat(name):
     values = [task.evaluate(study.ask(dict(task.space)).params) for _ in range(12)]
     assert np.ptp(values) > 0.2
     assert task.evaluate(task.default) == task.evaluate(task.default)
-
-
-def test_hidden_parameters_say_nothing_and_come_back():
-    for task in TASKS.values():
-        names, study = {}, optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-        trial = study.ask()
-        for name, distribution in task.space.items():
-            value = suggest(Hidden(trial, names), name, distribution)
-            assert distribution._contains(distribution.to_internal_repr(value))
-        assert list(names) == list(task.space)
-        for shown in trial.distributions.values():
-            letters = getattr(shown, "choices", ("A",))
-            assert letters[0] == "A" if letters else (shown.low, shown.high) == (0.0, 1.0)
-    fixed = optuna.trial.FixedTrial({"p1": 0.5, "p2": "B"})
-    hidden = Hidden(fixed, {})
-    assert hidden.suggest_float("rate", 1e-4, 1.0, log=True) == pytest.approx(1e-2)
-    assert hidden.suggest_categorical("kind", ["relu", "tanh"]) == "tanh"
 
 
 def test_all_methods_have_the_same_first_points():
@@ -123,26 +97,6 @@ def test_the_table_ranks_what_all_have_searched():
     rows = {r.split(" | ")[0].strip("| "): r for r in hpo.make_table(lines).splitlines()}
     assert "3 : 0" in hpo.make_table(lines)
     assert "| 0.000 |" in rows["TPE"]
-
-
-def test_what_cannot_be_searched_is_said_in_a_line(capsys):
-    arguments = ["--methods", "model", "--told", "anonymous", "--tasks", "own-sgd"]
-    assert hpo.EXPERIMENT.main("", arguments) == 2
-    assert "give --start random" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        hpo.EXPERIMENT.main("", [*arguments, "--model", ""])
-    assert "--model MODEL is missing: model asks one" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "least"), [("--seeds", 0), ("--evaluations", 1), ("--jobs", 1), ("--again", 1)]
-)
-def test_a_number_that_cannot_be_is_refused_before_anything_is_run(option, least, capsys):
-    given = str(least - 1)
-    with pytest.raises(SystemExit):
-        hpo.EXPERIMENT.main("", ["--methods", "random", option, given])
-    said = f"{option} {given}: expected a whole number of at least {least}"
-    assert said in capsys.readouterr().err
 
 
 def test_a_table_is_read_at_the_nearest_values():

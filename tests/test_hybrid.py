@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import math
@@ -30,12 +29,11 @@ from llmopt import (
     StorageError,
 )
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
-from llmopt.client.local.network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.search.ask_options import AskOptions
 from llmopt.search.meter import Meter
-from llmopt.search.partners.cma import CMA, CMAEmitter, losses_of
+from llmopt.search.partners.cma import CMAEmitter, losses_of
 from llmopt.search.partners.scheduler import Scheduler
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
@@ -114,11 +112,6 @@ class TestShares:
         # What of the last batch was not handed out yet is counted as well.
         assert all(optimizer.usage.proposals[s] - n in range(4) for s, n in counts.items())
         assert optimizer.usage.fallback_share == 0.0
-
-    def test_no_partner_no_change(self):
-        optimizer = make(partner=None)
-        go(optimizer, 20)
-        assert set(sources(optimizer)) == {"warmup", "llm"}
 
     def test_the_model_is_asked_for_its_own_points_only(self):
         client = Knower(1.0)
@@ -291,46 +284,6 @@ class TestPartner:
         losses = [[best(seed, failing) for seed in range(12)] for failing in (True, False)]
         assert np.median(losses[0]) < np.median(losses[1])
         assert max(losses[0]) < 2 * max(losses[1])
-
-    def test_the_hybrid_is_no_worse_than_cma_where_half_of_the_models_points_fail(self):
-        def left(seed, hybrid):
-            """Return what is left of an ellipsoid after 20 + 120 points, in decades."""
-            goal = np.random.default_rng(seed).uniform(-3, 3, 5)
-            points = np.random.default_rng([seed, 1]).uniform(-5, 5, (20, 5))
-            chance, best = np.random.default_rng([seed, 2]), math.inf
-
-            def loss(x):
-                return float((10.0 ** np.arange(5) * (np.array(x) - goal) ** 2).sum())
-
-            losses = [loss(x) for x in points]
-            if hybrid:
-                space = {f"x{i}": Float(-5.0, 5.0) for i in range(5)}
-                search = LLMOptimizer(
-                    space,
-                    NetworkClient(),
-                    "columns",
-                    seed=seed,
-                    warmup=0,
-                    batch_size=4,
-                    partner="cma",
-                )
-                for x, value in zip(points, losses, strict=True):
-                    search.tell(dict(zip(space, x.tolist(), strict=True)), -value)
-            else:
-                search = CMA(-5.0, 5.0, 5, seed, points[np.argmin(losses)])
-            for _ in range(120):
-                point = search.ask()
-                value = loss(list(point.values()) if hybrid else point)
-                asked = hybrid and search.pending_proposals[0].source == "llm"
-                if asked and chance.random() < 0.5:
-                    search.tell_failure(point, "no")
-                else:
-                    search.tell(point, -value)
-                    best = min(best, value)
-            return math.log10(min(best, *losses))
-
-        gains = [left(seed, False) - left(seed, True) for seed in range(6)]
-        assert np.median(gains) > 0, gains
 
     def test_it_leaves_a_place_where_everything_fails(self):
         space, rng = Space(SPACE), np.random.default_rng(0)
@@ -511,16 +464,6 @@ class TestKeeping:
             found.append(point)
             optimizer.tell(point, sphere(point))
         assert found == expected
-
-    def test_asynchronous(self):
-        async def run():
-            optimizer = make()
-            for _ in range(30):
-                point = await optimizer.aask()
-                await optimizer.atell(point, sphere(point))
-            return optimizer
-
-        assert {"llm", "cma"} < set(sources(asyncio.run(run())))
 
 
 class TestErrors:

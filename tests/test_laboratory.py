@@ -120,18 +120,6 @@ def test_a_job_runs_on_between_blocks_and_shows_its_best(bench):
     assert bench.says("print(pmap(abs, [-1, -2]), job.wait(0.1))") == "[1, 2] False"
 
 
-def test_a_job_that_reported_nothing_has_no_best_of_the_job_or_pmap_before(bench):
-    bench.calculator.workers = 1
-    said = bench.says(
-        "import time\ndef say(n):\n    report((n, float(n)))\n    return n\n"
-        "def quiet(_):\n    time.sleep(0.3)\n"
-        "first = submit(say, 7)\nfirst.wait(30)\nlate = submit(quiet, 0)\nseen = late.best\n"
-        "late.wait(30)\npmap(say, [5, 6])\nnext = submit(quiet, 0)\n"
-        "print(first.best, seen, late.best, next.best)"
-    )
-    assert said == "(7, 7.0) None None None"
-
-
 def test_a_job_is_cancelled_at_its_next_report_and_one_that_waits_never_begins(bench):
     bench.calculator.workers = 1
     said = bench.says(
@@ -468,14 +456,6 @@ def test_a_worker_holds_nothing_of_the_search_but_what_it_is_given(bench, monkey
     )
     assert objective(0) == mark
     assert bench.says(code) == "[] [[], []] []"
-
-
-def test_no_worker_is_left_when_the_calculator_is_closed(bench):
-    bench.run("import time\njob = submit(time.sleep, 1000)")
-    group = bench.calculator._sandbox.pid
-    os.killpg(group, 0)
-    bench.calculator.close()
-    wait_for_the_end_of(group)
 
 
 def wait_for_the_end_of(group):

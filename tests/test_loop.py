@@ -81,12 +81,6 @@ def test_the_warm_up_fits_what_the_model_reads(options, drawn):
         LLMOptimizer(SPACE, scripted(1), warmup="none")
 
 
-def test_maximize_finds_the_largest():
-    result = maximize(lambda p: -bowl(p), SPACE, 3, scripted(4, 1, 2), warmup=0, prompt="props")
-    assert result.best.params["x"] == 1.0
-    assert result.best.reward == 0
-
-
 def test_words_reach_the_model():
     client = scripted(1.0, 2.0)
     space = {"x": Float(-5, 5), "k": Int(3, 3)}

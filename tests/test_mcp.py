@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llmopt import LLMOptimizer
 from llmopt.errors import LLMOptError
 from llmopt.service.mcp_tools import SearchFolder
 
@@ -72,12 +71,6 @@ class TestAgentIsTheModel:
         (point,) = other.answer("mine", ANSWER.format(1, 2))["points"]
         assert point["params"] == {"x": 1.0, "k": 2}
 
-    def test_a_repeated_point_is_asked_again(self, searches):
-        self.begun(searches)
-        point = searches.answer("mine", ANSWER.format(1, 2))["points"][0]
-        searches.tell("mine", point["params"], 1.0)
-        assert "already tried" in str(searches.answer("mine", ANSWER.format(1, 2))["request"])
-
     def test_one_at_a_time(self, searches):
         self.begun(searches)
         with pytest.raises(LLMOptError, match="one at a time"):
@@ -88,13 +81,6 @@ class TestAgentIsTheModel:
 
 
 class TestSearchFolder:
-    def test_storage_is_the_same_file_as_everywhere(self, searches, tmp_path):
-        create(searches, "mine", SEARCH)
-        point = searches.ask("mine")["points"][0]["params"]
-        searches.tell("mine", point, 1.0)
-        loaded = LLMOptimizer.load(tmp_path / "searches" / "mine.jsonl")
-        assert loaded.best.params == point
-
     def test_create_goes_on_with_the_same_and_refuses_another(self, searches):
         create(searches, "mine", SEARCH)
         searches.tell("mine", {"x": 1, "k": 1}, 1.0)
@@ -210,12 +196,6 @@ class TestSearchFolder:
         searches.tell("mine", {"x": 1, "k": 1}, 1.0)
         with pytest.raises(LLMOptError, match="max_requests=0"):
             searches.answer("mine", ANSWER.format(1, 2))
-
-    def test_a_plot(self, searches):
-        pytest.importorskip("matplotlib")
-        create(searches, "mine", SEARCH)
-        searches.tell("mine", {"x": 1, "k": 1}, 1.0)
-        assert searches.plot("mine").startswith(b"\x89PNG")
 
 
 # -- the official client --------------------------------------------------------------------

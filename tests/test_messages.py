@@ -7,28 +7,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 import llmopt
 from llmopt import (
-    BudgetExceededError,
     Completion,
     Float,
     Int,
     LLMOptimizer,
     ParameterError,
-    PromptTooLongError,
     Reply,
     RewardError,
     ScriptedClient,
     SpaceError,
     StorageError,
-    TemplateError,
 )
 from llmopt.code import CodeOptimizer
 from llmopt.policies import PolicySearch
@@ -49,22 +44,6 @@ def told(kind: type[Exception], call: Callable[[], Any], *parts: str) -> str:
     missing = [part for part in parts if part not in message]
     assert not missing, f"{missing} not in {message!r}"
     return message
-
-
-@pytest.mark.parametrize(
-    ("make_space", "parts"),
-    [
-        (
-            lambda: gym.spaces.Dict({"arm": gym.spaces.Box(0.0, np.inf, (1,))}),
-            ("`arm[0]`", "[0.0, inf]", "finite"),
-        ),
-        (lambda: gym.spaces.Sequence(gym.spaces.Discrete(2)), ("Sequence", "Box, Discrete")),
-        (lambda: {"lr": Float(1.0, 0.0)}, ("low=1.0", "high=0.0", "swap them")),
-        (lambda: gym.make("CartPole-v1"), ("expected a Space", "gymnasium.spaces space")),
-    ],
-)
-def test_wrong_space(make_space, parts):
-    told(SpaceError, lambda: make(make_space()), *parts)
 
 
 @pytest.mark.parametrize(
@@ -125,57 +104,6 @@ def test_wrong_violation(violation):
     )
 
 
-@pytest.mark.parametrize("n", [0, -3, 1.5, "2", True])
-def test_wrong_count(n):
-    told(ValueError, lambda: make().ask(n), f"n={n!r}", "whole number from 1 to")
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"batch_size": 2.5}, ("batch_size=2.5", "from 1 to")),
-        ({"batch_size": 0}, ("batch_size=0", "from 1 to")),
-        ({"attempts": 0}, ("attempts=0", "from 1 to")),
-        ({"direction": []}, ("expected",)),
-        ({"warmup": -1}, ("warmup=-1", "at least 0")),
-        ({"total": "x"}, ("total='x'", "at least 1")),
-        ({"warmup": 2.5}, ("warmup=2.5", "at least 0")),
-        ({"warmup": True}, ("warmup=True", "whole number")),
-        ({"warmup": POINT}, ("warmup={'lr': 0.5", "sequence of points")),
-        ({"warmup": "ten"}, ("warmup='ten'", "sequence of points")),
-        ({"seed": -1}, ("seed=-1", "at least 0")),
-        ({"seed": "a"}, ("seed='a'", "whole number")),
-        ({"direction": "max"}, ("'max'", "'maximize' or 'minimize'")),
-        ({"direction": None}, ("None", "'maximize' or 'minimize'")),
-        ({"max_requests": "5"}, ("max_requests='5'", "at least 0")),
-        ({"max_tokens": -1}, ("max_tokens=-1", "at least 0")),
-        ({"max_cost": "1"}, ("max_cost='1'", "US dollars")),
-        ({"description": 5}, ("description=5", "string")),
-        ({"on_error": "pass"}, ("on_error='pass'", "'raise'", "'fallback'")),
-        ({"out_of_range": "ok"}, ("out_of_range='ok'", "'clip'", "'reject'")),
-    ],
-)
-def test_wrong_option(options, parts):
-    told(ValueError, lambda: make(**options), *parts)
-
-
-class TestTemplates:
-    def test_missing_file(self, tmp_path):
-        path = tmp_path / "none.j2"
-        told(TemplateError, lambda: make(prompt=path), str(path), "No such file", "give the path")
-        told(TemplateError, lambda: make(prompt=str(path)), str(path), "No such file")
-
-    def test_folder_in_place_of_a_file(self, tmp_path):
-        told(TemplateError, lambda: make(prompt=tmp_path), str(tmp_path), "folder")
-
-    def test_too_long_for_the_model(self):
-        client = ScriptedClient([])
-        client.context_tokens = 64
-        optimizer = make(client=client)
-        told(PromptTooLongError, optimizer.ask, "'props'", "64 tokens", "raise the limit")
-        assert client.requests == []
-
-
 class TestModels:
     def test_client_that_gives_no_reply(self):
         class Careless:
@@ -184,39 +112,6 @@ class TestModels:
 
         optimizer = make(client=Careless())
         told(TypeError, optimizer.ask, "Careless", "returned a str", "expected a llmopt.Reply")
-
-
-class TestBudget:
-    @staticmethod
-    def make(**caps: Any) -> LLMOptimizer:
-        def answer(request):
-            text = f"lr: {(request.seed % 1000) / 1000}, k: {request.seed % 10}"
-            return Reply((Completion(text),), prompt_tokens=3000, completion_tokens=5, cost=0.1)
-
-        return make(client=ScriptedClient(answer), **caps)
-
-    @pytest.mark.parametrize(
-        ("cap", "parts"),
-        [
-            ({"max_requests": 1}, ("1 requests were sent", "max_requests=1")),
-            ({"max_tokens": 3005}, ("3005 tokens were used", "max_tokens=3005")),
-            ({"max_cost": 0.05}, ("$0.1000 was spent", "max_cost=0.05")),
-        ],
-    )
-    def test_says_what_was_spent_and_can_be_raised(self, cap, parts):
-        optimizer = self.make(**cap)
-        point = optimizer.ask()
-        told(BudgetExceededError, optimizer.ask, *parts, "raise the cap", "limits")
-        assert optimizer.tell(point, 1.0).source == "llm"
-        name, value = next(iter(cap.items()))
-        optimizer.limits = replace(optimizer.limits, **{name: 2 * value + 1})
-        optimizer.ask()
-        assert optimizer.usage.requests == 2
-
-    def test_cap_of_zero_sends_nothing(self):
-        optimizer = self.make(max_requests=0)
-        told(BudgetExceededError, optimizer.ask, "max_requests=0")
-        assert optimizer.client.requests == []
 
 
 @pytest.mark.defect(28)
@@ -272,22 +167,6 @@ class TestFiles:
         assert "head -n" not in said
         assert path.read_text() == content
 
-    def test_an_empty_file_is_used(self, tmp_path):
-        path = tmp_path / "new.jsonl"
-        path.write_text("")
-        make(storage=path).tell(POINT, 1.0)
-        assert len(LLMOptimizer.load(path, ScriptedClient([])).trials) == 1
-
-    def test_an_altered_line_without_a_checksum_is_named(self, tmp_path):
-        # An older llmopt may have appended it: the line is read, and must be a whole event.
-        path = tmp_path / "run.jsonl"
-        optimizer = make(storage=path)
-        optimizer.tell(POINT, 1.0)
-        optimizer.close()
-        with path.open("a") as file:
-            file.write('{"event":"tell"}\n')
-        told(StorageError, lambda: make(storage=path), str(path), "event 3", "Restore")
-
     @pytest.mark.parametrize(
         "line",
         ['{"event":"tell"}', '{"evnt":1}', '{"event":"tell","values":[9]}', '{"event":"ask"}'],
@@ -324,12 +203,6 @@ class TestFiles:
         path = tmp_path / "run.jsonl"
         told(StorageError, lambda: make(storage=path), str(path), "Permission", "may write")
         told(StorageError, lambda: make().save(path), str(path), "Permission", "may write")
-
-    def test_folder_that_is_a_file(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        path = tmp_path / "file" / "run.jsonl"
-        told(StorageError, lambda: make(storage=path), str(path), "may write")
-        told(StorageError, lambda: make().save(path), "may write")
 
     def test_folder_in_place_of_a_file(self, tmp_path):
         told(StorageError, lambda: make(storage=tmp_path), str(tmp_path), "directory")
@@ -424,12 +297,6 @@ def test_storage_is_no_url(tmp_path, monkeypatch):
             assert isinstance(error, StorageError)
             assert all(part in said for part in (".jsonl", "LLMSampler"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_policy_search_that_never_asks_its_model_says_so(caplog):
-    with PolicySearch("CartPole-v1", ScriptedClient([]), "props", starts=1, warmup=8) as search:
-        search.run(8)
-    assert "never asked" in caplog.text
 
 
 @pytest.mark.parametrize("prompt", ["props", "words"])

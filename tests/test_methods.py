@@ -9,15 +9,12 @@ import pytest
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods.baselines import ARS, BipopCMA, GaussianGrammarClient
-from llmopt.benchmarks.methods.model import shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
-from llmopt.client.base import Message, Request
-from llmopt.client.local.network import letter_ranges
-from llmopt.errors import ClientError, install_hint
+from llmopt.errors import install_hint
 from llmopt.history import History, Trial
-from llmopt.prompt import ColumnsPrompt, Situation, get_prompt
+from llmopt.prompt import ColumnsPrompt, Situation
 from llmopt.search.partners.cma import CMA
 from llmopt.space import Float, Space
 
@@ -101,15 +98,6 @@ def test_failures_and_an_empty_warmup_end_no_search(name):
     assert np.isfinite(points).all()
 
 
-@pytest.mark.parametrize("name", ["cma", "cma-bipop", "ars"])
-def test_the_warmup_sets_where_the_search_starts(name):
-    near = Problem(-6.0, 6.0, N, 50, ((tuple(GOAL), 0.0), ((0.0, 0, 0, 0), -30.0)))
-    points, _ = search(name, near, count=1)
-    far, _ = search(name, Problem(-6.0, 6.0, N, 50), count=1)
-    distances = [np.linalg.norm(p[0] - GOAL) for p in (points, far)]
-    assert distances[0] < distances[1]
-
-
 def test_bipop_changes_its_population_where_a_run_converges():
     def begun(method_class):
         made = method_class(-6.0, 6.0, 2, 3)
@@ -148,16 +136,6 @@ def test_ars_makes_the_step_of_its_algorithm(monkeypatch):
     np.testing.assert_allclose(middle, step)
 
 
-def test_ars_proposes_nothing_outside_the_box():
-    edge = Problem(-6.0, 6.0, 3, 100, (((6.0, -6.0, 0.0), 1.0),))
-    search = ARS(edge, np.random.SeedSequence(1))
-    points = []
-    for i in range(40):
-        points.append(search.ask())
-        search.tell(points[-1], float(points[-1] @ [1.0, -1.0, i % 3]))
-    assert np.abs(points).max() == 6.0
-
-
 def test_the_region_of_turbo_shrinks_after_steps_without_gain_and_grows_after_gains(monkeypatch):
     search = Turbo(Problem(0.0, 1.0, 8, 100, (((0.5,) * 8, 1.0),) * 3), SEED)
     for name in ("_propose", "_sobol"):  # these two need PyTorch
@@ -187,15 +165,6 @@ def columns_request(count=12, spread=1.0, n=5, seed=3):
     return ColumnsPrompt().prepare(situation)
 
 
-def test_the_choices_are_those_of_the_grammar():
-    def ranges(query):
-        return letter_ranges(query.request.grammar)
-
-    assert ranges(columns_request()) == ranges(columns_request(0)) == [(0, 25)] * N
-    mixed = Situation(Space({"a": Float(0, 1, step=0.25), "b": Float(0, 1)}), History(), 1)
-    assert ranges(ColumnsPrompt().prepare(mixed)) == [(0, 4), (0, 25)]
-
-
 def test_the_sampler_answers_the_columns_prompt_with_no_model():
     query = columns_request(n=400)
     reply = GaussianGrammarClient().complete(query.request)
@@ -206,12 +175,6 @@ def test_the_sampler_answers_the_columns_prompt_with_no_model():
     assert not query.read(reply.completions[0].text).clipped
     np.testing.assert_allclose(rows.std(axis=0), 26 / 5, rtol=0.12)
     np.testing.assert_allclose(rows.mean(axis=0), 12.5, atol=1.2)
-
-
-@pytest.mark.parametrize("grammar", [None, 'root ::= "yes" | "no"', "root ::= missing"])
-def test_samplers_refuse_what_they_cannot_answer(grammar):
-    with pytest.raises(ClientError, match="only the prompt 'columns'"):
-        GaussianGrammarClient().complete(Request((Message("user", "x"),), grammar=grammar))
 
 
 # -- the model ----------------------------------------------------------------------------
@@ -252,28 +215,6 @@ def test_the_model_searches_under_every_prompt(name):
     assert "optimum" not in requests[0].text
 
 
-def test_a_batch_takes_one_request():
-    requests = []
-    method = make_method(
-        "llm-columns", warmed(), np.random.SeedSequence(0), client=answering(requests), batch_size=4
-    )
-    for _ in range(8):
-        point = method.ask()
-        method.tell(point, sphere(point))
-    assert [r.n for r in requests] == [4, 4]
-
-
-def test_the_model_gets_the_warmup_as_the_others_do():
-    requests = []
-    problem = warmed(evaluations=2, failed=1)
-    method = make_method(
-        "llm-props", problem, np.random.SeedSequence(0), client=answering(requests)
-    )
-    method.ask()
-    assert "iteration 11 of 12" in requests[0].text
-    assert requests[0].text.count("params[0]") >= 10
-
-
 # -- the table ----------------------------------------------------------------------------
 
 
@@ -295,31 +236,6 @@ def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
     ):
         check_method("turbo")
     check_method("random")
-
-
-def test_a_model_that_cannot_answer_a_prompt_is_an_error_of_llmopt():
-    with pytest.raises(LLMOptError, match="take prompt 'props'"):
-        make_method("llm-columns", warmed(), np.random.SeedSequence(0), client=ScriptedClient([]))
-
-
-@pytest.mark.parametrize("name", [n for n, e in METHODS.items() if e.asks_model])
-def test_a_model_method_without_a_model_says_so(name):
-    with pytest.raises(LLMOptError, match="--model"):
-        make_method(name, warmed(), np.random.SeedSequence(0))
-
-
-def test_every_shipped_prompt_has_a_method():
-    from llmopt.prompt import PROMPTS
-
-    assert {f"llm-{p}" for p in PROMPTS} <= set(METHODS)
-    assert get_prompt("props", optimum=3.0).optimum == 3.0
-
-
-@pytest.mark.parametrize(
-    ("box", "expected"), [((-6, 6), 1), ((-15, 15), 1), ((-1, 1), 2), ((0, 0.1), 3)]
-)
-def test_decimals_follow_the_box(box, expected):
-    assert shown_decimals(*box) == expected
 
 
 # -- seeds --------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import sys
 import pytest
 
 import llmopt
-from llmopt import Categorical, ClientError, Float, Int, LLMOptimizer, get_client
-from llmopt.client.base import Message, Request
+from llmopt import Categorical, Float, Int, get_client
 from llmopt.client.local.embedded import embedded_client
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.estimate import FREE, price_of
@@ -32,15 +31,6 @@ def test_a_search_by_numbers_needs_one_word():
     usage = found.usage
     assert (usage.cost, usage.prompt_tokens, usage.fallbacks) == (0.0, 0, 0)
     assert usage.proposals == {"warmup": 8, "llm": 72}
-
-
-def test_its_points_are_a_function_of_the_seed():
-    one, other = (llmopt.minimize(loss, SPACE, 20, "network", seed=3).trials for _ in range(2))
-    assert [t.values for t in one] == [t.values for t in other]
-
-
-def test_searches_of_fewer_than_five_trials():
-    assert len(llmopt.minimize(loss, SPACE, 4, "network", warmup=0, seed=0).trials) == 4
 
 
 def test_the_optuna_sampler_and_the_nevergrad_optimizer_take_it():
@@ -77,13 +67,6 @@ def test_what_is_known_of_it():
     assert model_facts(client).default_prompt == "columns"
     assert price_of(client) == FREE
     assert next(s for s in survey(0.1) if s.model == "network").ready
-
-
-def test_words_are_refused_before_anything_is_asked():
-    with pytest.raises(ValueError, match="reads numbers alone, and the prompt 'words'"):
-        LLMOptimizer(SPACE, "network", "words")
-    with pytest.raises(ClientError, match="only the prompt 'columns'"):
-        get_client("network").complete(Request((Message("user", "hello"),)))
 
 
 def test_where_the_language_model_cannot_run_the_error_names_both_ways(monkeypatch):

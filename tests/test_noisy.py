@@ -106,15 +106,6 @@ def test_nevergrad_recommends_no_lucky_point_either():
     assert optimizer.recommend().value == pytest.approx(0.5)
 
 
-def test_without_noise_a_repeat_is_refused():
-    client = ScriptedClient([FIRST, AGAIN, "Start from: #1\nProposal: x: 0.25"])
-    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0)
-    for _ in range(2):
-        optimizer.tell(optimizer.ask(), 1.0, stderr=0.25)
-    assert optimizer.usage.rejected == {"duplicate": 1}
-    assert "1 ± 0.25" in client.requests[-1].text
-
-
 def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
     other = FIRST.replace("0.5", "0.75")
     made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1, "points": 1}

@@ -106,15 +106,6 @@ class TestRetries:
         assert "nonsense" in str(client.requests[1].messages)
         assert "nonsense" not in str(client.requests[2].messages)
 
-    def test_points_of_the_same_ask_are_shown_as_being_evaluated(self):
-        client = ScriptedClient([["x: 1.7"], ["x: 2"]])
-        make(client).ask(2)
-        assert "1.7" in client.requests[1].text
-
-    def test_withheld_answer_with_a_usable_text_is_used(self):
-        optimizer = make([Reply((Completion("x: 1", "filter"),))])
-        assert optimizer.ask() == {"x": 1.0}
-
     def test_clipped_points_are_marked(self):
         optimizer = make(["x: 9", "x: 1"])
         optimizer.ask()
@@ -146,11 +137,6 @@ class TestCosts:
             shares = [getattr(t, name) for t in optimizer.trials]
             assert sum(shares) == pytest.approx(getattr(usage, name))
         assert all(t.prompt_tokens == 0 for t in optimizer.trials if t.source == "warmup")
-
-    def test_a_point_that_took_three_requests_costs_three(self):
-        replies = [Reply((Completion(t),), prompt_tokens=1000) for t in ("no", "x: 99?", "x: 1")]
-        optimizer = make(replies, out_of_range="reject")
-        assert optimizer.tell(optimizer.ask(), 1.0).prompt_tokens == 3000
 
 
 class TestWarnings:
@@ -207,13 +193,6 @@ class TestCutOff:
         assert len(optimizer.client.requests) == 3
         assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (3, 1)
         assert optimizer.usage.rejected == {}
-
-    def test_several_paid_replies_are_met_in_their_order(self):
-        optimizer = make([["x: 1"], ["x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
-        with pytest.raises(ClientError):
-            optimizer.ask(4)
-        assert [p["x"] for p in optimizer.ask(4)] == [1.0, 2.0, 3.0, 4.0]
-        assert len(optimizer.client.requests) == 5
 
     def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
         at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
@@ -301,12 +280,6 @@ class TestWarmup:
         optimizer.ask(2)
         assert optimizer.usage.proposals == {"warmup": 1, "llm": 1}
 
-    def test_in_parts(self):
-        optimizer = make(seeded, warmup=5)
-        for n in (2, 1, 4):
-            optimizer.ask(n)
-        assert [p.source for p in optimizer.pending_proposals] == ["warmup"] * 5 + ["llm"] * 2
-
     def test_batches_do_not_wait_in_the_warmup(self):
         optimizer = make(seeded, warmup=2, batch_size=4)
         optimizer.ask()
@@ -314,10 +287,6 @@ class TestWarmup:
         optimizer.ask(2)
         assert [r.n for r in optimizer.client.requests] == [4]
         assert len(optimizer.pending) == 3
-
-    def test_given_point_is_not_drawn_by_the_model_again(self):
-        optimizer = make(["x: 1", "x: 2"], warmup=[{"x": 1.0}])
-        assert optimizer.ask(2) == [{"x": 1.0}, {"x": 2.0}]
 
     def test_drawn_points_never_repeat_told_ones(self):
         optimizer = LLMOptimizer({"x": Float(0, 1, step=0.5)}, ScriptedClient([]), warmup=3, seed=0)

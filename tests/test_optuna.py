@@ -143,12 +143,6 @@ def _quiet():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class TestBasic(pytest_samplers.BasicSamplerTestCase):
-    @pytest.fixture
-    def sampler(self) -> Callable[[], BaseSampler]:
-        return lambda: make_for_any_space(n_startup_trials=3)
-
-
 class TestBasicAtOnce(pytest_samplers.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:
@@ -613,24 +607,6 @@ class TestConditional:
         assert sampler.usage.rejected["incomplete"] > 0
         assert "that you gave before" not in requests(sampler)[-1].text
 
-    def test_untried_choices_flood_no_prompt(self):
-        choices = [f"{i:03d}" + "z" * 200 for i in range(60)]
-        sampler = make([f"d: 1, k: {choices[9]}"])
-        study = study_of(sampler)
-
-        def objective(trial):
-            trial.suggest_categorical("k", choices)
-            return trial.suggest_int("d", 0, 3)
-
-        study.enqueue_trial({"d": 0, "k": choices[0]})
-        study.optimize(objective, n_trials=2)
-        (said,) = [
-            line for line in requests(sampler)[0].text.splitlines() if "no trial has" in line
-        ]
-        assert "001zzz" in said
-        assert "or 47 other choices yet" in said
-        assert len(said) < 1500
-
     def test_choices_that_were_taken_away_break_nothing(self):
         sampler = make(["k: b, d: 2, u: 1"])
         study = study_of(sampler)
@@ -675,16 +651,6 @@ class TestConditional:
         assert sampler.usage.requests == proposals["llm"] == 22 - proposals["drawn"]
         assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
         assert sampler.usage.fallbacks == 0
-
-    def test_a_sampler_beside_the_model_explores_in_its_place(self):
-        shares = []
-        for partner in (None, optuna.samplers.TPESampler(seed=0)):
-            sampler = LLMSampler("network", partner=partner, n_startup_trials=20, seed=1)
-            study_of(sampler).optimize(conditional, n_trials=70)
-            proposals = sampler.usage.proposals
-            shares.append(proposals["drawn"] / (proposals["drawn"] + proposals["llm"]))
-        assert shares[0] > 0.5
-        assert shares[1] < 0.35
 
     def test_a_branch_without_numbers_is_drawn_for_the_embedded_models_prompt(self):
         sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1, batch_size=3)
@@ -760,15 +726,6 @@ class TestGivenParameters:
         study.optimize(bowl, n_trials=1)
         assert study.trials[1].params == {"x": 2.5, "y": 7}
         assert "already set for this proposal: x = 2.5" in requests(sampler)[0].text
-
-    def test_what_is_set_to_a_value_out_of_range_is_not_asked_for(self):
-        sampler = make(["y: 7"])
-        study = begun(sampler)
-        study.enqueue_trial({"x": 99.0})
-        with pytest.warns(UserWarning, match="out of range"):
-            study.optimize(bowl, n_trials=1)
-        assert study.trials[1].params == {"x": 99.0, "y": 7}
-        assert "already set for this proposal: x = 99.0" in requests(sampler)[0].text
 
     def test_trials_with_other_values_do_not_use_up_what_is_left_beside_a_set_one(self):
         sampler = make(["y: 7"])
@@ -1031,14 +988,6 @@ class TestRecords:
 
 
 class TestBatch:
-    def test_one_request_fills_several_asks(self):
-        sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
-        study = begun(sampler)
-        trials = [study.ask(XY) for _ in range(3)]
-        assert [t.params["x"] for t in trials] == [1, 2, 3]
-        assert [r.n for r in requests(sampler)] == [3]
-        assert sampler.usage.proposals == {"llm": 3}
-
     def test_a_point_taken_by_another_worker_is_not_handed_out(self):
         sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
         study = begun(sampler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-import warnings
 
 import optuna
 import pytest
@@ -23,7 +22,6 @@ from llmopt import (
     ModelNotFoundError,
     Reply,
     ScriptedClient,
-    SearchStopped,
     Space,
     SpaceError,
 )
@@ -89,16 +87,6 @@ class TestFeedback:
         study.optimize(objective, n_trials=2)
         assert "> the tail flaps\n> and the fin does not" in texts(sampler)[1]
         assert "3.25 ± 0.25" in texts(sampler)[1]
-
-    def test_other_workers_see_it(self):
-        storage = optuna.storages.InMemoryStorage()
-        study = study_of(make([new(1.5, 1)]), storage=storage, study_name="s")
-        trial = study.ask(XY)
-        trial.set_user_attr("feedback", "it squeaks")
-        study.tell(trial, 2.0)
-        other = make([new(2.5, 2)])
-        optuna.load_study(study_name="s", storage=storage, sampler=other).ask(XY)
-        assert "it squeaks" in texts(other)[0]
 
     @pytest.mark.parametrize("value", ["no number", None, -1.0, math.nan, True, [1]])
     def test_what_is_no_standard_error_is_none(self, value):
@@ -255,18 +243,6 @@ class TestStart:
             assert words in first
         assert "`y`" in second
 
-    def test_where_it_agrees_nothing_is_said(self, said):
-        def objective(trial):
-            extra = trial.suggest_float("z", 0, 1) if trial.number else 0.0  # not in `space`
-            return bowl(trial) + extra
-
-        space = {**XY_SPACE, "inactive": Float(0, 1, when={"y": 9})}
-        values = ("x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3, z: 0.5")
-        answers = [f"Start from: new\nProposal:\n{v}" for v in values]
-        sampler = make(answers, description="a bowl", space=space)
-        optuna.create_study(sampler=sampler).optimize(objective, n_trials=3)
-        assert said == []
-
     def test_choices_in_another_order_stay_the_choices_that_the_model_named(self):
         space = {"x": CategoricalDistribution(["a", "b", "c"])}
         sampler = make(["Start from: new\nProposal:\nx: a"], description="a", space=space)
@@ -303,12 +279,6 @@ class TestDescription:
         assert 'trial.suggest_float("x", -5, 5) ** 2' in texts(sampler)[0]
         assert "Distance from the mouth of the cave." in texts(sampler)[0]
 
-    def test_it_is_shown_on_request_only(self):
-        sampler = make([new(1.5, 1)])
-        study_of(sampler).optimize(bowl, n_trials=1)
-        assert "suggest_float" not in texts(sampler)[0]
-        assert "mouth of the cave" not in texts(sampler)[0]
-
     def test_lambdas_partials_methods_and_objects(self):
         assert "lambda trial: -bowl(trial)" in describe(lambda trial: -bowl(trial))
         assert "Counts the sheep." in describe(Objective())
@@ -322,17 +292,10 @@ class TestDescription:
         assert "(given beforehand: data, token)" in describe(bound)
         assert "sk-very-secret" not in describe(bound)
 
-    def test_words_stay_as_they_are(self):
-        assert describe("a task") == "a task"
-
     @pytest.mark.parametrize("function", [len, math.hypot, eval("lambda trial: 0.0")])
     def test_without_a_source_the_error_says_what_to_do(self, function):
         with pytest.raises(ValueError, match=r"source cannot be read .* in words"):
             make([], description=function)
-
-    def test_what_is_neither_is_refused(self):
-        with pytest.raises(ValueError, match="expected a string, or the objective"):
-            make([], description=5)
 
 
 class TestNoise:
@@ -344,10 +307,6 @@ class TestNoise:
         assert "2 ± 1 (2 times)" in texts(sampler)[1]
         assert sampler.usage.proposals == {"llm": 2}
         assert sampler.usage.rejected == {}
-
-    def test_without_noise_they_are_not(self):
-        sampler = make([new(0.5, 0), new(1.5, 1)])
-        assert study_of(sampler).ask(XY).params == {"x": 1.5, "y": 1}
 
 
 class TestStop:
@@ -376,11 +335,6 @@ class TestStop:
         study.optimize(bowl, n_trials=1)
         assert study.trials[2].params == {"x": 2.5, "y": 2}
         assert "stopped early" not in texts(sampler)[1]
-
-    def test_in_a_loop_of_ones_own_ask_raises(self):
-        study = study_of(make([STOP], may_stop=True))
-        with pytest.raises(SearchStopped, match="ended the search"):
-            study.ask(XY)
 
     def test_it_is_offered_where_there_is_a_loop_to_end(self):
         sampler = make([new(1.5, 1), new(2.5, 1), STOP])
@@ -433,23 +387,6 @@ class TestWarnings:
             study.optimize(bowl, n_trials=1)
         assert [w.filename for w in caught] == [__file__]
 
-    def test_they_speak_to_the_user(self):
-        study = study_of(make([new(0.5, 0)] * 3))
-        with pytest.warns(FallbackWarning, match="3 of its answers could not be used") as caught:
-            study.ask(XY)
-        assert "propose another" not in str(caught[0].message)
-
-    def test_one_that_is_an_error_loses_no_paid_point(self):
-        sampler = make([[new(1.5, 1)], "no", "no", "no"], batch_size=2)
-        study = study_of(sampler)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FallbackWarning)
-            with pytest.raises(FallbackWarning):
-                study.ask(XY)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FallbackWarning)
-            assert study.ask(XY).params == {"x": 1.5, "y": 1}
-
 
 class TestSmallSpaces:
     def fill(self, study, left: int) -> set:
@@ -481,13 +418,6 @@ class TestSmallSpaces:
             asked = {tuple(study.ask(GRID).params.values()) for _ in range(10)}
         assert asked == left
         assert sampler.usage.requests == 10
-
-    def test_while_many_are_left_none_is_listed(self):
-        sampler = make(["Start from: new\nProposal:\na: 0, b: 0"])
-        study = optuna.create_study(sampler=sampler)
-        self.fill(study, 60)
-        study.ask(GRID)
-        assert "one of these" not in texts(sampler)[0]
 
 
 def test_a_stopped_trial_is_no_start_up_trial():

@@ -153,14 +153,6 @@ class TestInstallHint:
         monkeypatch.chdir(folder)
         assert install_hint("local") == f'pip install {option}".[local]"'
 
-    def test_a_checkout_that_is_gone_goes_by_name(self, origin, tmp_path):
-        origin(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
-        assert install_hint("local") == 'pip install "llmopt[local]"'
-
-    def test_code_that_is_not_installed_goes_by_name(self, origin):
-        origin()
-        assert install_hint("local") == 'pip install "llmopt[local]"'
-
     def test_no_other_message_and_no_page_says_it_its_own_way(self):
         places = [p for d in ("llmopt", "adapters", "benchmarks") for p in (ROOT / d).rglob("*.py")]
         places += [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-import re
 
 import numpy as np
 import pytest
 
-from llmopt import Completion, LLMOptError, Reply, ScriptedClient, SpaceError
-from llmopt.errors import install_hint
+from llmopt import Completion, Reply, ScriptedClient, SpaceError
 
 optuna = pytest.importorskip("optuna")
 ng = pytest.importorskip("nevergrad")
 pytest.importorskip("cma")
 
-import llmopt.search.partners.cma  # noqa: E402
 from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
 from llmopt.adapters.optuna import LLMSampler  # noqa: E402
 
@@ -209,12 +206,6 @@ class TestOptuna:
         with pytest.raises(ValueError, match="partner=GridSampler: it goes through a grid"):
             sampler(partner=["cma", optuna.samplers.GridSampler({"x": [1, 2]})])
 
-    def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.search.partners.cma, "find_spec", lambda name: None)
-        with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
-            sampler()
-        sampler(partner=None)
-
 
 def optimizer(parametrization=None, budget=100, **options):
     if parametrization is None:
@@ -255,17 +246,6 @@ class TestNevergrad:
     def test_choices_are_refused_when_made(self):
         with pytest.raises(SpaceError, match="is a choice"):
             optimizer(ng.p.Instrumentation(x=ng.p.Choice(["a", "b"])))
-
-    def test_several_objectives(self):
-        one = optimizer(warmup=2)
-        for _ in range(2):
-            one.tell(one.ask(), [1.0, 2.0])
-        with pytest.raises(ValueError, match="one objective"):
-            one.ask()
-
-    def test_unknown(self):
-        with pytest.raises(ValueError, match="expected 'cma', 'network', a list"):
-            optimizer(partner="tpe")
 
 
 @pytest.mark.defect(28)

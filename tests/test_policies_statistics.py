@@ -12,7 +12,6 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient
-from llmopt.errors import SpaceError
 from llmopt.policies import (
     EnvMaker,
     EpisodeStatistics,
@@ -22,8 +21,8 @@ from llmopt.policies import (
     PolicySearch,
     Step,
 )
-from llmopt.policies.line import Line, fit
-from llmopt.policies.report.gait import Stance, chosen, stances
+from llmopt.policies.line import fit
+from llmopt.policies.report.gait import stances
 from llmopt.policies.report.statistics import PROBES
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
@@ -136,25 +135,9 @@ def statistics_text(*args, **options):
     return statistics.text(outcome)
 
 
-def test_episodes_that_all_reach_the_limit_are_said_once():
-    text = statistics_text([[(0, 0)] * 3] * 2, ends="limit")
-    assert "each 3 steps, step limit; returns: 3, 6." in text
-    assert "ended early" not in text
-
-
-def test_one_episode():
-    text = statistics_text([[(0, 0)] * 3])
-    assert text.startswith("Return 3, 1 a step; 3 steps, terminated (failure).")
-
-
 def test_saturation_counts_steps_at_or_beyond_each_bound():
     text = statistics_text([[(0, 0)] * 4], actions=lambda k: (-1.0, 0.5, 3.0, 4.0)[k])
     assert "torque 1.62 sd 1.98 (25% low, 50% high, up to 4 in size)" in text
-
-
-def test_a_bound_that_is_met_seldom_is_told_too():
-    text = statistics_text([[(0, 0)] * 20], actions=lambda k: 3.0 if k == 7 else 0.0)
-    assert "(0% low, 5% high, up to 3 in size)" in text
 
 
 def test_the_second_half_and_the_end_are_told():
@@ -236,28 +219,6 @@ def test_the_times_on_the_ground(touching, found):
     assert stances([c == "x" for c in touching]) == found
 
 
-def test_the_typical_stance_comes_first_then_the_last_and_the_first():
-    every = [Stance(k, k + 3) for k in (0, 40, 50, 60, 100)]
-    assert chosen(every, 1) == [every[2]]
-    assert chosen(every, 2) == [every[2], every[4]]
-    assert chosen(every, 4) == [every[i] for i in (0, 2, 3, 4)]
-    assert chosen(every[:2], 4) == every[:2]
-
-
-def test_a_line_is_shorter_where_the_lines_behind_it_lack_room():
-    short = Line("few:", ["a 1"])
-    lines = [Line("many:", ["a 1, 2, 3"], [short]), Line("", ["b" * 20])]
-    assert fit(lines, 60).startswith("many: a 1, 2, 3.")
-    assert fit(lines, 20).startswith("many: a 1, 2, 3.") is False
-    assert fit(lines, 20).startswith("few: a 1.")
-
-
-def test_what_stands_or_never_touches_has_no_gait():
-    for text in ("x" * 40, "." * 40, "." * 5 + "x" * 35):
-        assert "touches down" not in hops(text)
-        assert "At steps" in hops(text)
-
-
 @pytest.mark.defect(11)
 @pytest.mark.parametrize(
     ("name", "values", "said"),
@@ -287,13 +248,6 @@ def test_the_worst_start_is_traced_beside_a_median_one_where_they_differ():
     )
     alike = statistics.text(Evaluation((5.2, 5.1, 5.0), (30,) * 3))
     assert "At steps 2, 3, 5, 7, 10, 15, 21, 29 of start 2, a median one (5.1): angle" in alike
-
-
-def test_a_course_near_zero_keeps_its_digits():
-    k = np.arange(200)
-    rows = np.stack([8 * np.exp(-k / 20), 0.0 * k], axis=1)
-    line = statistics_text([rows.tolist()], ends="limit").splitlines()[-2]
-    assert "angle 7.24, 6.55, 5.1, 3.42, 1.62, 0.42, 0.034, 0; speed always 0" in line
 
 
 def ending(ends, limit=()):
@@ -372,20 +326,6 @@ def test_a_failed_evaluation_says_where_it_failed():
     assert "after 2 steps of episode 1" in text
     assert "last seen: angle 3, speed 4" in text
     assert EpisodeStatistics(POLICY).text(Evaluation((), (), "it broke")) == ""
-
-
-def test_names_that_are_not_one_for_each_are_refused():
-    with pytest.raises(SpaceError, match="names of 1 observed numbers and 1 actions, expected 2"):
-        EpisodeStatistics(POLICY, ("angle",))
-
-
-def test_observations_are_copied():
-    statistics = EpisodeStatistics(POLICY, *NAMES)
-    seen = np.zeros(2)
-    for k in range(4):
-        seen[:] = k
-        statistics(Step(0, seen, np.zeros(1), 0.0, seen, False, k == 3, {}))
-    assert "angle 2.5 sd 0.5 [0, 3]" in statistics.text(Evaluation((0.0,), (4,)))
 
 
 # -- real environments --------------------------------------------------------------------

@@ -26,7 +26,7 @@ from llmopt.policies.words import docstrings
 from llmopt.policies.words.describe import MAX_WORDS
 from llmopt.policies.words.naming import slug
 from llmopt.policies.words.physics import MAX_PHYSICS, describe_physics
-from llmopt.policies.words.task_words import describe_parameters, describe_starts, draw_start
+from llmopt.policies.words.task_words import describe_parameters, describe_starts
 
 
 def made(env_id, **kwargs):
@@ -165,14 +165,6 @@ def test_numbers_that_the_table_excludes_come_first_when_they_are_observed():
     assert "exclude_current_positions_from_observation=False" in words.text
 
 
-def test_a_table_of_another_size_names_nothing():
-    class Wider(Bare):
-        __doc__ = "## Observation Space\n| Num | Observation |\n|--|--|\n| 0 | a |\n| 1 | b |\n"
-
-    words = describe_environment(Wider())
-    assert names(words.observations) == ["o0", "o1", "o2"]
-
-
 def test_sections_that_a_controller_needs_are_kept_and_the_rest_is_dropped():
     text = describe_environment(made("MountainCarContinuous-v0")).text
     for needed in ("-0.1 * action^2", "0.45 (the goal", "0.0025 * cos", "[-0.6 , -0.4]"):
@@ -185,14 +177,6 @@ def test_sections_that_a_controller_needs_are_kept_and_the_rest_is_dropped():
     assert "A step is 0.008 s." in hopper
 
 
-def test_the_text_is_the_same_each_time():
-    make = functools.partial(made, "Reacher-v5")
-    assert (
-        describe_environment(make(), probe=make).text
-        == describe_environment(make(), probe=make).text
-    )
-
-
 def test_a_budget_keeps_names_and_the_reward_longest():
     full = describe_environment(made("Hopper-v5"))
     short = describe_environment(made("Hopper-v5"), max_chars=1500)
@@ -203,12 +187,6 @@ def test_a_budget_keeps_names_and_the_reward_longest():
         assert "at most 1000 steps" in words.text
     assert "healthy_reward" in short.text
     assert "figure consisting" not in short.text
-
-
-def test_names_only_leaves_the_docstring_out():
-    text = describe_environment(made("Swimmer-v5"), docstring=False).text
-    assert "front_tip_angle" in text
-    assert "pool" not in text
 
 
 def test_what_counts_as_solved_is_told_only_of_the_registered_task():
@@ -242,14 +220,6 @@ def test_an_environment_without_a_docstring_has_numbers():
     assert "Environment: Bare." in words.text
     assert "- a0: from -2 to 2" in words.text
     assert "cut off after 70 steps" in words.text
-
-
-def test_an_own_docstring_of_google_style_names_the_numbers():
-    words = describe_environment(Tank())
-    assert names(words.observations) == ["level", "inflow"]
-    assert names(words.actions) == ["valve"]
-    assert "Minus the squared level" in words.text
-    assert "kept at a level" in words.text
 
 
 # -- wrappers -----------------------------------------------------------------------------
@@ -350,25 +320,7 @@ def test_mountain_car_charges_the_unclipped_action_unless_it_is_wrapped():
     assert "ClipAction()" in text
 
 
-def test_a_probe_that_fails_says_nothing():
-    class Broken(Tank):
-        def step(self, action):
-            raise RuntimeError("no")
-
-    assert "outside its bounds" not in describe_environment(Broken(), probe=Broken).text
-
-
 # -- ways to name an environment ----------------------------------------------------------
-
-
-def test_environments_are_made_from_ids_specs_functions_and_environments():
-    wrapped = TimeLimit(made("CartPole-v1"), 33)
-    for source in ("CartPole-v1", wrapped.spec, wrapped, lambda: made("CartPole-v1")):
-        env = EnvMaker(source)()
-        assert env.observation_space.shape == (4,)
-        limited = source in (wrapped, wrapped.spec)
-        assert ("TimeLimit" in str(env)) or not limited
-        env.close()
 
 
 @pytest.mark.parametrize(
@@ -384,11 +336,6 @@ def test_environments_are_made_from_ids_specs_functions_and_environments():
 def test_what_makes_no_environment_is_a_clear_error(source, message):
     with pytest.raises(LLMOptError, match=message):
         EnvMaker(source)()
-
-
-def test_a_start_is_drawn_where_the_environment_draws_text():
-    assert draw_start(EnvMaker("FrozenLake-v1"), 0) == "SFFF\nFHFH\nFFFH\nHFFG"
-    assert draw_start(EnvMaker("CartPole-v1"), 0) == ""
 
 
 @pytest.mark.parametrize(

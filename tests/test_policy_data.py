@@ -107,16 +107,6 @@ class Odd(gym.Env):
         return self.seen, 1.0, self.k == 4, False, info if self.k > 1 else {}
 
 
-def test_odd_infos_and_reused_arrays_are_kept():
-    data, *_ = recorded(Odd)
-    assert data["observations"][0][:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert list(data["info"]) == ["a_b", "n7", "flag"]
-    assert np.isnan(data["info"]["a_b"][0][0])
-    assert data["info"]["n7"][0][1:].tolist() == [2, 3, 4]
-    assert data["ended"] == ["terminated"] * 2
-    assert data["proposed"][0].shape == (4, 2)
-
-
 CASES = [
     ("Hopper-v5", ()),
     ("Swimmer-v5", "usual"),  # normalized, actions clipped
@@ -179,9 +169,3 @@ def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
                       **options) as resumed:  # fmt: skip
         again = resumed.optimizer.trials[1].data["observations"][0]
         assert again.tolist() == second.data["observations"][0].tolist()
-
-
-def test_models_that_see_numbers_only_record_no_steps():
-    with PolicySearch("CartPole-v1", "network", starts=1, max_steps=9) as search:
-        search.run(2)
-        assert not search.optimizer.trials[0].data

@@ -246,13 +246,6 @@ def test_best_that_is_not_listed_is_told():
     assert "f = 99.5" in text
 
 
-def test_bad_selection():
-    with pytest.raises(ValueError, match="history='newest': expected one of all, last, best"):
-        get_prompt("props", history="newest")
-    with pytest.raises(ValueError, match="best=-1"):
-        get_prompt("opro", best=-1)
-
-
 # The token budget
 
 
@@ -381,13 +374,6 @@ def test_own_template_extends_a_shipped_one():
     assert request.messages[1].content.startswith("Evaluations")
 
 
-def test_no_escaping():
-    text = (
-        own("{{ description }}").prepare(situation(description="a < b & 'c' {{ n }}")).request.text
-    )
-    assert text == "a < b & 'c' {{ n }}"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -484,13 +470,6 @@ def test_cached_lines_follow_the_history():
     again = Space({f"w{i}": Float(-6, 6) for i in range(3)})
     assert "w0: " in shown(prompt.prepare(situation(again, history=History(made))))[1]
     assert "params[0]: " in shown(prompt.prepare(situation(other, history=History(made))))[1]
-
-
-def test_equal_situations_give_equal_requests():
-    for name in PROMPTS:
-        one = get_prompt(name).prepare(situation(PAIR, description="d"))
-        two = get_prompt(name).prepare(situation(PAIR, description="d"))
-        assert one.request == two.request
 
 
 # Templates that are not trusted

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from test_stats import line
 
-from llmopt.benchmarks.report import command as report
-from llmopt.benchmarks.report.command import render_best
 from llmopt.benchmarks.report.lines import ReportError
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
@@ -130,49 +128,6 @@ def test_the_page_needs_nothing_else_and_its_links_lead_somewhere():
     assert len(set(read.ids)) == len(read.ids)
 
 
-def test_what_the_model_said_is_text_and_not_markup():
-    text = page(results())
-    assert "<b>up</b>" not in text
-    assert "&lt;b&gt;up&lt;/b&gt; &amp; away" in text
-    said = " ".join(Reader(text).text)
-    assert "2 explanations" in said
-    mean = results()[0]["means"]
-    assert f"({number(mean[1])}) <b>up</b>" in said  # point 0 follows one warm-up point
-    assert f"({number(mean[8])}) faster" in said
-
-
-def test_a_model_s_name_is_text_and_not_markup_everywhere():
-    lines = results()
-    for one in lines:
-        if one["model"]:
-            one["model"] = "<i>&big</i>"
-    text = page(lines)
-    assert "<i>" not in text
-    assert text.count("&lt;i&gt;&amp;big&lt;/i&gt;") > 6
-
-
-def test_the_page_is_the_same_for_the_same_lines():
-    assert page(results()) == page(results())
-    assert page(results()) == page(list(json.loads(json.dumps(results()))))
-
-
-def test_one_problem_needs_no_overall_table():
-    read = Reader(page(results(("CartPole-v1",))))
-    assert len(read.tables) == 1
-    assert "overall" not in read.ids
-
-
-def test_failed_runs_and_odd_numbers_are_shown():
-    lines = results(("CartPole-v1",))
-    lines[0].update(heldout=None, selection=None, means=[None] * 12)
-    lines[1].update(means=[None, *lines[1]["means"][1:]])
-    lines[2]["heldout"] = -1e9
-    lines[4]["usage"]["cost"] = None
-    text = page(lines)
-    assert "nan" not in re.sub(r"<style.*?</style>|<script.*?</script>", "", text, flags=re.S)
-    assert "unknown" in text
-
-
 def test_failed_evaluations_have_a_column_where_there_are_any():
     lines = results(("CartPole-v1",))
     assert "failed" not in Reader(page(lines)).tables[0][0]
@@ -201,13 +156,6 @@ def test_the_headline_is_the_first_model_and_every_column_is_explained():
     read = Reader(text)
     explained = re.findall(r"<dt>([^<]*)</dt>", text)
     assert set(read.tables[-1][0]) <= set(explained)
-
-
-def test_nothing_to_report():
-    with pytest.raises(ReportError, match="no finished cells"):
-        page([])
-    with pytest.raises(ReportError, match="no finished cells"):
-        markdown([])
 
 
 # -- Markdown -----------------------------------------------------------------------------
@@ -244,37 +192,6 @@ def test_the_markdown_shows_losses_too():
     assert "`x.jsonl`" in text
 
 
-def test_the_markdown_counts_fallbacks_and_costs():
-    lines, spent = results(), []
-    for cost in (0.0, 1.2, None):
-        lines[0]["usage"]["cost"] = cost
-        (row,) = markdown_tables(markdown(lines))[-1]
-        assert (row["requests a run"], row["prompt tokens"], row["answer tokens"]) == (
-            "3",
-            "400",
-            "30",
-        )
-        assert (row["method"], row["fallback"]) == (MODEL, "10.0 %")
-        spent.append(row["cost a run"])
-    assert spent == ["free", "$0.2000", "unknown"]
-
-
-def test_all_that_are_best_are_bold():
-    lines = [{**one, "heldout": 500.0} for one in results(("CartPole-v1",))]
-    (row,), _ = markdown_tables(markdown(lines))
-    assert {row[name] for name in list(row)[2:]} == {"**500 [500, 500]**"}
-
-
-def test_boxes_and_missing_biases_are_named_in_the_markdown():
-    lines = results(("MountainCarContinuous-v0",))
-    wide = [{**one, "box": [-15.0, 15.0], "task": "wide", "bias": False} for one in lines]
-    problems = markdown_tables(markdown([*lines, *wide]))[0]
-    assert [row["problem"] for row in problems] == [
-        "MountainCarContinuous-v0",
-        "MountainCarContinuous-v0, no bias, box ±15",
-    ]
-
-
 def test_an_unfinished_grid_says_so_everywhere(tmp_path, capsys):
     lines = results()
     gone = lines.pop(5)
@@ -291,13 +208,6 @@ def test_an_unfinished_grid_says_so_everywhere(tmp_path, capsys):
     assert main(["report", str(raw), "--out", str(tmp_path / "r.html"), "--no-gif"]) == 0
     assert said in capsys.readouterr().err
     assert "Unfinished" not in page(results())
-
-
-def test_baselines_alone_make_a_table_too():
-    lines = [x for x in results() if x["cell"]["method"] in ("cma", "random")]
-    text = markdown(lines)
-    assert "CMA-ES" in text
-    assert "Wilcoxon" not in page(lines)
 
 
 def test_the_table_goes_between_its_markers():
@@ -348,12 +258,6 @@ def test_a_figure_is_drawn_of_whatever_was_found():
     assert -100 < low < 0.9 < 9 < high < 20  # a few very bad runs do not flatten all that matters
 
 
-def test_a_table_is_aligned_in_text_and_escaped_in_markdown():
-    table = Table.of(["name", "n"], [["a|b\x1b", "1"], ["longer", "22"]])
-    assert table.text()[2:] == ["a|b\\x1b   1", "longer   22"]
-    assert table.markdown()[2] == "| a\\|b\x1b | 1 |"
-
-
 @pytest.mark.parametrize(
     ("text", "key"),
     [
@@ -393,17 +297,6 @@ def test_the_command_line_makes_page_table_and_readme(tmp_path, capsys):
     assert table.read_text() in readme.read_text()
     assert main([*arguments, "--no-gif"]) == 0
     assert [s[:15] for s in Reader(out.read_text()).sources] == ["data:image/png;"]
-
-
-def test_a_picture_that_cannot_be_made_is_left_out(monkeypatch, capsys):
-    def broken(*args):
-        raise RuntimeError("no display")
-
-    monkeypatch.setattr(report, "policy_gif", broken)
-    one = results()[0]
-    one["cell"] = {**one["cell"], "box": None, "bias": None, "model": "smollm2"}
-    assert render_best(one) is None
-    assert "no display" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

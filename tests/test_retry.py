@@ -75,12 +75,6 @@ def test_back_off_doubles_within_its_bounds_by_the_generator():
     assert seen[-1] == seen[-2]
 
 
-def test_gives_up_and_says_how_often_it_tried():
-    client = ScriptedClient([ClientError(f"busy {i}", retryable=True) for i in range(9)])
-    assert str(asked(client)[0]) == "busy 3 (gave up after 4 attempts)"
-    assert str(asked(ScriptedClient([MissingKeyError("set THE_KEY")]))[0]) == "set THE_KEY"
-
-
 def test_every_failure_is_reported_before_the_wait():
     events: list[object] = []
     errors = [busy(), busy(), busy()]

@@ -9,7 +9,6 @@ import signal
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import gymnasium as gym
@@ -18,7 +17,6 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient, get_client
-from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
 from llmopt.benchmarks.report.figures import learning_curve
@@ -27,7 +25,6 @@ from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.published import load_warmup
-from llmopt.benchmarks.run.session import warmup_points
 from llmopt.cli import main
 from llmopt.errors import (
     BudgetExceededError,
@@ -35,7 +32,6 @@ from llmopt.errors import (
     FallbackWarning,
     LLMOptError,
     StorageError,
-    install_hint,
 )
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.picture import CAPTION
@@ -184,16 +180,6 @@ def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
             assert len(heldout.returns) == 5
 
 
-def test_warmup_is_normal_rounded_and_in_the_box():
-    config = RunConfig("mountaincar-published", warmup=4000)
-    task = config.get_task()
-    points = np.array([p.params for p in warmup_points(config, task, 3)])
-    assert points.shape == (4000, 3)
-    assert np.abs(points).max() == 6
-    assert points.std() == pytest.approx(2.85, abs=0.1)  # N(0, 3), clipped at two deviations
-    np.testing.assert_allclose(points, points.round(1))
-
-
 def test_sources_tokens_and_explanations_are_recorded(tmp_path):
     answers = ["no numbers here"] * 3 + [answer] * 3
     with pytest.warns(FallbackWarning):
@@ -326,15 +312,6 @@ def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
     assert next(shades) == GIF_FRAMES  # and no more were drawn
 
 
-def test_a_rendering_failure_is_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(Line, "render", lambda self: 1 / 0)
-    config = replace(CONFIG, gif=True, methods=("random",))
-    with pytest.warns(UserWarning, match=r"no GIF of the policy: .*ZeroDivisionError"):
-        result = run(config, tmp_path / "r")
-    assert result.methods[0].heldout is not None
-    assert not (tmp_path / "r" / "policy.gif").exists()
-
-
 @pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [None, None]}, {"a": [1.0]}])
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_learning_curve_of_next_to_nothing(curves, warmup):
@@ -368,32 +345,6 @@ def test_the_best_few_are_compared_on_fresh_starts_before_one_is_chosen(tmp_path
             assert row.params == max(means, key=means.get)
             assert row.final == pytest.approx(max(means.values()))
             assert folder.heldout[row.method].params == row.params
-
-
-def test_a_run_that_found_nothing_says_so(tmp_path, monkeypatch):
-    config = replace(CONFIG, methods=("random",), iterations=80)
-    assert "no better" not in run(config, tmp_path / "a").table
-    monkeypatch.setattr(
-        Line, "step", lambda self, a: (self.state, -(float(a[0]) ** 2), True, False, {})
-    )
-    table = run(config, tmp_path / "b").table
-    assert "The best policy does no better than one whose parameters are all zero" in table
-    assert "--warmup" in table
-
-
-@pytest.mark.parametrize(("threshold", "said"), [(-0.001, True), (-1e9, False), (None, False)])
-def test_a_run_that_solved_nothing_says_so(threshold, said, tmp_path):
-    gym.registry[LINE].reward_threshold, gym.registry[LINE].max_episode_steps = threshold, 9
-    config = replace(CONFIG, methods=("random",), iterations=20)
-    result = run(config, tmp_path / "r")
-    table = " ".join(result.table.split())
-    line = (
-        f"Not solved: Gymnasium takes {LINE} for solved from a mean return of -0.001 on; the best "
-        f"policy (random) has {result.best.heldout:.2f} on held-out starts."
-    )
-    assert (line in table) == said
-    assert ("Not solved" in table) == said
-    assert (line in " ".join((tmp_path / "r" / "summary.txt").read_text().split())) == said
 
 
 # -- more evaluations ------------------------------------------------------------------------
@@ -456,16 +407,6 @@ def test_loaded_points_outside_the_box_are_moved_and_evaluated(tmp_path):
     assert inside.returns == (7.0,)
     assert moved.params == (6.0, 0.0)
     assert moved.returns != (7.0,)
-
-
-def test_no_warmup_and_no_iterations_are_allowed(tmp_path):
-    config = replace(CONFIG, warmup=0)
-    assert run(config, tmp_path / "a", client=model()).methods[0].episodes == 8
-    config = replace(CONFIG, iterations=0)
-    result = run(config, tmp_path / "b", client=model([]))
-    assert len({r.selection for r in result.methods}) == 1
-    config = replace(CONFIG, iterations=0, warmup=0)
-    assert "all failed" in run(config, tmp_path / "c", client=model([])).table
 
 
 # -- failures -----------------------------------------------------------------------------
@@ -555,14 +496,6 @@ def test_a_full_disk_stops_the_run_and_a_resume_goes_on(
 
 
 # -- resuming -----------------------------------------------------------------------------
-
-
-def test_equal_configurations_give_equal_runs(tmp_path, reference):
-    run(CONFIG, tmp_path / "again", client=model())
-    assert facts(tmp_path / "again") == reference
-    other = replace(CONFIG, seed=2)
-    run(other, tmp_path / "other", client=model())
-    assert facts(tmp_path / "other") != reference
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, reference):
@@ -665,57 +598,6 @@ def test_resume_with_another_configuration_names_what_differs(tmp_path):
     run(replace(CONFIG, gif=True), tmp_path / "r", client=model(), resume=True)
 
 
-def test_resume_with_other_versions_warns(tmp_path):
-    run(CONFIG, tmp_path / "r", client=model())
-    file = tmp_path / "r" / "config.json"
-    config = json.loads(file.read_text())
-    config["versions"]["gymnasium"] = "0.0.1"
-    del config["crc"]  # it is changed on purpose
-    file.write_text(json.dumps(config))
-    with pytest.warns(UserWarning, match=r"gymnasium 0\.0\.1 -> "):
-        run(CONFIG, tmp_path / "r", client=model(), resume=True)
-
-
-def test_records_that_do_not_belong_together_are_noticed(tmp_path):
-    run(CONFIG, tmp_path / "r", client=model())
-    (tmp_path / "r" / "optimizer.jsonl").unlink()
-    with pytest.raises(StorageError, match=r"trials\.jsonl and optimizer\.jsonl do not belong"):
-        run(
-            CONFIG,
-            tmp_path / "r",
-            client=model(lambda r: "params[0]: 1, params[1]: 1"),
-            resume=True,
-        )
-
-
-def test_a_baseline_that_changed_is_noticed(tmp_path):
-    config = replace(CONFIG, methods=("random",))
-    run(config, tmp_path / "r")
-    file = tmp_path / "r" / "trials.jsonl"
-    rows = [json.loads(s) for s in file.read_text().splitlines()][:5]
-    for row in rows:
-        row.pop("crc", None)
-    rows[-1]["params"][0] += 1e-9
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    with pytest.raises(StorageError, match="random does not propose again"):
-        run(config, tmp_path / "r", resume=True)
-
-
-def test_resume_of_nothing_starts(tmp_path, reference):
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "missing"):
-        run(CONFIG, tmp_path / name, client=model(), resume=True)
-        assert facts(tmp_path / name) == reference
-
-
-def test_default_folders_are_named_for_the_run_and_numbered(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = replace(CONFIG, methods=("llm",), iterations=1)
-    paths = [run(config, client=model()).path for _ in range(2)]
-    name = "runs/llmopt-test-Line-v0-oracle-props-seed1"
-    assert paths == [Path(name), Path(f"{name}-2")]
-
-
 # -- every method of the benchmark --------------------------------------------------------
 
 SEVERAL = ("llm", "llm-opro", "columns-gaussian", "columns-network", "ars", "cma-bipop")
@@ -763,13 +645,6 @@ def test_caps_hold_for_all_methods_together(tmp_path):
     with pytest.raises(BudgetExceededError):
         run(config, tmp_path / "r", client=client)
     assert len(client.requests) == 6
-
-
-def test_the_same_method_twice_is_refused(tmp_path):
-    config = replace(CONFIG, methods=("llm", "llm-props"))
-    with pytest.raises(RunConfigError, match="llm and llm-props are the same"):
-        run(config, tmp_path / "r", client=model())
-    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.defect(29)
@@ -824,27 +699,6 @@ def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, op
     with pytest.raises(LLMOptError, match=re.escape(message)):
         run(replace(CONFIG, **options), tmp_path / "r")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.parametrize("package", ["cma", "matplotlib", "tqdm"])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
-    there = extras.find_spec
-    monkeypatch.setattr(extras, "find_spec", lambda n: None if n == package else there(n))
-    with pytest.raises(LLMOptError, match=rf"needs {package},.*{re.escape(install_hint('bench'))}"):
-        run(CONFIG, tmp_path / "r", client=model(), progress=True)
-    assert not (tmp_path / "r").exists()
-
-
-def test_baselines_alone_need_no_model(tmp_path):
-    config = replace(CONFIG, methods=("random",), model="no such model")
-    assert run(config, tmp_path / "r").methods[0].tokens == 0
-
-
-def test_the_folder_cannot_be_a_file(tmp_path):
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StorageError, match="file"):
-            run(CONFIG, path, client=model())
 
 
 def test_an_environment_of_a_module_of_the_users(tmp_path, monkeypatch, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from provider_contract import no_proxies, server
 from wire import THOUSAND, Say, openai_body, openai_error
 
 from llmopt.cli import main
-from llmopt.errors import install_hint
 
 pytest.importorskip("matplotlib")
 
@@ -95,60 +93,3 @@ def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     assert len(server.seen) == sent
     assert main([*again, option, "99999"]) == 0
     assert len(server.seen) == requests_of() == 6
-
-
-def test_retries_keep_to_the_cap_too(server, capsys):
-    server.play(Say(openai_error("busy"), 503, {"Retry-After": "0"}))
-    assert run(server, "--max-requests", "2") == 2
-    assert len(server.seen) == 2
-    assert "gave up after 2 attempts" in capsys.readouterr().err
-
-
-def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
-    prices = tmp_path / "prices.json"
-    model = f"openai+{server.url}/v1:m"
-    # 1,000 prompt tokens and 7 of the answer: $0.01007 each.
-    prices.write_text(json.dumps({model: {"input": 10, "output": 10}}))
-    monkeypatch.setenv("LLMOPT_PRICES", str(prices))
-    monkeypatch.setattr("llmopt.client.providers.openai.is_local", lambda url: False)
-    server.play(Points())
-    assert run(server, "--max-cost", "0.03") == 2
-    assert len(server.seen) == 3
-    shown = capsys.readouterr().err
-    assert "$0.0302 was spent and max_cost=0.03" in shown
-    assert "about 6 requests" in shown  # the estimate, before anything is sent
-    assert "; $0.0" in shown
-
-
-def test_a_cap_on_a_cost_that_nobody_knows(server, capsys, monkeypatch):
-    monkeypatch.setattr("llmopt.client.providers.openai.is_local", lambda url: False)
-    server.play(Points())
-    assert run(server, "--max-cost", "5") == 2
-    assert server.seen == []
-    shown = capsys.readouterr().err
-    assert "cost unknown" in shown
-    assert "price is not known" in shown
-    assert not Path("r").exists()
-
-
-@pytest.mark.parametrize("value", ["-1", "nan"])
-def test_caps_that_are_none(server, capsys, value):
-    assert run(server, "--max-cost", value) == 2
-    assert "max_cost" in capsys.readouterr().err
-    assert not Path("r").exists()
-
-
-def test_a_missing_key_and_a_missing_package(server, capsys, monkeypatch):
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    command = ["run", "mountaincar", "--model", "anthropic:claude-haiku-4-5", *QUICK]
-    assert main([*command, "--out", "a"]) == 2
-    shown = capsys.readouterr().err
-    assert "ANTHROPIC_API_KEY" in shown
-    assert not Path("a").exists()  # before anything is evaluated
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    monkeypatch.setitem(sys.modules, "anthropic", None)
-    assert main([*command, "--out", "b"]) == 2
-    shown = capsys.readouterr().err
-    assert install_hint("anthropic") in shown
-    assert not Path("b").exists()
-    assert "Traceback" not in shown

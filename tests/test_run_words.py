@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from llmopt import ReplayClient, ScriptedClient
-from llmopt.benchmarks.run import RunConfig, RunConfigError, contestants, estimate, run
+from llmopt.benchmarks.run import RunConfig, contestants, estimate, run
 from llmopt.benchmarks.run import session as session_module
-from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.errors import ClientError, LLMOptError, StorageError
-from llmopt.util.text import estimate_tokens
+from llmopt.errors import ClientError
 
 pytest.importorskip("matplotlib")
 
@@ -106,34 +100,6 @@ def test_statistics_can_be_left_out_and_are_not_given_to_the_published_prompts()
         assert stored["statistics"] is False
 
 
-@pytest.mark.parametrize("task", ["frozenlake", "cliffwalking", "Pendulum-v1", "Taxi-v4"])
-def test_tables_and_tasks_without_own_words(task):
-    client = ScriptedClient(STOP)
-    run(RunConfig(**{**vars(config(episodes=1, heldout=1)), "task": task}), "r", client=client)
-    text = client.requests[0].text
-    with get_task(task).evaluator() as evaluator:
-        table = evaluator.policy.observation_space.shape == ()
-    assert ("<-s0" in text) == table
-
-
-def test_a_killed_run_with_words_goes_on_as_a_whole_one():
-    whole = ScriptedClient(point)
-    run(config(), "whole", client=whole)
-
-    def cut(request):
-        if len(client.requests) == 3:
-            raise KeyboardInterrupt
-        return point(request)
-
-    client = ScriptedClient(cut)
-    with pytest.raises(KeyboardInterrupt):
-        run(config(), "cut", client=client)
-    rest = ScriptedClient(point)
-    run(config(), "cut", client=rest, resume=True)
-    assert [r.text for r in rest.requests] == [r.text for r in whole.requests[2:]]
-    assert rows("cut") == rows("whole")
-
-
 # -- the model ends the search ------------------------------------------------------------
 
 
@@ -155,13 +121,6 @@ def test_a_model_may_end_the_search(capsys):
     assert not again.requests
     assert after.table == result.table
     assert after.methods[0].requests == 3
-
-
-def test_a_damaged_note_of_the_end_is_an_error():
-    run(config(), "r", client=ScriptedClient([STOP]))
-    Path("r/stopped.json").write_text("{")
-    with pytest.raises(StorageError, match=r"stopped\.json is not valid JSON"):
-        run(config(), "r", client=ScriptedClient([]), resume=True)
 
 
 # -- recordings ---------------------------------------------------------------------------
@@ -212,26 +171,6 @@ def test_a_recording_grows_when_its_run_goes_on():
     assert rows("r") == rows("again")
 
 
-def test_a_missing_recording_leaves_no_folder(capsys):
-    command = ["run", "mountaincar", *OPTIONS, "--prompt", "words", "--model", "replay:no.jsonl"]
-    assert main([*command, "--out", "r"]) == 2
-    assert "cannot read the recording no.jsonl" in capsys.readouterr().err
-    assert not Path("r").exists()
-
-
-def test_a_run_that_has_ended_needs_no_key():
-    run(config(iterations=1), "r", client=ScriptedClient(point))
-    client = ScriptedClient([])
-    client.check_ready = lambda: pytest.fail("looked for a key")
-    run(config(iterations=1), "r", client=client, resume=True)
-
-
-def test_a_client_given_is_left_open():
-    client = Closing(point)
-    run(config(iterations=1), "r", client=client)
-    assert client.closed == 0
-
-
 # -- before and while it runs -------------------------------------------------------------
 
 
@@ -253,48 +192,6 @@ def test_a_model_too_small_for_words_is_told_of_first():
         run(config(prompt="props", methods=("random",), iterations=0), "r", client=client)
 
 
-def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
-    now = [100.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("llmopt.search.progress.time", clock)
-
-    def slow(request):
-        now[0] += 11
-        return point(request)
-
-    run(config(), "r", client=ScriptedClient(slow), progress=True)
-    error = capsys.readouterr().err
-    assert "\r" not in error
-    for number in (1, 2, 3, 4):
-        assert f"waits for the answer to request {number}, best" in error
-    assert error.splitlines()[-1].startswith("llmopt: 6/6 evaluations, done, best llm ")
-    assert len(error.splitlines()) < 20
-
-
-def test_a_resumed_run_says_where_it_goes_on(capsys):
-    run(config(methods=("llm", "random")), "r", client=ScriptedClient(point), progress=True)
-    error = capsys.readouterr().err
-    assert "going on" not in error
-    assert "llmopt: 1/10 evaluations of all methods, warm-up" in error
-    more = config(methods=("llm", "random"), iterations=5)
-    run(more, "r", client=ScriptedClient(point), resume=True, progress=True)
-    error = capsys.readouterr().err
-    assert error.startswith("llmopt: resuming after 10 of 12 evaluations of all methods\n")
-    assert "llmopt: 1/12 " not in error
-
-
-def test_a_terminal_gets_a_bar(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with Progress(3, {"llm": "m"}, True) as progress:
-        progress.wait("m", 1)
-        progress.tell("read this")
-        progress.drop(1)
-    error = capsys.readouterr().err
-    assert "waits for the answer to request 1" in error
-    assert "llmopt: read this" in error
-    assert "0/2" in error
-
-
 def test_resume_takes_the_run_that_was_stopped(monkeypatch, capsys):
     base = ["run", "cartpole", *OPTIONS, "--methods", "random"]
     assert main([*base, "--seed", "1"]) == 0
@@ -311,12 +208,6 @@ def test_resume_takes_the_run_that_was_stopped(monkeypatch, capsys):
         assert main(["run", *options, "--resume"]) == 2
         assert f"runs/ holds no run of {options[0]} with these" in capsys.readouterr().err
     assert len(list(Path("runs").iterdir())) == 2
-
-
-def test_statistics_of_another_choice_are_another_run():
-    run(config(iterations=1), "r", client=ScriptedClient(point))
-    with pytest.raises(RunConfigError, match=r"statistics \(there None, now False\)"):
-        run(config(iterations=1, statistics=False), "r", client=ScriptedClient([]), resume=True)
 
 
 # -- environments that cannot be searched -------------------------------------------------
@@ -343,15 +234,6 @@ def test_what_cannot_be_searched_says_what_can_be_done(capsys, task, prompt, mes
     assert not Path("runs").exists()
 
 
-def test_a_missing_box2d_is_named(monkeypatch):
-    def missing(*_, **__):
-        raise gym.error.DependencyNotInstalled("Box2D is not installed")
-
-    monkeypatch.setattr(gym, "make", missing)
-    with pytest.raises(LLMOptError, match=r'pip install "gymnasium\[box2d\]"'):
-        get_task("LunarLander-v3").make_env()
-
-
 def test_an_unstable_simulation_leaves_no_log():
     pytest.importorskip("mujoco")
     env = get_task("hopper").make_env()
@@ -360,21 +242,3 @@ def test_an_unstable_simulation_leaves_no_log():
     env.step(np.zeros(3))
     env.close()
     assert not list(Path().iterdir())
-
-
-def test_the_estimate_is_near_what_is_sent():
-    lesson = (
-        "Lesson: more weight on the speed brought the car up the hill sooner than before, and " * 2
-    )
-    thought = (
-        "Hypothesis: a larger weight on the speed alone should save steps and some of the force."
-    )
-    client = ScriptedClient(lambda r: point(r).replace("Hypothesis: h.", f"{lesson}\n{thought}"))
-    wanted = config(iterations=12, warmup=4, episodes=5, compute=False)
-    run(wanted, "r", client=client)
-    sent = sum(estimate_tokens(m.content) for r in client.requests for m in r.messages)
-    found = estimate.estimate_run(wanted, ScriptedClient([]))
-    assert len(client.requests) == found.requests
-    assert 0.95 * sent < found.prompt_tokens < 1.2 * sent
-    bare = estimate.estimate_run(replace(wanted, statistics=False), ScriptedClient([]))
-    assert bare.prompt_tokens < 0.8 * sent

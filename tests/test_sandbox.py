@@ -265,13 +265,6 @@ class TestDeath:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert int(blocked.split()[1], 16) == 0
 
-    def test_the_cause_of_death_where_waitid_is_missing(self, monkeypatch):
-        """As on macOS before Python 3.13."""
-        monkeypatch.delattr(os, "waitid")
-        with Sandbox() as box:
-            with pytest.raises(CandidateError, match="exit status 3"):
-                box.load("import os\nos._exit(3)")
-
     def test_a_worker_that_stops_reading_or_answers_in_drops(self):
         header = encoding.HEADER.pack(9, 3, 0)
         with Sandbox(limits=WorkerLimits(call_seconds=1.5)) as box:
@@ -695,16 +688,6 @@ class TestHandling:
         assert "seen 0" in error.feedback()
 
     @needs_confinement
-    def test_an_exception_that_lies_about_itself(self):
-        with Sandbox() as box:
-            box.load(
-                "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(3)\n"
-                "def f():\n    raise Odd\n"
-            )
-            with pytest.raises(CandidateError, match=r"Odd: .its message cannot be shown"):
-                box.call("f")
-
-    @needs_confinement
     def test_results_that_cannot_be_sent(self):
         with Sandbox(limits=WorkerLimits(message_bytes=100_000)) as box:
             box.load("def f(x):\n    return [lambda: 0, object, 1j, np.ones(20_000)][x]\n")
@@ -747,10 +730,6 @@ class TestHandling:
             with pytest.raises(SandboxError, match=r"cannot start a worker.*/nowhere/python"):
                 box.start()
 
-    def test_limits_are_checked(self):
-        with pytest.raises(ValueError, match="call_seconds=0"):
-            WorkerLimits(call_seconds=0)
-
 
 class TestEncoding:
     VALUES = (
@@ -771,13 +750,6 @@ class TestEncoding:
         assert (back.shape, back.dtype) == ((3, 2), array.dtype.newbyteorder("<"))
         back[0, 0] = 1
 
-    def test_an_episode_of_a_large_observation_fits_into_a_message(self):
-        """The 348 numbers of Humanoid, before and after each of 1,000 steps."""
-        seen = np.random.default_rng(0).normal(size=(1000, 348))
-        columns = (seen, np.zeros((1000, 17), np.float32), seen, [{"x_velocity": 0.1}] * 1000)
-        message = encoding.encode(("reward", columns))
-        assert len(message) < WorkerLimits().message_bytes
-
     def test_what_becomes_plain(self):
         class Odd(dict):
             pass
@@ -785,14 +757,6 @@ class TestEncoding:
         assert type(encoding.decode(encoding.encode(Odd(a=np.bool_(True))))) is dict
         assert encoding.decode(encoding.encode({"1": (1, "a")})) == {"1": [1, "a"]}
         assert encoding.decode(encoding.encode("\ud800")) == "\\ud800"  # no file takes the half
-
-    @pytest.mark.parametrize("name", ["longdouble", "float16", "float32", "uint8", "longlong"])
-    def test_every_kind_of_number(self, name):
-        kind = getattr(np, name)
-        back = encoding.decode(encoding.encode([kind(3), np.full(2, 3, dtype=kind)]))
-        assert back[0] == 3
-        assert type(back[0]) in (int, float)
-        assert back[1].tolist() == [3, 3]
 
     DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), 1)
     NOT_SENT = (

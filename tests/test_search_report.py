@@ -6,7 +6,6 @@ import contextlib
 import re
 import sqlite3
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -14,12 +13,10 @@ import pytest
 import llmopt
 from llmopt import Categorical, Float, Int, LLMOptError, LLMOptimizer, ScriptedClient
 from llmopt.cli import main
-from llmopt.report import read_search, report_page, write_report
+from llmopt.report import read_search, report_page
 from llmopt.report.charts import thinned
-from llmopt.report.data import SearchData, number_parameter
 from llmopt.report.importance import importance
 from llmopt.report.scales import Scale, robust_scale
-from llmopt.util.text import curve_in, describe_curve
 
 SPACE = {
     "x": Float(-5, 5),
@@ -125,28 +122,11 @@ def test_any_number_of_trials_and_objectives(n, direction):
         assert {"progress", "parameters", "trials", "setup"} <= page.ids
 
 
-def test_all_failed():
-    page = checked(searched(8, lambda i: None))
-    assert "No trial gave a result" in page.text
-    assert page.text.count("it broke at") == 8
-
-
 @pytest.mark.parametrize("value", [0.0, 1e300, -1e-300, 5e-324])
 def test_equal_and_extreme_rewards(value):
     checked(searched(30, lambda i: value, "minimize"))
     checked(searched(30, lambda i: value if i % 2 else -value))
     checked(searched(30, lambda i: 1.7e308 if i % 2 else -1.7e308))
-
-
-def test_a_thousand_trials_of_many_parameters_stay_a_page():
-    space = {f"parameter_number_{i}": Float(0, 1) for i in range(20)}
-    optimizer = LLMOptimizer(space, ScriptedClient([]))
-    for i in range(1000):
-        params = {name: (i * (k + 3) % 97) / 97 for k, name in enumerate(space)}
-        optimizer.tell(params, float(i % 100), feedback="word " * 2000)
-    html = report_page(optimizer)
-    assert len(html) < 7_000_000
-    assert "Texts are cut at 1,500 characters" in Page(html).text
 
 
 def test_more_trials_than_a_page_lists_keep_the_best():
@@ -180,19 +160,6 @@ def test_hostile_texts_are_texts(tmp_path):
     assert "{{ 7*7 }}" in page.text
 
 
-def test_conditional_parameters_may_be_missing():
-    parameters = tuple(number_parameter(n, 0, 1, False, False, "if a") for n in "ab")
-    trials = [
-        llmopt.Trial(i, {"a": i / 40} | ({"b": 0.5} if i % 3 == 0 else {}), (), (float(i),))
-        for i in range(40)
-    ]
-    data = SearchData("s", "a test", parameters, ("maximize",), tuple(trials)).with_best()
-    page = checked(data)
-    assert "if a" in page.text
-    pytest.importorskip("optuna")
-    assert list(importance(data)["PED-ANOVA"]) == ["a"]
-
-
 # -- what is read ---------------------------------------------------------------------------
 
 
@@ -219,15 +186,6 @@ def test_a_storage_file_says_the_same_as_the_search(tmp_path):
     assert "heard" in (tmp_path / "r.html").read_text()
 
 
-def test_a_template_or_partner_of_its_own_is_no_obstacle(tmp_path):
-    path = tmp_path / "own.jsonl"
-    template = "Give {{ names | join(', ') }} for {{ entries | length }}"
-    made = {"prompt": template, "partner": "network", "storage": path, "warmup": 2}
-    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **made) as optimizer:
-        optimizer.tell(optimizer.ask(), 1.0)
-    assert len(read_search(path).trials) == 1
-
-
 def test_repeated_measurements_count_as_their_mean():
     optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), noisy=True)
     for x, reward in ((0.5, 9.0), (0.1, 10.0), (0.5, 11.0), (0.5, 10.5)):
@@ -238,19 +196,6 @@ def test_repeated_measurements_count_as_their_mean():
     assert (data.best.params["x"], data.best.number) == (0.5, 0)
     assert data.best_so_far[-1][1] == pytest.approx(optimizer.best.reward)
     checked(data)
-
-
-def test_a_policy_search_and_its_title(tmp_path):
-    from llmopt.policies import PolicySearch
-
-    with PolicySearch(
-        "CartPole-v1", ScriptedClient([]), starts=1, warmup=3, max_steps=30
-    ) as search:
-        search.run(3)
-        search.report(tmp_path / "r.html")
-        data = read_search(search)
-    assert data.title == "CartPole-v1"
-    assert "CartPole-v1" in (tmp_path / "r.html").read_text()
 
 
 def test_a_run_folder_shows_the_other_methods(tmp_path, capsys):
@@ -331,19 +276,6 @@ def test_a_database_that_is_not_there_or_another_stays_as_it_is(tmp_path, capsys
     assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_a_missing_file_may_be_that_of_a_search(capsys):
-    assert main(["report", "nofile.jsonl"]) == 2
-    assert "storage file" in capsys.readouterr().err
-
-
-def test_a_report_numbers_trials_as_they_are_numbered(tmp_path):
-    data = read_search(searched(6, float))
-    assert data.label(data.best.number) == "#5"
-    assert (
-        data.start_of(data.notes(replace(data.trials[3], explanation="Start from: #2"))).number == 1
-    )
-
-
 def test_what_is_no_search_is_named(tmp_path, capsys):
     with pytest.raises(TypeError, match="got a list"):
         read_search([])
@@ -384,17 +316,6 @@ def test_ticks_are_round_numbers_inside():
         assert all(0 <= share <= 1 for share, _ in Scale(low, high).ticks())
 
 
-def test_a_told_curve_is_read_from_its_words():
-    curve = [(float(i), 1 / (i + 1)) for i in range(30)]
-    words = f"{describe_curve(curve, 'minimize')}; it went well"
-    assert curve_in(words)[0] == (0.0, 1.0)
-    assert curve_in(words)[-1][0] == 29
-    assert curve_in("curve of the road: 3") == []
-    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), direction="minimize")
-    optimizer.tell({"x": 0.1}, 0.5, curve=[3.0, 2.0, 0.5])
-    assert "Learning curves" in checked(optimizer).text
-
-
 def test_importance_finds_what_matters(monkeypatch):
     pytest.importorskip("optuna")
     optimizer = LLMOptimizer({"x": Float(-5, 5), "y": Float(-5, 5)}, ScriptedClient([]), warmup=60)
@@ -432,10 +353,3 @@ def test_the_pictures_of_matplotlib(monkeypatch):
     for draw in (optimizer.plot_slices, optimizer.plot_importance, both.plot_pareto):
         with pytest.raises(ImportError, match="pip install matplotlib"):
             draw()
-
-
-def test_a_report_replaces_the_file(tmp_path):
-    path = tmp_path / "r.html"
-    path.write_text("old")
-    assert write_report(searched(3), path) == path
-    assert path.read_text().startswith("<!doctype html>")

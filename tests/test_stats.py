@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.report import lines as report_runs
-from llmopt.benchmarks.report import stats
-from llmopt.benchmarks.report.lines import evaluations_to, group, score
+from llmopt.benchmarks.report.lines import evaluations_to, group
 from llmopt.benchmarks.report.stats import (
     Pairing,
     bootstrap_interval,
@@ -17,9 +15,7 @@ from llmopt.benchmarks.report.stats import (
     holm,
     interquartile_mean,
     pair,
-    paired_test,
     quartiles,
-    ranks,
     sign_flip_test,
 )
 
@@ -56,17 +52,6 @@ def runs_of(lines):
 # -- of one run ---------------------------------------------------------------------------
 
 
-def test_the_score_is_the_held_out_mean_and_never_the_selection_score():
-    assert score(line(heldout=3.0, means=(900.0, 1000.0))) == 3.0
-    assert score(line(heldout=None, means=(5.0, None, -2.0))) == -2.0
-    assert score(line(heldout=None, means=(None,))) == -math.inf
-
-
-def test_curves_are_the_best_so_far_and_skip_failures():
-    runs = runs_of([line(means=(None, 1.0, None, 0.0, 2.0))])
-    np.testing.assert_array_equal(runs[CMA].curves, [[np.nan, 1.0, 1.0, 1.0, 2.0]])
-
-
 @pytest.mark.parametrize(
     ("curve", "expected"),
     [([1.0, 5.0, 9.0], 2), ([5.0], 1), ([1.0, 4.9], math.inf), ([np.nan, 7.0], 2)],
@@ -81,17 +66,6 @@ def test_targets_are_counted_by_seed():
     unknown = runs_of([line(task="Other-v0")])[CMA].to_target
     assert len(unknown) == 1
     assert math.isnan(unknown[0])
-
-
-def test_costs_are_means_over_runs():
-    def usage(**spent):
-        return {"requests": 2, "prompt_tokens": 10, "completion_tokens": 1, "cost": 0.5, **spent}
-
-    lines = [line("llm-opro", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)]
-    assert report_runs.costs(lines, True) == ["2", "10", "1", "$0.5000", "25.0 %"]
-    unknown = report_runs.costs([*lines, line("llm-opro", 2, usage=usage(cost=None))], True)
-    assert unknown[3] == "unknown"
-    assert report_runs.costs([line()], False) == ["–"] * 5
 
 
 # -- of many ------------------------------------------------------------------------------
@@ -117,19 +91,10 @@ def test_groups_hold_what_is_comparable():
     assert runs.heldout.tolist() == [1.0, 1.0]  # the first of equal cells counts
 
 
-def test_different_batches_are_different_methods():
-    lines = [line("llm-opro", s, cell={"batch": b}) for s in (0, 1) for b in (1, 4)]
-    assert list(runs_of(lines)) == [f"{MODEL}, 1 a request", f"{MODEL}, 4 a request"]
-
-
 def test_quartiles_and_the_interquartile_mean():
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
     assert quartiles([-math.inf, 1.0, 2.0]) == (-math.inf, 1.0, 2.0)
     assert interquartile_mean(np.array([-1e9, 1.0, 3.0, 1e9])) == 2.0
-
-
-def test_equal_scores_share_their_rank():
-    assert ranks([1.0, -math.inf, -math.inf]) == [1.0, 2.5, 2.5]
 
 
 def test_the_bootstrap_interval_covers_as_often_as_it_says():
@@ -146,12 +111,6 @@ def test_the_bootstrap_interval_covers_as_often_as_it_says():
     assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.08)  # of 90 % it is 16 % less
     same = bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
     assert same == bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
-
-
-def test_the_bootstrap_keeps_each_problems_share():
-    # Resampling over both together would now and then draw one problem alone.
-    low, high = bootstrap_interval([np.zeros(2), np.ones(2)], lambda v: v.mean(axis=-1))
-    assert low == high == 0.5
 
 
 def test_methods_are_compared_on_shared_seeds_alone():
@@ -206,77 +165,10 @@ def test_duels_count_pairs():
     assert duel.adjusted >= duel.p
 
 
-def test_a_duel_weighs_problems_of_different_scales_alike():
-    lines = []
-    for s in range(6):
-        lines += [line("llm-opro", s, 1e6 + s), line("cma", s, 1e6 - 5e5)]
-        lines += [line("llm-opro", s, 0.0, task="Swimmer-v5")]
-        lines += [line("cma", s, 1e-3 + s * 1e-6, task="Swimmer-v5")]
-    (duel,) = duels(group(lines), MODEL)
-    assert (duel.wins, duel.losses) == (6, 6)
-    assert duel.p > 0.2  # by raw differences the second problem would weigh nothing
-
-
-def test_runs_that_all_failed_lose():
-    lines = [line("llm-opro", 0, None, means=(None,)), line("cma", 0, -1e6)]
-    (duel,) = duels(group(lines), MODEL)
-    assert (duel.wins, duel.losses) == (0, 1)
-
-
-def test_where_nobody_beats_random_search_the_worst_is_the_unit():
-    lines = [line("cma", s, 1.0) for s in range(3)] + [line("random", s, 3.0) for s in range(3)]
-    found = compare(group(lines))
-    assert (found.iqm[CMA], found.iqm[RANDOM]) == (0.0, 1.0)
-    level = [line(m, 0, 2.0) for m in ("cma", "random")]
-    assert set(compare(group(level)).iqm.values()) == {0.0}
-
-
-def test_equal_pairs_prove_nothing():
-    assert paired_test([0.0, 0.0, 0.0]) == 1.0
-    assert paired_test([1.0] * 12) < 0.01
-
-
 def test_holm_corrects_for_several_tests():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_words_for_tables():
-    key, runs = next(iter(group([line(bias=False, box=[-15.0, 15.0])]).items()))
-    assert report_runs.problem_title(key, runs) == "CartPole-v1, no bias, box ±15, 1 evaluations"
-    assert stats.format_p(0.0004) == "< 0.001"
-    assert stats.format_p(0.0425) == "0.043"
-    assert stats.format_interval(-0.5, -1.0, 2.0) == "−0.50 [−1.00, 2.00]"
-    assert stats.format_interval(0.5, -0.001, 2.0) == "0.50 [0.00, 2.00]"
-    assert report_runs.first_model(group([line()])) is None
-    many = [
-        line("llm-opro", 0),
-        line("llm-opro", 0, group="model"),
-        line("llm-opro", 1, group="model"),
-    ]
-    assert report_runs.first_model(group(many)) == MODEL  # the order of methods, not of runs
-    named = [line("llm-props", 3), *many, *[line("llm-props", s, model="big") for s in (0, 1)]]
-    assert report_runs.first_model(group(named)) == "big (props)"
-    assert report_runs.first_model(group(named[:-2])) == "smollm2 (props)"
-    wide = [line("llm-columns", 0), *named, line("llm-props", 0, task="Other-v0")]
-    assert report_runs.first_model(group(wide)) == "smollm2 (props)"  # the one of most problems
-
-
-def test_problems_that_look_alike_are_told_apart():
-    lines = [
-        line(),
-        line(cell={"episodes": 5}),
-        line(cell={"heldout": 10}),
-        line(task="Swimmer-v5"),
-    ]
-    found = report_runs.titles(group(lines))
-    assert sorted(found.values()) == [
-        "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 10 held-out starts",
-        "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 100 held-out starts",
-        "CartPole-v1, box ±6, 1 evaluations, 5 episodes each",
-        "Swimmer-v5, box ±6, 1 evaluations",
-    ]
 
 
 def test_no_run_is_lost_where_a_model_is_asked_in_several_ways():
@@ -289,21 +181,6 @@ def test_no_run_is_lost_where_a_model_is_asked_in_several_ways():
     assert len(runs) == 4
     assert f"{MODEL}, gguf:a.gguf, answers up to 160 tokens" in runs
     assert sum(len(own.lines) for own in runs.values()) == len(lines)
-
-
-def test_what_is_missing_is_named():
-    lines = [line("cma", s) for s in range(6)] + [line("random", s) for s in (0, 3)]
-    lines += [line("optuna-gp", 5), line("random", 0, task="Swimmer-v5")]
-    grouped = group(lines)
-    (gaps,) = report_runs.missing_runs(grouped).values()
-    assert gaps == {DE: (0, 1, 2, 3, 4), RANDOM: (1, 2, 4, 5)}
-    unfinished, partly = report_runs.notes(grouped)
-    assert unfinished.startswith("Unfinished: 9 runs")
-    assert "seeds 0 to 4 of Optuna GP; seeds 1, 2, 4, 5 of random search." in unfinished
-    assert partly == "Not on all of the 2 problems: CMA-ES (1), Optuna GP (1)."
-    assert report_runs.notes(group(lines[:6])) == []
-    (failed,) = report_runs.notes(group([line(seed=7, heldout=None, means=(None,))]))
-    assert "CMA-ES on CartPole-v1, box ±6, 1 evaluations, seed 7." in failed
 
 
 def test_what_the_ranks_leave_out_is_named():

@@ -12,9 +12,6 @@ from llmopt import Categorical, Float, Int, Space
 from llmopt.client.http.request_form import closed
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
-from llmopt.client.providers.anthropic import AnthropicClient
-from llmopt.client.providers.gemini import GeminiClient
-from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt
@@ -186,17 +183,6 @@ def test_who_is_asked_for_text():
 def test_auto_follows_what_the_provider_documents(model, expected, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert model_facts(get_client(model)).structured is expected
-
-
-def test_another_server_behind_openai_s_address_is_not_taken_for_it(monkeypatch):
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    assert not model_facts(OpenAIClient("m")).structured
-
-
-def test_a_value_that_it_cannot_have():
-    for kind in (OpenAIClient, AnthropicClient, GeminiClient):
-        with pytest.raises(ValueError, match="structured='yes'"):
-            kind("m", structured="yes")
 
 
 @pytest.mark.defect(9)

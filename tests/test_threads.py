@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextvars
 import os
 import subprocess
 import sys
@@ -20,12 +19,6 @@ def test_within():
     with pytest.raises(DeadlineExceeded):
         within(0.05, hang.wait)
     hang.set()
-
-
-def test_within_keeps_the_context():
-    variable = contextvars.ContextVar("variable", default="lost")
-    variable.set("kept")
-    assert within(60, variable.get) == "kept"
 
 
 def test_at_once_keeps_the_order_and_the_limit():

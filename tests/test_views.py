@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import get_args
 
 import pytest
 
-from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
 from llmopt.history import Source, Trial
 from llmopt.report import plots
 from llmopt.report.data import SearchData
@@ -57,29 +56,6 @@ def test_a_picture_has_the_points_of_every_source():
     assert {c.get_label() for c in axes.collections} == set(get_args(Source))
 
 
-def test_several_objectives_have_a_column_each():
-    pytest.importorskip("pandas")
-    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), direction=["maximize", "minimize"])
-    optimizer.tell(POINTS[0], (1.0, 2.0))
-    optimizer.tell_failure(POINTS[1])
-    frame = optimizer.trials_dataframe()
-    assert frame["reward_0"].tolist()[0] == 1.0
-    assert frame["reward_1"].isna().tolist() == [False, True]
-    pytest.importorskip("matplotlib")
-    with pytest.raises(LLMOptError, match="2"):
-        optimizer.plot_history()
-
-
-@pytest.mark.parametrize(
-    ("package", "call"),
-    [("pandas", LLMOptimizer.trials_dataframe), ("matplotlib.pyplot", LLMOptimizer.plot_history)],
-)
-def test_a_missing_package_is_named(package, call, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=f"pip install {package.split('.')[0]}"):
-        call(searched())
-
-
 def test_the_picture_shows_points_failures_and_the_best():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
@@ -93,14 +69,6 @@ def test_the_picture_shows_points_failures_and_the_best():
     assert list(axes.lines[-1].get_ydata()) == [1.0, 1.0, 1.0]
 
 
-def test_a_search_without_trials_can_be_shown():
-    optimizer = LLMOptimizer(SPACE, ScriptedClient([]))
-    assert "no complete trial yet" in optimizer._repr_html_()
-    assert optimizer.trials._repr_html_()
-    pytest.importorskip("pandas")
-    assert len(optimizer.trials_dataframe()) == 0
-
-
 def test_a_notebook_shows_trials_and_nothing_in_them_is_markup():
     optimizer = searched()
     for page in (optimizer._repr_html_(), optimizer.trials._repr_html_()):
@@ -108,12 +76,3 @@ def test_a_notebook_shows_trials_and_nothing_in_them_is_markup():
         assert "&lt;b&gt;loud&lt;/b&gt; &amp; clear" in page
         assert "<b>loud" not in page
     assert "best reward</th><td>3<" in optimizer._repr_html_()
-
-
-def test_many_trials_are_cut():
-    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]))
-    for i in range(30):
-        optimizer.tell({"x": i / 30}, i)
-    page = optimizer.trials._repr_html_()
-    assert "The latest 20 of 30 trials" in page
-    assert page.count("<tr>") == 21

@@ -1,7 +1,6 @@
 """The experiment on words: recordings play again, systems behave, arms tell what they say."""
 
 import re
-import tarfile
 import warnings
 from pathlib import Path
 
@@ -45,27 +44,6 @@ def test_every_recording_is_in_the_index_and_can_be_read():
         recordings.recording("hoper-words-3")
 
 
-def test_recordings_are_added_to_the_archive_and_its_index(tmp_path, monkeypatch):
-    whole = recordings.recording("zones-words-4").read_bytes()
-    index, archive = tmp_path / "INDEX.md", tmp_path / "archive.tar.xz"
-    index.write_bytes(recordings.INDEX.read_bytes())
-    with tarfile.open(archive, "w:xz") as packed:
-        packed.add(recordings.recording("zones-words-1"), "zones-words-1.jsonl")
-    monkeypatch.setattr(recordings, "INDEX", index)
-    monkeypatch.setattr(recordings, "ARCHIVE", archive)
-    before = recordings.names()
-    new = tmp_path / "new"
-    new.mkdir()
-    for name in ("zones-words-99", "ridge-prompt-six-4"):
-        (new / f"{name}.jsonl").write_bytes(whole)
-    assert sorted(recordings.add(new)) == ["ridge-prompt-six-4.jsonl", "zones-words-99.jsonl"]
-    assert set(recordings.names()) == {*before, "zones-words-99", "ridge-prompt-six-4"}
-    assert recordings.recording("zones-words-99").read_bytes() == whole
-    text = index.read_text(encoding="utf-8")
-    assert "| ridge-prompt-six | 4 |\n| zones-words | 1, 99 |\n\nAnd: " in text
-    assert recordings.spent(recordings.recording("ridge-prompt-six-4"))[0] > 10_000
-
-
 @pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar, Fermenter, BusLine])
 def test_a_system_is_a_function_of_its_seed_and_ends(system):
     returns = []
@@ -100,21 +78,6 @@ def test_an_arm_tells_what_it_says(arm):
     assert ("zone A" in request.text) == named
     assert ("delay of three steps" in request.text) == documented
     assert ("Mean return" in request.text) == seen
-
-
-def test_the_changed_swimmer_shows_what_its_names_say():
-    entry = words.TASKS["swimmer-changed"]
-    env = entry.env()
-    inner = env.unwrapped
-    seen, _ = env.reset(seed=0)
-    plain = np.concatenate([inner.data.qpos[2:], inner.data.qvel])
-    names = [n.partition(":")[0] for n in entry.options["observations"]]
-    place = {"tip_angle": 0, "first_joint": 1, "second_joint": 2, "tip_x_velocity": 3}
-    for name, index in place.items():
-        at = names.index(f"{name}_reversed")
-        assert seen[at] == pytest.approx(-plain[index])
-    assert seen[names.index("second_joint_rate")] == pytest.approx(plain[7])
-    env.close()
 
 
 def test_a_recorded_run_replays_without_a_key(tmp_path, capsys):
@@ -156,27 +119,6 @@ def test_the_best_policy_of_a_search_is_judged(small, arm):
     with words.make_search("zones", told, ScriptedClient([]), 0) as search:
         assert search.measure(found["params"])[0].mean == pytest.approx(found["best"], rel=1e-12)
         assert search.evaluate(4, params=found["params"]).mean == found["held_out"]
-
-
-def test_cma_es_starts_at_the_best_warm_up_point_and_is_told_the_rewards(small, monkeypatch):
-    made = []
-
-    class Spy(words.CMA):
-        def __init__(self, low, high, n, seed, start):
-            made.append((start, []))
-            super().__init__(low, high, n, seed, start)
-
-        def tell(self, params, reward):
-            made[0][1].append(reward)
-            super().tell(params, reward)
-
-    monkeypatch.setattr(words, "CMA", Spy)
-    found = words.run_baseline("zones", "cma", 0, 9)
-    ((start, told),) = made
-    assert told == found["curve"][3:]
-    with words.make_search("zones", "none", "smollm2", 0) as search:
-        point = search.optimizer.space.unflatten(search.optimizer.space.decode(start))
-        assert search.measure(point)[0].mean == max(found["curve"][:3])
 
 
 def test_the_shuffled_arm_tells_outcomes_of_other_points(small):

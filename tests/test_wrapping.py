@@ -126,7 +126,3 @@ def test_an_environment_that_breaks_is_an_error_in_words():
 def test_an_unknown_wrapper_is_refused(text, message):
     with pytest.raises(WrapperError, match=message):
         check_wrapper(text)
-
-
-def test_a_wrapper_of_a_module():
-    assert isinstance(wrap(Plain(), ("gymnasium.wrappers:TimeLimit=3",)), gym.wrappers.TimeLimit)

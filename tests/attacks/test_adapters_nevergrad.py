@@ -113,30 +113,6 @@ def test_words_cannot_break_the_prompt(words, prompt):
     assert optimizer.usage.fallbacks == 0
 
 
-@pytest.mark.parametrize("where", [1, 2, 5])
-def test_an_interrupt_while_the_model_is_asked_loses_nothing(where):
-    calls = []
-
-    def interrupted(request):
-        calls.append(request.digest())
-        if len(calls) == where:
-            raise KeyboardInterrupt
-        return answer(request)
-
-    optimizer = make(interrupted)
-    told = 0
-    while told < 6:
-        try:
-            candidate = optimizer.ask()
-        except KeyboardInterrupt:
-            continue
-        optimizer.tell(candidate, 1.0)
-        told += 1
-    assert len(calls) == 7
-    assert calls[where - 1] == calls[where]  # the very same request again
-    assert optimizer.num_ask == 6
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
 def test_a_forked_copy_goes_on_by_itself():
     optimizer = make()

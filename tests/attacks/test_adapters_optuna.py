@@ -22,7 +22,7 @@ from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
-from llmopt import Completion, FallbackWarning, Reply, ScriptedClient
+from llmopt import Completion, Reply, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Request
 from llmopt.errors import LLMOptError
@@ -534,22 +534,6 @@ class TestCaps:
         study.ask(XY)
         with pytest.raises(Exception, match="4 requests were sent and max_requests=4"):
             study.ask(XY)
-
-    def test_a_spent_cap_falls_back_for_all(self):
-        storage = InMemoryStorage()
-        study = optuna.create_study(storage=storage, study_name="s")
-        study.add_trial(FIRST)
-        others = []
-        for _ in range(2):
-            own = sampler(max_requests=1, on_error="fallback")
-            others.append(own)
-            mine = optuna.load_study(study_name="s", storage=storage, sampler=own)
-            if len(others) == 1:
-                mine.ask(XY)
-            else:
-                with pytest.warns(FallbackWarning, match="budget"):
-                    mine.ask(XY)
-        assert [o.usage.requests for o in others] == [1, 0]
 
     def test_forged_entries_cannot_raise_a_cap(self):
         study = seeded(max_requests=2)

@@ -50,17 +50,6 @@ def test_what_is_cut_off_in_a_request_counts(tmp_path, error):
     again.close()
 
 
-def test_caps_hold_with_failures(tmp_path):
-    down = ScriptedClient(lambda request: ClientError("down", retryable=False))
-    optimizer = made(down, tmp_path / "a.jsonl", max_requests=4)
-    for _ in range(4):
-        with pytest.raises(ClientError):
-            optimizer.ask()
-    with pytest.raises(BudgetExceededError):
-        optimizer.ask()
-    assert len(down.requests) == 4
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_caps_hold_through_kills_in_a_request(tmp_path):
     """Each call that a kill came upon counts against the cap."""
