@@ -10,9 +10,16 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.sandbox import encoding
 
 pytestmark = needs_confinement
+SWEEPS = ("escapes by Python and C calls",)
 
 
-@pytest.mark.parametrize("name", sandbox_attacks.ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.sweep if name in SWEEPS else [])
+        for name in sandbox_attacks.ATTACKS
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_attacks(name):
     tried, through = sandbox_attacks.run(name, 1, seed=0)
