@@ -22,22 +22,22 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
-import numpy as np
-
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
+from llmopt.compute.blocks import let_compute
 from llmopt.compute.data import data_file, folder_of
-from llmopt.errors import ParameterError, SearchStopped, warn_user
-from llmopt.history import Direction, Kind, Params, Proposal, Trial
+from llmopt.errors import SearchStopped, warn_user
+from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
+from llmopt.search.batch import Ask
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.eventlog import read_events
+from llmopt.search.eventlog import as_written, read_events
 from llmopt.search.events import (
     Asked,
     Queued,
@@ -50,15 +50,19 @@ from llmopt.search.events import (
 from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.search.meter import Draft
 from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.outcome import inform, informs
-from llmopt.search.points import draw_fallbacks, draw_new
-from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
-from llmopt.search.session import OptimizerBase
-from llmopt.search.storage import as_written
+from llmopt.search.points import point_to_ask, start_points, warmup_points
+from llmopt.search.results import Results
+from llmopt.search.resume import start_of, stored_options
 from llmopt.space import Dimension, Space
-from llmopt.util.arguments import MOST_POINTS, checked_call, one_of, seed_or_fresh, whole_number
-from llmopt.util.text import short
-from llmopt.util.threads import uninterrupted
+from llmopt.trackers.callback import Bell
+from llmopt.util.arguments import (
+    MOST_POINTS,
+    checked_call,
+    one_of,
+    seed_or_fresh,
+    whole_number,
+)
+from llmopt.util.threads import Lock, uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ if TYPE_CHECKING:
         def contains(self, x: Any) -> bool: ...  # noqa: D102
 
 
-class LLMOptimizer(OptimizerBase[Params]):
+class LLMOptimizer(Results[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
     Args:
@@ -143,54 +147,40 @@ class LLMOptimizer(OptimizerBase[Params]):
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
         self.space = Space.of(space).constrained(given.constraints)
-        warmup = None
-        if isinstance(given.warmup, Iterable) and not isinstance(given.warmup, str):
-            points = enumerate(given.warmup)
-            warmup = tuple([self._point_to_ask(p, f"warmup[{i}]: ") for i, p in points])
-        start = self._start_points(given.start)
-        super().__init__(
-            self.space,
-            read_directions(direction),
-            seed_or_fresh(seed),
-            seed is not None,
-            ModelEmitter(get_client(one_model(client, given.model)), prompt, **given.asking),
-            given,
-            warmup,
-            start,
-        )
+        self.directions, self.seed = read_directions(direction), seed_or_fresh(seed)
+        self.batch_size, self._options, self._seed_given = given.batch_size, given, seed is not None
+        self._warmup_points = warmup_points(self.space, given.warmup)
+        self._start = start_points(self.space, given.start)
+        model = get_client(one_model(client, given.model))
+        emitter = ModelEmitter(model, prompt, **given.asking)
+        self.n_warmup = len(self._warmup_points or ())
+        if given.warmup == "auto":
+            self.n_warmup = emitter.start_up()
+        elif isinstance(given.warmup, int):
+            self.n_warmup = given.warmup
+        super().__init__(emitter.meter)
+        self._changing, self._merged = Lock(), Merged(self.space.key)
+        self._state = self._new_state()
+        emitter.seeded = given.seeded
+        self._use(self._make_emitter(let_compute(emitter)))
+        if emitter.total is not None:
+            self.check_asks(emitter.total, given=given.warmup != "auto")
+        self._told_twice = False
+        if given.storage is not None:
+            self._state.folder = folder_of(given.storage)
+            self._attach(given.storage, given.durable)
+            if self._model.calculator is not None:
+                self._model.calculator.folder = self._state.folder
+        if given.callbacks:
+            self._bell = Bell(tuple(given.callbacks), self._search_info(given.storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
         if given.import_trials is not None:
             report = self.import_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
-    def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
-        """Return a point that the user wants evaluated, flat."""
-        try:
-            values = self.space.flatten(params)
-        except ParameterError as error:
-            raise ParameterError(f"{where}{error}") from error
-        if broken := self.space.broken(values):
-            texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
-            raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
-        return values
-
-    def _start_points(self, start: Any) -> list[tuple[str, tuple[Any, ...]]]:
-        if isinstance(start, StoredPoints):
-            return [(words, self.space.from_json_values(v)) for words, v in start]
-        if isinstance(start, Mapping):
-            pairs = list(start.items())
-        elif isinstance(start, Iterable) and not isinstance(start, str):
-            pairs = [("", params) for params in start]
-        else:
-            pairs = [(start, None)]
-        if not all(isinstance(words, str) for words, _ in pairs) or isinstance(start, str):
-            raise ValueError(
-                f"start={short(start)}: expected a list of points, or a mapping from words to "
-                'points, such as {"the current setting": {...}}'
-            )
-        return [
-            (w, self._point_to_ask(p, f"start[{w or i!r}]: ")) for i, (w, p) in enumerate(pairs)
-        ]
+    # -- asking ---------------------------------------------------------------------------
 
     @overload
     def ask(self, n: None = None) -> Params: ...
@@ -247,96 +237,76 @@ class LLMOptimizer(OptimizerBase[Params]):
 
     def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
-        # A copy of the generator: only an ask that succeeds moves the one of the search. After an
-        # interrupted ask, the next one samples the same numbers, and so finds the replies that were
-        # already paid for.
-        rng = deepcopy(state.rng)
         with self._changing:
-            history, known = self._history(), set(state.keys)
-            seen = set(known)
-            new = self._warm_up(n - len(state.queue), seen, rng)
-        wanted = n - len(state.queue) - len(new)
-        if wanted >= n and state.stop is not None:
+            batch = Ask(state, self._history(), n)
+            batch.warm_up(self._warmup_points, self.n_warmup)
+        for _ in batch.found:
+            self._meter.count_proposal("warmup")
+        if batch.missing >= n and state.stop is not None:
             raise SearchStopped(*state.stop)
-        elif wanted > 0 and state.stop is None:
-            wanted = max(wanted, self.batch_size)
+        elif batch.missing and state.stop is None:
+            wanted = max(batch.missing, self.batch_size)
             try:
-                new += self._emitter.propose(self.space, history, rng, wanted, taken=seen)
+                batch.found += self._emitter.propose(
+                    self.space, batch.history, batch.rng, wanted, taken=batch.seen
+                )
             except SearchStopped as end:
                 with uninterrupted(), self._changing:
-                    self._record_asked(new, 0, draft, rng, end)
+                    self._record_asked(batch, 0, draft, end)
                 raise
         with uninterrupted(), self._changing:
-            new = self._completed(new, n, known, draft, rng)
-            self._record_asked(new, n, draft, rng, draft.stop)
+            self._complete(batch, draft)
+            self._record_asked(batch, n, draft, draft.stop)
             return state.pending[-n:]
 
+    def _complete(self, batch: Ask, draft: Draft) -> None:
+        """Leave out what came meanwhile, and draw what is missing."""
+        # A list of warm-up points is gone through one by one, whatever they are.
+        fixed = "warmup" if self._warmup_points is not None else ""
+        meanwhile = batch.settle(fixed, repeats=self._model.options.noisy)
+        for proposal in meanwhile:
+            self._meter.count_proposal(proposal.source, -1)
+        if batch.missing:
+            missing = batch.draw_missing()
+            for proposal in missing:
+                self._meter.count_proposal(proposal.source)
+            why = "proposed what was recorded meanwhile" if meanwhile else "ended the search"
+            draft.warnings.append(
+                f"the model {why}: {len(missing)} of the points asked "
+                f"for {'was' if len(missing) == 1 else 'were'} sampled at random"
+            )
+
     def _record_asked(
-        self,
-        new: list[Proposal],
-        handed: int,
-        draft: Draft,
-        rng: np.random.Generator,
-        end: SearchStopped | None,
+        self, batch: Ask, given: int, draft: Draft, end: SearchStopped | None
     ) -> None:
         """Record what an ask gave, and whether the model ended the search with it."""
         usage = self._meter.usage_with(draft)
         stop = None if end is None else (str(end), end.point)
-        drawn = rng.bit_generator.state
-        self._record(Asked(new, handed, drawn, usage.proposals, usage.rejected, stop))
+        drawn = batch.rng.bit_generator.state
+        self._record(Asked(batch.found, given, drawn, usage.proposals, usage.rejected, stop))
         self._meter.commit(draft)
 
-    def _completed(
-        self,
-        new: list[Proposal],
-        n: int,
-        known: set[Any],
-        draft: Draft,
-        rng: np.random.Generator,
-    ) -> list[Proposal]:
-        """Leave out what came since the points were `known`; draw what of `n` is missing."""
-        state, key = self._state, self.space.key
-        meanwhile: set[Any] = set()
-        if not self._model.options.noisy and len(state.keys) > len(known):  # keys never go
-            meanwhile = state.keys - known
-        if meanwhile:
-            # A list of warm-up points is gone through one by one, whatever they are.
-            fixed = "warmup" if self._warmup_points is not None else ""
-            left_out = [p for p in new if p.source != fixed and key(p.values) in meanwhile]
-            new = [p for p in new if p not in left_out]
-            for proposal in left_out:
-                self._meter.count_proposal(proposal.source, -1)
-        missing = n - len(state.queue) - len(new)
-        if missing <= 0:
-            return new
-        why = "was recorded meanwhile" if meanwhile else "ended the search"
-        draft.warnings.append(
-            f"the model {'proposed what ' * bool(meanwhile)}{why}: {missing} of the points asked "
-            f"for {'was' if missing == 1 else 'were'} sampled at random"
-        )
-        taken = {*state.keys, *(key(p.values) for p in new)}
-        drawn = draw_fallbacks(self.space, taken, rng, missing)
-        for proposal in drawn:
-            self._meter.count_proposal(proposal.source)
-        return new + drawn
+    def check_ready(self) -> None:
+        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
+        self._meter.check_ready(capped=self._model.options.on_error == "raise")
 
-    def _warm_up(self, n: int, seen: set[Any], rng: np.random.Generator) -> list[Proposal]:
-        state = self._state
-        known = len(state.trials) + len(state.pending) + len(state.queue)
-        proposals: list[Proposal] = []
-        while len(proposals) < n:
-            if self._warmup_points is not None:
-                if state.warmed + len(proposals) >= self.n_warmup:
-                    break
-                values = self._warmup_points[state.warmed + len(proposals)]
-                seen.add(self.space.key(values))
-            elif known + len(proposals) >= self.n_warmup:
-                break
-            else:
-                values = draw_new(self.space, seen, rng)
-            proposals.append(Proposal(values, "warmup"))
-            self._meter.count_proposal("warmup")
-        return proposals
+    def equip(
+        self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
+    ) -> None:
+        """Give the Python of a model functions of yours; nothing happens where it has none.
+
+        Args:
+            source: Python text that runs in the confined worker. Its public functions are found by
+                every block, and by `pmap` and jobs. It may import ``math`` and ``numpy``.
+            values: Constants for it: numbers, texts, lists and numeric arrays.
+            words: Lines for the prompt, one for each function or entry of data:
+                ``"drag(v): the drag in N at v m/s"``.
+
+        They are not stored: call it again for a search that resumes.
+        """
+        if self._model.calculator is not None:
+            self._model.calculator.equip(source, values or {})
+            self._model.tools = tuple(words)
 
     def enqueue(self, params: Any, words: str = "") -> None:
         """Queue a point, which `ask` returns after the points queued before it.
@@ -352,7 +322,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         """
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string")
-        values = self._point_to_ask(params)
+        values = point_to_ask(self.space, params)
         with uninterrupted(), self._changing:
             self._record(Queued(values, words))
 
@@ -498,27 +468,20 @@ class LLMOptimizer(OptimizerBase[Params]):
             trial = self._state.trials[-1]
         if self._bell is not None:
             self._bell.ring("told", trial, self.history.best, self.usage)
-        if informs(self._model.client):
-            inform(self._model.client, self._outcome())
+        self.inform()
         return trial
 
     def _note_another_reward(self, told: Told) -> None:
         """Warn once if a point is recorded again with another reward without `noisy`."""
-        if told.rewards is None or told.samples or self._told_twice or self._model.options.noisy:
-            return
-        if self.space.key(told.values) not in self._state.keys:
-            return
-        if any(p.values == told.values for p in self._state.pending):
-            return
-        before = [t for t in self._state.trials if t.values == told.values and t.rewards]
-        if before and before[-1].rewards != told.rewards:
+        noisy = self._told_twice or self._model.options.noisy
+        if not noisy and (before := self._state.another_reward(told)) is not None:
             self._told_twice = True
             logger.warning(
                 "the point of trial %d was recorded again with another reward (%s, before %s): it "
                 "counts as another trial. If rewards are noisy, pass noisy=True",
-                before[-1].number,
-                told.rewards[0] if len(told.rewards) == 1 else told.rewards,
-                before[-1].reward,
+                before.number,
+                told.rewards[0] if told.rewards and len(told.rewards) == 1 else told.rewards,
+                before.reward,
             )
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -586,7 +549,7 @@ class LLMOptimizer(OptimizerBase[Params]):
         # With no options of the caller's, what the constructor refuses is the file's.
         with contextlib.nullcontext() if options else as_written(path, 1, start):
             optimizer = cls(client=client, **merged)
-        replay(events, optimizer._state, optimizer._meter, path)
+        optimizer.resume(events, path)
         if optimizer._model.calculator is not None:
             optimizer._model.calculator.read_from(folder_of(path))
         return optimizer

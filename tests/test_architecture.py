@@ -124,6 +124,44 @@ def test_no_circle_of_imports():
         visit(name)
 
 
+# Private attributes of other packages' objects, for which these have no public name.
+FOREIGN = {
+    "argparse": "_actions _get_values _option_string_actions _AppendAction",
+    "functools, os, sys, threading": "_lru_cache_wrapper _exit _getframe _at_fork_reinit",
+    "named tuples": "_replace",
+    "anthropic, openai, google": "_api_client _client _custom_headers _content _session "
+    "_refresh_status_codes",
+    "gymnasium": "_get_obs",
+    "nevergrad": "_constraint_checkers _content _layers _repetitions _value",
+    "optuna": "_contains _storage _study_id _trial_id",
+}
+
+
+def private_uses(tree):
+    """Return what a module reads of other objects by a private name that it does not define."""
+    own, used = set(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            own |= {s.target.id for s in node.body if isinstance(s, ast.AnnAssign)}
+            own |= {t.id for s in node.body if isinstance(s, ast.Assign) for t in s.targets}
+        elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            if ast.unparse(node.value) in ("self", "cls", "super()"):
+                own.add(node.attr)
+            else:
+                used.append(node)
+    return {ast.unparse(node): node.attr for node in used if node.attr not in own}
+
+
+def test_no_module_reads_private_attributes_of_another_ones_objects():
+    foreign = set(" ".join(FOREIGN.values()).split())
+    for name, path in MODULES.items():
+        if not name.startswith("llmopt.benchmarks"):
+            uses = private_uses(ast.parse(path.read_text(encoding="utf-8")))
+            assert {text for text, attr in uses.items() if attr not in foreign} == set(), name
+
+
 @pytest.mark.parametrize("module", sorted(PUBLIC))
 def test_public_names_stay_where_they_were(module):
     library = {"llmopt.adapters.optuna": "optuna", "llmopt.adapters.nevergrad": "nevergrad"}

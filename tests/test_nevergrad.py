@@ -742,12 +742,12 @@ class TestSaving:
         optimizer.dump(tmp_path / "run.pkl")
         loaded = LLM.load(tmp_path / "run.pkl")
         process = os.getpid()
-        monkeypatch.setattr("llmopt.adapters.nevergrad.optimizer.os.getpid", lambda: process + 1)
+        monkeypatch.setattr("llmopt.search.meter.os.getpid", lambda: process + 1)
 
         def gone(client):
             raise MissingKeyError("no key")
 
-        monkeypatch.setattr("llmopt.adapters.nevergrad.optimizer.check_ready", gone)
+        monkeypatch.setattr("llmopt.search.meter.check_ready", gone)
         with pytest.raises(MissingKeyError):
             loaded.ask()
 

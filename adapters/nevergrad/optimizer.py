@@ -14,7 +14,6 @@ configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-6-luna
 from __future__ import annotations
 
 import inspect
-import os
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
@@ -28,7 +27,7 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
-from llmopt.client.base import Client, check_ready, client_name
+from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
@@ -103,7 +102,6 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._emitter = make_scheduler(partner, self._model, None, space)
         self._n_warmup = self._model.start_up() if start == "auto" else start
         self._batch_size = batch_size
-        self._checked_in = 0  # the process that found the model ready
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked, without a result, by candidate uid
         self._said: dict[str, str] = {}  # what suggested candidates are, by uid
@@ -234,9 +232,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        if self._checked_in != os.getpid():  # a loaded run continues in another process
-            check_ready(self._model.client)
-            self._checked_in = os.getpid()
+        self._model.meter.check_ready(priced=False)
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()

@@ -48,7 +48,7 @@ from llmopt.adapters.optuna.space import (
     read_space,
     trouble_with,
 )
-from llmopt.client.base import Client, check_ready, client_name
+from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError, SearchStopped
@@ -212,7 +212,7 @@ class LLMSampler(BaseSampler):
         if start == "auto":
             start = self._model.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
-        self._lock, self._checked = Lock(), False
+        self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -220,7 +220,7 @@ class LLMSampler(BaseSampler):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock, self._checked = Lock(), False
+        self._lock = Lock()
 
     def __repr__(self) -> str:
         return (
@@ -282,18 +282,13 @@ class LLMSampler(BaseSampler):
             ImportError: The provider's package is not installed.
         """
         try:
-            self._check_ready()
+            self._model.meter.check_ready(priced=False)
         except BaseException:
             with contextlib.suppress(Exception):  # else the trial would run for ever
                 study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             raise
         for sampler in self._others:
             sampler.before_trial(study, trial)
-
-    def _check_ready(self) -> None:
-        if not self._checked:
-            check_ready(self.client)
-        self._checked = True
 
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
@@ -354,7 +349,7 @@ class LLMSampler(BaseSampler):
                 cannot be asked at all.
             SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
-        self._check_ready()
+        self._model.meter.check_ready(priced=False)
         trials = study.get_trials(deepcopy=False)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)

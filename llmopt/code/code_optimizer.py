@@ -30,18 +30,17 @@ from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
-from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay
+from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.writer import Writer
-from llmopt.errors import BudgetExceededError, LLMOptError, NoTrialsError, RewardError
+from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
-from llmopt.search.outcome import conclude, described, inform, informs
-from llmopt.search.storage import StoredSearch
+from llmopt.search.session import Session
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
 from llmopt.util.text import cut, short
@@ -74,7 +73,7 @@ class CodeOptions(TypedDict, total=False):
     max_cost: float | None
 
 
-class CodeOptimizer(StoredSearch):
+class CodeOptimizer(Session):
     """A search over code.
 
     Args:
@@ -152,7 +151,7 @@ class CodeOptimizer(StoredSearch):
             **given_of(CodePrompt),
         )
         model = get_client(one_model(client, options.get("model")))
-        self._meter = Meter(model, Limits(**given_of(Limits)))
+        super().__init__(Meter(model, Limits(**given_of(Limits))))
         self.seed = seed_or_fresh(seed)
         self._writer = Writer(
             self._meter, prompt, self._make_sandbox, self.seed, **given_of(Writer)
@@ -162,7 +161,8 @@ class CodeOptimizer(StoredSearch):
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
         if storage is not None:
-            self._attach(storage, True, partial(self._resume, seed))
+            self._seed_given = seed
+            self._attach(storage, True)
 
     @property
     def trials(self) -> list[CodeTrial]:
@@ -208,23 +208,15 @@ class CodeOptimizer(StoredSearch):
         for candidate in self._pending.values():
             candidate.close()
         super().close()
-        if informs(self.client):
-            conclude(self.client, self._outcome(), self._why_it_ended())
 
-    def _outcome(self) -> str:
+    def _outcome(self, recommended: int | None = None) -> str:
         if not self.trials:
             return ""
         ranked, latest = rank(self.trials, self.direction), self.trials[-1]
         words = f"The latest: {_scored(latest)}: {cut(latest.feedback, 1000)}\n"
         return words + f"Best first: {', '.join(map(_scored, ranked[:8])) or 'no score yet'}\n"
 
-    def _why_it_ended(self) -> str:
-        if self.left_by is not None:
-            return described(self.left_by)
-        try:
-            self.limits.check(self.usage)
-        except BudgetExceededError as error:
-            return str(error)
+    def _planned_end(self) -> str:
         if self.steps is not None and self.tried >= self.steps:
             return f"all {self.steps} tries were made"
         return f"the program closed the search after {len(self.trials)} scored candidates"
@@ -244,9 +236,13 @@ class CodeOptimizer(StoredSearch):
         }
         return {"event": "start", "format": FORMAT, "config": config, "seed": str(self.seed)}
 
-    def _resume(self, seed: int | None, events: list[Event], path: Path) -> None:
-        self.seed = self._writer.seed = check_start(events[0], self.start_event(), seed, path)
-        replay(events, self._state, self._meter, path)
+    def _begin(self, start: Event, path: Path) -> None:
+        self.seed = self._writer.seed = check_start(
+            start, self.start_event(), self._seed_given, path
+        )
+
+    def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:  # noqa: D102
+        super().resume(events, path)
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
 
     # -- asking ---------------------------------------------------------------------------
@@ -428,8 +424,7 @@ class CodeOptimizer(StoredSearch):
                 self._record(Told(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()
-            if informs(self.client):
-                inform(self.client, self._outcome())
+            self.inform()
             return self.trials[-1]
 
     def _adopt(self, source: str, params: Any) -> Candidate:

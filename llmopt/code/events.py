@@ -2,7 +2,7 @@
 
 A live call makes an event, writes its line and applies the event to the state; a resumed search
 reads the line and applies the same event. The costs of requests have separate lines
-(`llmopt.search.storage`).
+(`llmopt.search.spending`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
 from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
+from llmopt.search.eventlog import as_written
 from llmopt.search.events import Line
-from llmopt.search.meter import Meter
 from llmopt.search.spending import Books, text_of
-from llmopt.search.storage import as_written, replay_lines
 from llmopt.space import Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number
@@ -136,6 +135,16 @@ class CodeState:
                 self.asked.pop(trial.number, None)
                 self.next = max(self.next, trial.number + 1)
 
+    def replay(self, line: Line, books: Books) -> None:
+        """Apply the event of a line of a file."""
+        event = read_event(line, self.space)
+        self.apply(event)
+        if isinstance(event, Asked):
+            asked = books.usage.proposals.get("llm", 0) + len(event.trials)
+            books.asked(proposals={"llm": asked})
+        elif isinstance(event, GaveUp):
+            books.asked()
+
 
 def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLike[str]) -> int:
     """Return the seed of a stored search, and log which arguments changed.
@@ -161,23 +170,6 @@ def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLik
     if differ:
         logger.warning("%s: resumes with another %s", path, ", ".join(differ))
     return stored_seed
-
-
-def replay(
-    lines: Sequence[Line], state: CodeState, meter: Meter, path: str | os.PathLike[str]
-) -> None:
-    """Restore state and meter from a search's events, or raise `StorageError`."""
-
-    def apply(line: Line, books: Books) -> None:
-        event = read_event(line, state.space)
-        state.apply(event)
-        if isinstance(event, Asked):
-            asked = books.usage.proposals.get("llm", 0) + len(event.trials)
-            books.asked(proposals={"llm": asked})
-        elif isinstance(event, GaveUp):
-            books.asked()
-
-    replay_lines(lines, meter, path, apply)
 
 
 def _of_trial(trial: CodeTrial, space: Space | None) -> Line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Hashable, Sequence, Set
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,13 +21,14 @@ from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, data_of
-from llmopt.search.points import draw_fallbacks, list_of, untried, what_is_known
+from llmopt.search.points import draw_fallbacks, draw_new, list_of, untried, what_is_known
 from llmopt.space import Space, Value
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     from llmopt.search.emitter import ModelEmitter
     from llmopt.search.meter import Draft
+    from llmopt.search.state import SearchState
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,47 @@ class Batch:
         drawn = draw_fallbacks(self.space, self.seen, self.rng, self.missing)
         self.found += drawn
         return drawn
+
+
+class Ask(Batch):
+    """The points of one `LLMOptimizer.ask`: `n` with those that wait in the queue.
+
+    Only an ask that succeeds moves the generator of the search. After an interrupted one, the next
+    one samples the same numbers, and so finds the replies that were already paid for.
+    """
+
+    def __init__(self, state: SearchState, history: History, n: int) -> None:
+        self._state, self._known, self._wanted = state, set(state.keys), n
+        new = n - len(state.queue)
+        super().__init__(state.space, history, deepcopy(state.rng), new, self._known, ())
+
+    def warm_up(self, fixed: Sequence[tuple[Value, ...]] | None, most: int) -> None:
+        """Add warm-up points: the next ones of a list, or random ones, up to `most` in all."""
+        state = self._state
+        begun = len(state.trials) + len(state.pending) + len(state.queue)
+        begun = begun if fixed is None else state.warmed
+        for place in range(begun, min(most, begun + self.missing)):
+            if fixed is None:
+                values = draw_new(self.space, self.seen, self.rng)
+            else:
+                self.seen.add(self.space.key(values := fixed[place]))
+            self.found.append(Proposal(values, "warmup"))
+
+    def settle(self, fixed: str, *, repeats: bool) -> list[Proposal]:
+        """Drop and return the points that were recorded since, but for those of a source `fixed`.
+
+        With `repeats` none is dropped.
+        """
+        keys, key = self._state.keys, self.space.key
+        dropped = []
+        if not repeats and len(keys) > len(self._known):  # keys never go
+            meanwhile = keys - self._known
+            dropped = [p for p in self.found if p.source != fixed and key(p.values) in meanwhile]
+            self.found = [p for p in self.found if p not in dropped]
+        self.n = self._wanted - len(self._state.queue)
+        if self.missing:
+            self.seen = {*keys, *(key(p.values) for p in self.found)}
+        return dropped
 
 
 class ModelBatch(Batch):

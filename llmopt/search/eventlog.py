@@ -98,6 +98,21 @@ def line_of(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
+@contextlib.contextmanager
+def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
+    """Turn what goes wrong with an event of a file into a `StorageError` that names it."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{path}, event {number}: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StorageError(
+            f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
+            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
+            "on with the events before it (each is a line), or move it away to start again"
+        ) from error
+
+
 class EventLog:
     """One file of events, held open and locked for appending; `events` are those it began with.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from llmopt.history import History, Trial
-from llmopt.search.session import OptimizerBase
+from llmopt.search.results import Results
 from llmopt.util.arguments import whole_number
 
 _REPEATS = 2  # re-evaluations of a finalist
@@ -38,7 +38,7 @@ class Finals:
         """Evaluations that they take."""
         return _REPEATS * self._count
 
-    def due(self, optimizer: OptimizerBase[Any], left: int, over: bool) -> bool:
+    def due(self, optimizer: Results[Any], left: int, over: bool) -> bool:
         """Return whether the best points are to be re-evaluated now.
 
         `left` counts evaluations; `over` says whether the search itself has ended before.
@@ -48,7 +48,7 @@ class Finals:
             return False
         return bool(since) or self.asked_for or _is_noisy(optimizer)
 
-    def plan(self, optimizer: OptimizerBase[Any]) -> list[Trial[Any]]:
+    def plan(self, optimizer: Results[Any]) -> list[Trial[Any]]:
         """Return the points to measure again, in order; those done before an interrupt are not."""
         trials = optimizer.trials
         since = self._since(trials)
@@ -62,7 +62,7 @@ class Finals:
         return next((i for i, kind in kinds if kind != "finalist"), len(trials))
 
 
-def _is_noisy(optimizer: OptimizerBase[Any]) -> bool:
+def _is_noisy(optimizer: Results[Any]) -> bool:
     """Whether measuring a point again gives another reward, as far as is known."""
     history = optimizer.history
     return history.noisy or any(t.stderr for t in history.complete)

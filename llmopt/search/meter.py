@@ -191,6 +191,7 @@ class Meter:
         self._kept: list[Computed] = []  # of an interrupted ask
         self.unsaved: deque[Spent] = deque()  # what could not be stored yet; see `flush`
         self._draft: Draft | None = None
+        self._ready: tuple[int, Client] | None = None  # the process and client found ready
 
     # -- sending --------------------------------------------------------------------------
 
@@ -288,10 +289,21 @@ class Meter:
         """What an aborted call adds to `Usage.unpriced`; 0 on this machine."""
         return int(not getattr(self.client, "local", False))
 
-    def check_ready(self) -> None:
-        """Look for what sure is to stop the first request; nothing is sent."""
-        self._check_priced()  # first: it asks nobody
+    def check_ready(self, *, priced: bool = True, capped: bool = False) -> None:
+        """Look, once in a process, for what sure is to stop the first request; nothing is sent.
+
+        Args:
+            priced: Whether a cap on cost that cannot be kept is such a thing.
+            capped: Whether caps of 0 are.
+        """
+        if self._ready == (os.getpid(), self.client):
+            return
+        if capped:
+            self.limits.check(Usage())
+        if priced:
+            self._check_priced()  # first: it asks nobody
         check_ready(self.client)
+        self._ready = os.getpid(), self.client
 
     def _check_priced(self) -> None:
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
@@ -430,6 +442,7 @@ class Meter:
             "_kept": [*self._kept],
             "unsaved": deque(),
             "_draft": None,
+            "_ready": None,
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +110,17 @@ class SearchOptions(AskOptions):
     def asking(self) -> dict[str, Any]:
         """The options of `AskOptions` by name."""
         return {name: getattr(self, name) for name in AskOptions.names()}
+
+
+def options_to_store(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of a search that its file holds."""
+    kept = {}
+    for each in dataclasses.fields(SearchOptions):
+        stored, value = each.metadata.get("stored"), values[each.name]
+        rare = value in (None, False, [], each.default)  # it says nothing
+        if stored == "always" or (stored and not rare):
+            kept[each.name] = value
+    return kept
 
 
 def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from llmopt.errors import ParameterError
 from llmopt.history import Follower, History, Proposal, Trial
 from llmopt.prompt.describe import describe_params
 from llmopt.space import Space, Value
+from llmopt.util.text import short
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
@@ -80,6 +82,50 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
         words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
         notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")
     return tuple(notes)
+
+
+def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...]:
+    """Return a point that the user wants evaluated, flat."""
+    try:
+        values = space.flatten(params)
+    except ParameterError as error:
+        raise ParameterError(f"{where}{error}") from error
+    if broken := space.broken(values):
+        texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
+        raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
+    return values
+
+
+def warmup_points(space: Space, warmup: Any) -> tuple[tuple[Value, ...], ...] | None:
+    """Return the points that were given as ``warmup=``; ``None`` for a number of them."""
+    if isinstance(warmup, str) or not isinstance(warmup, Iterable):
+        return None
+    return tuple([point_to_ask(space, p, f"warmup[{i}]: ") for i, p in enumerate(warmup)])
+
+
+class StoredPoints(list[tuple[str, list[Any]]]):
+    """Points to start with as a file has them: words, which may repeat, and stored values."""
+
+
+def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]]:
+    """Return the points that were given as ``start=``, each with its words."""
+    if isinstance(start, StoredPoints):
+        return [(words, space.from_json_values(v)) for words, v in start]
+    if isinstance(start, Mapping):
+        pairs = list(start.items())
+    elif isinstance(start, Iterable) and not isinstance(start, str):
+        pairs = [("", params) for params in start]
+    else:
+        pairs = [(start, None)]
+    if not all(isinstance(words, str) for words, _ in pairs) or isinstance(start, str):
+        raise ValueError(
+            f"start={short(start)}: expected a list of points, or a mapping from words to "
+            'points, such as {"the current setting": {...}}'
+        )
+    return [
+        (words, point_to_ask(space, p, f"start[{words or i!r}]: "))
+        for i, (words, p) in enumerate(pairs)
+    ]
 
 
 def draw_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:

@@ -12,7 +12,7 @@ from llmopt.history import Trial, Usage
 from llmopt.util.text import clean
 
 if TYPE_CHECKING:
-    from llmopt.search.session import OptimizerBase
+    from llmopt.search.results import Results
 
 LINE_SECONDS = 10.0
 """Between two lines of progress in a log."""
@@ -159,7 +159,7 @@ def _number(trial: Trial[Any]) -> str:
     return " ".join(f"{reward:.6g}" for reward in trial.rewards or ())
 
 
-def say_resumed(optimizer: OptimizerBase[Any], total: int) -> None:
+def say_resumed(optimizer: Results[Any], total: int) -> None:
     """Print the progress of a stored search of `total` evaluations that resumes."""
     done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
     if optimizer.storage is not None and done:
@@ -173,7 +173,7 @@ def say_resumed(optimizer: OptimizerBase[Any], total: int) -> None:
         )
 
 
-def say_kept(optimizer: OptimizerBase[Any]) -> None:
+def say_kept(optimizer: Results[Any]) -> None:
     """Print, after Ctrl-C, where a search is stored and how to resume it."""
     if optimizer.storage is not None:
         print(

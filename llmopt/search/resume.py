@@ -6,20 +6,20 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 from llmopt.client.scripted import ScriptedClient
 from llmopt.compute.data import folder_of
 from llmopt.errors import StorageError
 from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped
-from llmopt.search.eventlog import Event
-from llmopt.search.events import Asked, Queued, Snapshot, read_event
+from llmopt.search.eventlog import Event, as_written
+from llmopt.search.events import Queued
 from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions
+from llmopt.search.points import StoredPoints
 from llmopt.search.spending import Books
 from llmopt.search.state import SearchState
-from llmopt.search.storage import as_written, replay_lines
 from llmopt.space import Space
 from llmopt.util.text import difference, short
 
@@ -116,10 +116,6 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
 _STORED_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata} | {"warmup_points"}
 
 
-class StoredPoints(list[tuple[str, list[Any]]]):
-    """Points to start with as a file has them: words, which may repeat, and stored values."""
-
-
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that resume a stored run; `options` override its own."""
     stored = {k: v for k, v in start["options"].items() if k not in _FORMER_OPTIONS}
@@ -149,21 +145,27 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     return {**stored, **options}
 
 
+class State(Protocol):
+    """What a search knows, as the sum of its events."""
+
+    def apply(self, event: Any, /) -> None:
+        """Change by one event."""
+
+    def replay(self, line: Event, books: Books, /) -> None:
+        """Apply the event of a line, and give the books what it says of the requests before it."""
+
+
 def replay(
-    events: Sequence[Event], state: SearchState, meter: Meter, path: str | os.PathLike[str]
+    events: Sequence[Event], state: State, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
     """Bring a fresh state and its meter to where a run ended."""
-    state.folder = folder_of(path)
-
-    def apply(line: Event, books: Books) -> None:
-        event = read_event(line, state.space)
-        state.apply(event)
-        if isinstance(event, Asked):
-            books.asked(proposals=event.proposals, rejected=event.rejected)
-        elif isinstance(event, Snapshot):
-            books.begin_with(event.books)
-
-    replay_lines(events, meter, path, apply)
+    books = Books()
+    for number, line in enumerate(events[1:], start=2):
+        with as_written(path, number, line):
+            if not books.take(line, meter.in_doubt):
+                state.replay(line, books)
+    books.count_lost()
+    meter.restore(books)
 
 
 def stored_trials(
@@ -176,5 +178,6 @@ def stored_trials(
         state = SearchState(space, tuple(start["directions"]), start["seed"])
         for words, values in start["options"].get("start", ()):
             state.apply(Queued(space.from_json_values(values), words))
+    state.folder = folder_of(path)
     replay(events, state, Meter(ScriptedClient([])), path)
     return space, state.trials

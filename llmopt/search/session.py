@@ -1,257 +1,116 @@
-"""The state of a search: its trials, its usage, and the file that stores them."""
+"""A search that asks a model: what it spends, its caps, its file, and its end.
+
+`LLMOptimizer` and `CodeOptimizer` add their events and their state, which a `Session` writes to the
+file and reads back; the adapters of other libraries, which keep the trials themselves, hold one.
+"""
 
 from __future__ import annotations
 
-import copy
-import logging
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any
 
-from llmopt._version import __version__
-from llmopt.client.base import client_name
-from llmopt.compute.blocks import let_compute
-from llmopt.compute.data import data_file, folder_of
-from llmopt.errors import (
-    BudgetExceededError,
-    LLMOptError,
-    NoTrialsError,
-    SearchStopped,
-    StorageError,
-)
-from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, Usage, why_no_best
-from llmopt.prompt import Prompt
-from llmopt.search.emitter import ModelEmitter
-from llmopt.search.eventlog import Event, line_of
-from llmopt.search.events import Queued
-from llmopt.search.meter import Meter
-from llmopt.search.options import SearchOptions
-from llmopt.search.outcome import conclude, described, informs, outcome
-from llmopt.search.partners.cma import several_objectives
-from llmopt.search.partners.scheduler import Scheduler, make_scheduler
-from llmopt.search.resume import FORMAT, check_same, replay, start_of
-from llmopt.search.spending import Spent
-from llmopt.search.state import SearchState
-from llmopt.search.storage import StoredSearch, as_written
-from llmopt.search.views import TrialList, Views, dataframe, search_html
-from llmopt.space import Space
-from llmopt.trackers.callback import Bell, Search
-from llmopt.util.arguments import MOST_SEED, whole_number
-from llmopt.util.files import write_bytes_atomically
-from llmopt.util.threads import Lock
-
-if TYPE_CHECKING:
-    import pandas
-
-logger = logging.getLogger(__name__)
-
-Point = tuple[Any, ...]
+from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
+from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.meter import Meter, Metered
+from llmopt.search.outcome import conclude, described, inform, informs
+from llmopt.search.resume import State, replay
+from llmopt.search.spending import SpendFile, Spent
+from llmopt.trackers.callback import Bell
+from llmopt.util.closing import Closing
+from llmopt.util.threads import uninterrupted
 
 
-class OptimizerBase(StoredSearch, Views, Generic[Params]):
-    """What `LLMOptimizer` knows and keeps; its asks and tells make the events."""
+class Session(Metered, Closing):
+    """A search that asks a model and may be kept in a file.
 
-    space: Space
-    _state: SearchState
+    Args:
+        meter: Sends the requests.
+    """
 
-    def __init__(
-        self,
-        space: Space,
-        directions: tuple[Direction, ...],
-        seed: int,
-        seed_given: bool,
-        model: ModelEmitter,
-        options: SearchOptions,
-        warmup: tuple[Point, ...] | None,
-        start: list[tuple[str, Point]],
-    ) -> None:
-        self.space, self.directions, self.seed = space, directions, seed
-        self.batch_size = options.batch_size
-        self._options, self._warmup_points, self._start = options, warmup, start
-        self.n_warmup = model.start_up() if options.warmup == "auto" else len(warmup or ())
-        if isinstance(options.warmup, int):
-            self.n_warmup = options.warmup
-        self._state = self._new_state()
-        model.seeded = options.seeded
-        self._use(self._make_emitter(let_compute(model)))
-        if model.total is not None:
-            self.check_asks(model.total, given=options.warmup != "auto")
-        self._checked = self._told_twice = False
-        self._changing = Lock()  # held briefly: tell never waits for a model
-        self._merged = Merged(space.key)
-        self._bell: Bell | None = None
-        self._concluded = False
-        if options.storage is not None:
-            folder = folder_of(options.storage)
-            self._attach(options.storage, options.durable, partial(self._resume, seed_given))
-            self._state.folder = folder
-            if self._model.calculator is not None:
-                self._model.calculator.folder = self._state.folder
-        if options.callbacks:
-            self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
-            # Without a reference to this optimizer: one that is dropped closes its file at once.
-            self._meter.observe = partial(self._bell.ring, "sent")
+    space: Any = None
+    _state: State
+    _log: EventLog | None = None
+    _bell: Bell | None = None  # calls the callbacks, if there are any
+    _concluded = False
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    # -- what is spent --------------------------------------------------------------------
 
     @property
-    def model_began(self) -> bool:
-        """Whether the model (or a stand-in for it) has proposed a point: the warm-up is over."""
-        state, before = self._state, ("warmup", "user")
-        own = [t for t in state.trials if t.kind != "imported"]
-        return any(p.source not in before for p in (*own, *state.pending, *state.queue))
+    def left(self) -> dict[str, float]:
+        """What is left under each cap that is set: of ``"requests"``, ``"tokens"``, ``"cost"``."""
+        return self.limits.left(self.usage)
 
-    def check_asks(self, planned: int, *, given: bool) -> None:
-        """Log a warning if the `planned` points are too few for the model to be asked."""
-        if self.n_warmup >= planned > 0 and self._options.partner is None and not self.model_began:
-            logger.warning(
-                "%s not less than the %d points planned: the model is never asked. %s more points",
-                f"warmup={self.n_warmup} is"
-                if given
-                else f"the number of random points, {self.n_warmup}, is",
-                planned,
-                "Omit warmup, or plan" if given else "Plan",
-            )
+    def check_ready(self) -> None:
+        """Look for what sure is to stop the first request: see `Meter.check_ready`."""
+        self._meter.check_ready()
 
-    def _new_state(self) -> SearchState:
-        state = SearchState(self.space, self.directions, self.seed)
-        state.seeded = self._options.seeded
-        for words, values in self._start:
-            state.apply(Queued(values, words))
-        return state
+    def observe(self, callback: Callable[[Spent], object]) -> None:
+        """Have a function called with the cost of each request from now on; it must not raise."""
+        self._meter.observe = callback
 
-    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        given = self._options
-        emitter = make_scheduler(given.partner, model, self.seed, self.space)
-        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
-            raise ValueError(several_objectives(len(self.directions)))
-        return emitter
-
-    def _use(self, emitter: ModelEmitter | Scheduler) -> None:
-        self._emitter = emitter
-        self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
-        self._meter: Meter = self._model.meter
-
-    # -- results --------------------------------------------------------------------------
+    # -- the file -------------------------------------------------------------------------
 
     @property
-    def prompt(self) -> Prompt:
-        """The prompt in use."""
-        return self._model.prompt
+    def storage(self) -> Path | None:
+        """The file that the search is kept in, if it has one."""
+        return None if self._log is None else self._log.path
 
-    @property
-    def imported(self) -> frozenset[int]:
-        """Numbers of the trials that were imported, from 0."""
-        with self._changing:
-            return frozenset(t.number for t in self._state.trials if t.kind == "imported")
+    def start_event(self) -> Event:
+        """Return the first line of a storage file: what the search is."""
+        raise NotImplementedError
 
-    @property
-    def history(self) -> History:
-        """The trials and the pending or queued points, as an immutable snapshot.
+    def _begin(self, start: Event, path: Path) -> None:
+        """Take over what the first line of a file says, or raise if it is of another search."""
+        raise NotImplementedError
 
-        With ``noisy=True``, and after finalists were re-evaluated, a point that was measured
-        repeatedly is one trial with the mean.
-        """
-        with self._changing:
-            return self._history()
+    def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
+        """Resume the search in a file, or begin one there, and append to it from now on."""
+        log = EventLog(path, durable=durable)
+        try:
+            if log.events:
+                self._begin(log.events[0], log.path)
+                self.resume(log.events, log.path)
+            else:
+                log.begin(self.start_event())
+        except BaseException:
+            log.close()
+            raise
+        log.events = []
+        self._log = log
+        # Without a reference to this search: one that is dropped closes its file at once.
+        self._meter.journal = SpendFile(log)
 
-    def _history(self) -> History:
-        history = self._state.history()
-        again = self._model.options.noisy or self._state.measured_again
-        return self._merged.of(history) if again else history
+    def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
+        """Bring the state and the meter to where a stored search ended."""
+        replay(events, self._state, self._meter, path)
 
-    @property
-    def trials(self) -> list[Trial[Params]]:
-        """All trials in the order of telling (a copy)."""
-        with self._changing:
-            return TrialList(self._state.trials)
+    def _record(self, event: Any) -> None:
+        """Store an event, then let it change the state."""
+        with uninterrupted():
+            if self._log is not None:
+                if self._meter.unsaved:
+                    self._meter.flush()
+                self._log.append(event.line(self.space))
+            self._state.apply(event)
 
-    @property
-    def stopped(self) -> str:
-        """Why the model ended the search; empty if it did not."""
-        with self._changing:
-            return "" if self._state.stop is None else self._state.stop[0]
+    def close(self) -> None:
+        """Close the storage file, and tell callbacks. What is known can still be read."""
+        if self._bell is not None:
+            self._bell.end()
+        if self._log is not None:
+            with contextlib.suppress(StorageError):  # its value when it was to be written
+                self._meter.flush()
+            self._log.close()
+        if not self._concluded:
+            self.conclude()
 
-    @property
-    def total(self) -> int | None:
-        """Proposals planned in all, as the prompt says it; it may be changed during a search.
-
-        Raises:
-            ValueError: It is set to no whole number above 0.
-        """
-        return self._model.total
-
-    @total.setter
-    def total(self, value: int | None) -> None:
-        self._model.total = None if value is None else whole_number("total", value, 1)
-
-    @property
-    def pending(self) -> list[Params]:
-        """The points that `ask` returned and that have no result yet, oldest first.
-
-        After a resume these are the points whose evaluation was interrupted: evaluate them before
-        you ask for more. `pending_proposals` says who proposed them, and why.
-        """
-        return [self.space.unflatten(p.values) for p in self.pending_proposals]
-
-    @property
-    def pending_proposals(self) -> list[Proposal]:
-        """The proposals behind `pending`: source, explanation and tokens of each (a copy)."""
-        with self._changing:
-            return list(self._state.pending)
-
-    def seed_of(self, params: Any) -> int:
-        """Return the seed with which to evaluate a point, in a search with ``seeded=True``.
-
-        Of a point that `ask` returned repeatedly it is that of the oldest one that is pending;
-        `pending_proposals` has all of them.
-
-        Raises:
-            ValueError: The search is not ``seeded``.
-            ParameterError: The point is not in the space.
-        """
-        values = self.space.flatten(params)
-        with self._changing:
-            key, state = self.space.key(values), self._state
-            asked = (p.seed for p in state.pending if self.space.key(p.values) == key)
-            seed = next(asked, state.next_seed(values))
-        if seed is None:
-            raise ValueError("seed_of(): this search has no seeds; give it seeded=True")
-        return seed
-
-    def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None]) -> int | None:
-        """Return the seed of the next evaluation of a flat point that is none of those `taken`."""
-        with self._changing:
-            return self._state.next_seed(values, taken)
-
-    @property
-    def best(self) -> Trial[Params]:
-        """The best trial so far; the first of equals.
-
-        With ``noisy=True`` no lucky value: see `recommend`.
-
-        Raises:
-            LLMOptError: The search has several objectives; see `pareto`.
-            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
-        """
-        if len(self.directions) > 1:
-            raise LLMOptError(
-                f"a search of {len(self.directions)} objectives has no single best trial: take one "
-                "of .pareto, the trials that no other trial beats in all objectives"
-            )
-        history = self.history
-        if history.best is None:
-            raise NoTrialsError(why_no_best(history.trials))
-        return history.best
-
-    @property
-    def pareto(self) -> list[Trial[Params]]:
-        """The Pareto front: feasible trials that no other feasible trial beats in all objectives.
-
-        With one objective: those that share the best reward.
-        """
-        return TrialList(self.history.pareto_front)
+    # -- the end --------------------------------------------------------------------------
 
     @property
     def stopped_by_callback(self) -> SearchStopped | None:
@@ -259,143 +118,14 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
         return None if self._bell is None else self._bell.stopped
 
     @property
-    def left(self) -> dict[str, float]:
-        """What is left under each cap that is set: of ``"requests"``, ``"tokens"``, ``"cost"``."""
-        return self.limits.left(self.usage)
+    def stopped(self) -> str:
+        """Why the model ended the search; empty if it did not."""
+        return ""
 
-    @property
-    def queued(self) -> int:
-        """How many points wait for the next `ask`, which costs no request for them."""
-        return len(self._state.queue)
-
-    @property
-    def storage(self) -> Path | None:
-        """The file that the search is kept in, if it has one."""
-        return None if self._log is None else self._log.path
-
-    def observe(self, callback: Callable[[Spent], object]) -> None:
-        """Have a function called with the cost of each request from now on; it must not raise."""
-        self._meter.observe = callback
-
-    def recommend(self) -> Params:
-        """Return the parameters to keep: those of `best`.
-
-        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
-        the recorded errors and the spread of repeated measurements of a point.
-        Tell a point again to measure it better.
-
-        Raises:
-            LLMOptError: The search has several objectives; see `pareto`.
-            NoTrialsError: There is no complete trial yet.
-        """
-        return self.best.params
-
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a pandas table, a row for each.
-
-        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
-        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
-        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
-        ``prompt_tokens``, ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return dataframe(self.trials, self.space.names, len(self.directions))
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self.space)} parameters, "
-            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
-            f"{len(self._state.trials)} trials)"
-        )
-
-    def facts(self) -> list[tuple[str, Any]]:
-        """Return what the page of a notebook says of the search, by name."""
-        best, usage = self.history.best, self.usage
-        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
-        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
-        return [
-            ("best reward", "no complete trial yet" if best is None else best.reward),
-            ("best parameters", "" if best is None else best.params),
-            ("model", client_name(self.client)),
-            ("prompt", self.prompt.name),
-            ("trials", len(self.trials)),
-            ("points handed out", points),
-            ("requests", usage.requests),
-            (
-                "blocks of Python",
-                f"{usage.blocks} in {usage.compute_seconds:.0f} s, {usage.block_tokens} tokens",
-            ),
-            ("cost", cost),
-        ]
-
-    def _repr_html_(self) -> str:
-        return search_html(type(self).__name__, self.facts(), self.trials)
-
-    def equip(
-        self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
-    ) -> None:
-        """Give the Python of a model functions of yours; nothing happens where it has none.
-
-        Args:
-            source: Python text that runs in the confined worker. Its public functions are found by
-                every block, and by `pmap` and jobs. It may import ``math`` and ``numpy``.
-            values: Constants for it: numbers, texts, lists and numeric arrays.
-            words: Lines for the prompt, one for each function or entry of data:
-                ``"drag(v): the drag in N at v m/s"``.
-
-        They are not stored: call it again for a search that resumes.
-        """
-        if self._model.calculator is not None:
-            self._model.calculator.equip(source, values or {})
-            self._model.tools = tuple(words)
-
-    # -- storage --------------------------------------------------------------------------
-
-    def check_ready(self) -> None:
-        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
-        if not self._checked:
-            if self._model.options.on_error == "raise":
-                self.limits.check(Usage())  # a cap of 0
-            self._meter.check_ready()
-            self._checked = True
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole state to a file, replacing it in one step.
-
-        Args:
-            path: The file. `load` reads it, and so does ``storage=``.
-
-        Raises:
-            StorageError: The file cannot be written; an older one is left as it was.
-        """
-        path = Path(path)
-        if self._log is not None and self._log.is_at(path):
-            raise StorageError(
-                f"{path} is the storage of this optimizer and already holds all of its state: "
-                "save to another path"
-            )
-        with self._meter.lock, self._changing:
-            snapshot = self._state.snapshot(self._meter.books)
-        folder = folder_of(path)
-        trials = [replace(t, data=t.data.keep_in(data_file(folder, t.number))) if t.data else t
-                  for t in snapshot.trials]  # fmt: skip
-        snapshot = replace(snapshot, trials=trials)
-        if self._model.calculator is not None:
-            self._model.calculator.export(folder, len(snapshot.books.computed))
-        lines = line_of(self.start_event()) + line_of(snapshot.line(self.space))
-        write_bytes_atomically(path, lines, durable=True)
-
-    def close(self) -> None:
-        """Close the storage file, and tell callbacks. The optimizer can still be read."""
-        if self._bell is not None:
-            self._bell.end()
-        super().close()
-        if self._model.calculator is not None:
-            self._model.calculator.close()
-        if not self._concluded:
-            self.conclude()
+    def inform(self) -> None:
+        """Give a model that takes it the outcome so far."""
+        if informs(self.client):
+            inform(self.client, self._outcome())
 
     def conclude(self, reason: str = "", recommended: int | None = None) -> None:
         """Inform the client of the outcome of the search, and why it ended.
@@ -405,96 +135,24 @@ class OptimizerBase(StoredSearch, Views, Generic[Params]):
             recommended: Number from 1 of the trial to keep, if it is not the best one.
         """
         self._concluded = True
-        if informs(self._model.client):
-            text = self._outcome(recommended)
-            conclude(self._model.client, text, reason or self._why_it_ended())
+        if informs(self.client):
+            conclude(self.client, self._outcome(recommended), reason or self._why_it_ended())
 
     def _outcome(self, recommended: int | None = None) -> str:
-        point = None if self._state.stop is None else self._state.stop[1]
-        return outcome(self.history, self.space, recommended or point)
+        """Return what was found so far in words."""
+        raise NotImplementedError
+
+    def _planned_end(self) -> str:
+        """Say that all planned evaluations were made, or how many were when it was closed."""
+        raise NotImplementedError
 
     def _why_it_ended(self) -> str:
         if self.left_by is not None:
             return described(self.left_by)
-        if (end := self.stopped_by_callback) is not None:
-            return str(end)
-        if self.stopped:
-            return self.stopped
+        if said := str(self.stopped_by_callback or "") or self.stopped:
+            return said
         try:
             self.limits.check(self.usage)
         except BudgetExceededError as error:
             return str(error)
-        made = len(self.history.trials)
-        if self.total is not None and made >= self.total:
-            return f"all {self.total} planned evaluations were made"
-        return f"the program closed the search after {made} evaluations"
-
-    def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
-        start = start_of(events, path)
-        with as_written(path, 1, start):
-            if self._options.warmup == "auto" and start["options"]["warmup_points"] is None:
-                # Nobody gave a number: it followed from how many points were planned then.
-                self.n_warmup = whole_number("warmup", start["options"]["warmup"], 0)
-            check_same(start, self.start_event(), path, seed_given=seed_given)
-            self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
-        self._use(self._make_emitter(self._model))
-        self._state = self._new_state()
-        replay(events, self._state, self._meter, path)
-
-    def start_event(self) -> Event:
-        """Return the first line of a storage file: what the search is."""
-        points, encode = self._warmup_points, self.space.to_json_values
-        now = vars(self._options) | vars(self._model.options) | vars(self.limits)
-        now |= {"warmup": self.n_warmup, "batch_size": self.batch_size}
-        now["start"] = [[words, encode(values)] for words, values in self._start]
-        options = {"warmup_points": None if points is None else list(map(encode, points))}
-        for each in fields(SearchOptions):
-            stored, value = each.metadata.get("stored"), now[each.name]
-            rare = value in (None, False, [], each.default)  # it says nothing
-            if stored == "always" or (stored and not rare):
-                options[each.name] = value
-        return {
-            "event": "start",
-            "format": FORMAT,
-            "llmopt": __version__,
-            "space": self.space.to_dict(),
-            "directions": list(self.directions),
-            "prompt": self.prompt.to_dict(),
-            "client": client_name(self.client),
-            "seed": self.seed,
-            "options": options,
-        }
-
-    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
-        start = self.start_event()
-        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
-        settings |= {"prompt": self.prompt.name, **start["options"]}
-        name, place = "search", ""
-        if storage is not None:
-            name, place = Path(storage).stem, os.path.abspath(storage)
-        return Search(name, self.space.names, self.directions, settings, place)
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._meter.lock, self._changing:
-            # The file stays with the original; two writers would tear it.
-            return {
-                **self.__dict__,
-                "_log": None,
-                "_bell": None,
-                "_stored_in": self._log and str(self._log.path),
-                "_changing": Lock(),
-                "_state": copy.deepcopy(self._state),
-                "_emitter": copy.copy(self._emitter),
-                "_merged": copy.copy(self._merged),
-            }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        path = state.pop("_stored_in", None)
-        self.__dict__.update(state)
-        self._use(self._emitter)  # a copy has its own account
-        if path is not None:
-            logger.warning(
-                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
-                "its results to the original",
-                path,
-            )
+        return self._planned_end()

@@ -16,7 +16,17 @@ from typing import Any
 import numpy as np
 
 from llmopt.history import Direction, History, Proposal, Trial
-from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
+from llmopt.search.eventlog import Event
+from llmopt.search.events import (
+    Asked,
+    Queued,
+    Returned,
+    SearchEvent,
+    Snapshot,
+    Stop,
+    Told,
+    read_event,
+)
 from llmopt.search.spending import Books
 from llmopt.space import Space
 
@@ -80,6 +90,15 @@ class SearchState:
                 points += [p.values for p in (*self.pending, *self.queue)]
                 self.keys = {self.space.key(values) for values in points}
 
+    def replay(self, line: Event, books: Books) -> None:
+        """Apply the event of a line of a file."""
+        event = read_event(line, self.space)
+        self.apply(event)
+        if isinstance(event, Asked):
+            books.asked(proposals=event.proposals, rejected=event.rejected)
+        elif isinstance(event, Snapshot):
+            books.begin_with(event.books)
+
     def _asked(self, event: Asked) -> None:
         self.keys.update([self.space.key(p.values) for p in event.new])
         self.warmed += sum(p.source == "warmup" for p in event.new)
@@ -136,6 +155,15 @@ class SearchState:
                 },
             )
         )
+
+    def another_reward(self, told: Told) -> Trial | None:
+        """Return the latest trial of a point that was recorded before with another reward."""
+        if told.rewards is None or told.samples or self.space.key(told.values) not in self.keys:
+            return None
+        if any(p.values == told.values for p in self.pending):
+            return None
+        before = [t for t in self.trials if t.values == told.values and t.rewards]
+        return before[-1] if before and before[-1].rewards != told.rewards else None
 
     def _take_pending(
         self, values: tuple[Any, ...], last: bool = True, seed: int | None = None

@@ -24,9 +24,8 @@ from llmopt.compute.packing import DataError
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
-from llmopt.search.eventlog import read_events
+from llmopt.search.eventlog import as_written, read_events
 from llmopt.search.resume import start_of, stored_options
-from llmopt.search.storage import as_written
 from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut
