@@ -84,15 +84,6 @@ def test_parameters_on_the_wire(server, claude):
     }
 
 
-def test_models_that_take_no_temperature(server, claude):
-    server.play(
-        Say(anthropic_error("`temperature` is deprecated for this model."), 400),
-        Say(anthropic_body("x")),
-    )
-    assert claude.complete(ASK).requests == 2
-    assert "temperature" not in server.seen[1].body
-
-
 def test_cost_with_cache_writes(server, claude):
     server.play(Say(anthropic_body("x")))
     cost = (30 * 1.00 + 10 * 1.25 + 60 * 0.10 + 7 * 5.00) / 1e6
@@ -193,33 +184,10 @@ def test_how_long_the_cache_is_kept(server):
         AnthropicClient("m", cache="2h")
 
 
-def test_models_that_know_no_effort(server):
-    client = AnthropicClient("claude-3", base_url=server.url, api_key=KEY, effort="low")
-    said = "This model does not support the effort parameter."
-    server.play(Say(anthropic_error(said), 400), Say(anthropic_body("x")))
-    assert client.complete(ASK).requests == 2
-    assert "output_config" not in server.seen[1].body
-
-
 def test_a_cap_where_the_request_has_none(server, claude):
     server.play(Say(anthropic_body("x")))
     claude.complete(Request((Message("user", "hi"),)))
     assert server.seen[0].body["max_tokens"] == 32_000
-
-
-def test_a_temperature_that_thinking_does_not_allow(server):
-    client = AnthropicClient("m", base_url=server.url, api_key=KEY, effort="high")
-    said = "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
-    server.play(Say(anthropic_error(said), 400), Say(anthropic_body("x")))
-    assert client.complete(ASK).requests == 2
-    assert "temperature" not in server.seen[1].body
-
-
-def test_no_thought_at_all(server):
-    client = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, effort="none")
-    server.play(Say(anthropic_body("x")))
-    client.complete(ASK)
-    assert server.seen[0].body["thinking"] == {"type": "disabled"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])

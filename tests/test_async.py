@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import random
 import threading
 import time
-import typing
 import warnings
 
 import numpy as np
 import pytest
 from stubs import Gate
 
-from llmopt import BudgetExceededError, ClientError, Completion, Float, LLMOptimizer, Reply
+from llmopt import BudgetExceededError, Completion, Float, LLMOptimizer, Reply
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import warn_user
-from llmopt.search.events import TellArguments
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.001), "y": Float(-5.0, 5.0, step=0.001)}
 
@@ -64,13 +61,6 @@ def test_asks_that_begin_together_follow_one_another(tmp_path):
     assert (optimizer.usage.requests, optimizer.pending) == (8, [])
     with make(storage=tmp_path / "run.jsonl") as again:
         assert again.trials == optimizer.trials
-
-
-def test_a_failure_reaches_the_caller_and_the_next_ask_continues():
-    optimizer = make(ScriptedClient([ClientError("down"), "x: 1, y: 1"]))
-    with pytest.raises(ClientError, match="down"):
-        asyncio.run(optimizer.aask())
-    assert asyncio.run(optimizer.aask()) == {"x": 1.0, "y": 1.0}
 
 
 def test_a_cancelled_ask_ends_in_its_thread_and_its_point_is_pending(tmp_path):
@@ -133,19 +123,6 @@ def test_cancelled_asks_keep_the_cap(tmp_path):
     optimizer.close()
     with make(ScriptedClient([]), storage=tmp_path / "run.jsonl") as again:
         assert again.usage == optimizer.usage
-
-
-def test_atell_takes_what_tell_takes():
-    told = inspect.signature(LLMOptimizer.tell).parameters.values()
-    types = typing.get_type_hints(LLMOptimizer.tell)
-    named = {p.name: types[p.name] for p in told if p.kind is p.KEYWORD_ONLY}
-    assert named == typing.get_type_hints(TellArguments)
-
-
-def test_atell_failure_takes_what_tell_failure_takes():
-    optimizer = make()
-    trial = asyncio.run(optimizer.atell_failure({"x": 1.0, "y": 2.0}, "it diverged"))
-    assert (trial.state, trial.feedback) == ("failed", "it diverged")
 
 
 def test_a_warning_of_a_thread_without_user_code_shows_no_line_of_threading():

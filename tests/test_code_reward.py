@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from stubs import needs_confinement
 
-from llmopt import ClientError, ScriptedClient
+from llmopt import ScriptedClient
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.policy import CodeEpisode, PolicyScore
-from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
 from llmopt.code.reward.gencode import GenCode
 from llmopt.code.reward.reward import (
@@ -176,15 +175,6 @@ class TestSearch:
         assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]; it did not change" in shown
         assert "success in 0% of the episodes" in shown
 
-    def test_a_reward_that_praises_itself_gains_nothing(self):
-        """The score is the environment's, whatever the reward says."""
-        boast = "def reward(obs, action, next_obs, info):\n    return 1e12\n"
-        optimizer, _, said = searched(boast, seeds=[2, 4], episodes=3, cap=50)
-        training = said[0][1][0]
-        assert training.components["total"][0] == 1e12
-        assert optimizer.best.reward == judge(CAR, training.policy, [2, 4], 50).mean_return
-        assert optimizer.best.reward <= 100.0
-
     def test_a_reward_that_fails_in_training_is_told(self):
         """A sum of rewards that are out of all bounds would overflow."""
         head = "def reward(obs, action, next_obs, info):\n    return "
@@ -327,14 +317,6 @@ class TestGenCode:
         with pytest.raises(CandidateError):
             bounded.get("nothing")
         assert bounded.usage.requests == 2
-
-    def test_a_model_string_is_a_client_whose_failures_count(self, monkeypatch):
-        chat = ScriptedClient([ClientError("busy", retryable=True, retry_after=0.0), GOOD])
-        monkeypatch.setattr(gencode, "get_client", {"some-model": chat}.get)
-        generator = GenCode(CAR, "some-model")
-        generator.get("x" * 10_000_000).reward_func.close()
-        assert (generator.usage.requests, generator.usage.failed_requests) == (2, 1)
-        assert len(chat.requests[1].text) < 21_000  # a long answer is sent back cut
 
     @pytest.mark.parametrize(
         ("body", "said"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.errors import ParameterError, ParseError, SpaceError
 from llmopt.prompt.answer import parse_parameters
 from llmopt.prompt.structured import Form
@@ -215,11 +215,6 @@ def test_an_answer_gives_what_its_point_has(text, values):
     assert values.items() <= SPACE.unflatten(reading.values).items()
 
 
-def test_an_answer_without_an_active_value_is_incomplete():
-    with pytest.raises(ParseError, match="`momentum`"):
-        parse_parameters("optimizer: sgd, layers: 1", SPACE)
-
-
 def test_the_schema_lets_what_is_inactive_be_null():
     schema = Form(SPACE, SPACE.names, ()).schema["properties"]["point"]["properties"]
     assert {"type": "null"} in schema["momentum"]["anyOf"]
@@ -248,32 +243,6 @@ def test_the_first_request_says_the_conditions(prompt):
     retried = "\n".join(m.content for m in client.requests[2].messages)
     assert "no value for `momentum`" in retried
     assert search.usage.rejected["unreadable"] == 1
-
-
-def test_a_search_resumes_and_is_imported(tmp_path):
-    def objective(point):
-        assert set(point) == active(point)
-        return point["layers"] + point.get("momentum", 0.5)
-
-    path = tmp_path / "search.jsonl"
-    minimize(objective, DIMENSIONS, client="network", n_trials=6, seed=1, warmup=3, storage=path)
-    result = minimize(
-        objective, DIMENSIONS, client="network", n_trials=14, seed=1, warmup=3, storage=path
-    )
-    whole = minimize(objective, DIMENSIONS, client="network", n_trials=14, seed=1, warmup=3)
-    assert [t.values for t in result.trials] == [t.values for t in whole.trials]
-    assert len({SPACE.key(t.values) for t in result.trials}) == 14
-    other = LLMOptimizer(DIMENSIONS, "network", direction="minimize")
-    report = other.import_trials(path)
-    assert len(other.trials) == 14, report
-    rows = [
-        {"optimizer": "adam", "layers": 1, "momentum": "", "reward": 1.0},
-        {"optimizer": "adam", "layers": 1, "momentum": 7, "reward": 2.0},
-        {"optimizer": "sgd", "layers": 1, "momentum": 7, "reward": 2.0},
-    ]
-    table = LLMOptimizer(DIMENSIONS, "network")
-    table.import_trials(rows)
-    assert [t.params for t in table.trials] == [{"optimizer": "adam", "layers": 1}] * 2
 
 
 def test_cma_says_at_once_that_it_cannot():

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
+from llmopt import Categorical, Float, Int, ScriptedClient, Space
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.errors import SpaceError
 
@@ -119,15 +119,6 @@ def test_what_has_no_counterpart_is_refused_by_name():
         Space(space)
 
 
-def test_a_search_takes_a_configspace():
-    space = published("SMAC3 svm_cv")
-    client = ScriptedClient(["kernel: linear, C: 2, shrinking: True, degree: 3"])
-    search = LLMOptimizer(space, client, warmup=0)
-    point = search.ask()
-    assert dict(C.Configuration(space, values=point)) == point
-    assert point == {"kernel": "linear", "C": 2.0, "shrinking": True}
-
-
 def test_a_search_takes_optunas_distributions():
     distributions = {
         "lr": FloatDistribution(1e-5, 0.1, log=True),
@@ -188,14 +179,3 @@ def test_an_optuna_study_with_declared_conditions_repeats_no_request():
     texts = ["\n".join(m.content for m in r.messages) for r in client.requests]
     assert all("only with opt = sgd" in text for text in texts)
     assert not any("no trial has had" in text for text in texts)
-
-
-def test_an_optuna_study_takes_a_configspace():
-    space = C.ConfigurationSpace({"opt": ["sgd", "adam"], "momentum": (0.0, 0.9), "layers": (1, 4)})
-    space.add(C.EqualsCondition(space["momentum"], space["opt"], "sgd"))
-    client, _ = declared({"x": Float(0, 1)})
-    sampler = LLMSampler(client, space=space, description="a net", n_startup_trials=0)
-    study = optuna.create_study(sampler=sampler)
-    trial = study.ask()
-    assert trial.suggest_categorical("opt", ["sgd", "adam"]) == "adam"
-    assert trial.suggest_int("layers", 1, 4) == 3

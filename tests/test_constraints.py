@@ -108,9 +108,6 @@ class TestSpace:
         assert "constraints" not in Space(XY).to_dict()
         assert Space(XY).constrained(()) == Space(XY)
 
-    def test_counts_what_keeps_them(self):
-        assert Space({"k": Int(0, 9), "m": Int(0, 9)}, constraints="k + m < 2").cardinality == 3
-
     def test_draws_keep_them_and_cover_what_they_leave(self):
         space = Space(XY, constraints=[LIMIT, "x >= y"])
         rng = np.random.default_rng(0)
@@ -118,11 +115,6 @@ class TestSpace:
         assert all(space.admits(tuple(p)) for p in points.tolist())
         assert points[:, 0].max() > 9
         assert points[:, 1].max() > 3
-
-    def test_a_thin_slice_is_found(self):
-        names = [f"w{i}" for i in range(20)]
-        space = Space({n: Float(0, 1) for n in names}, constraints=f"{' + '.join(names)} <= 1")
-        assert space.admits(space.sample(np.random.default_rng(0)))
 
     @settings(max_examples=60, deadline=None)
     @given(
@@ -181,18 +173,6 @@ class TestOptimizer:
         assert optimizer.pending_proposals[0].clipped
         assert optimizer.usage.requests == 1
 
-    def test_or_asked_again(self):
-        optimizer = made(["x: 10, y: 5", "x: 2, y: 3"], out_of_range="reject")
-        assert optimizer.ask() == {"x": 2.0, "y": 3.0}
-        assert "breaks x + 2 * y <= 10 (by 10)" in optimizer.client.requests[1].text
-        assert optimizer.usage.rejected == {"constraint": 1}
-
-    def test_random_points_keep_them_too(self):
-        optimizer = made(["nonsense"] * 3)
-        with pytest.warns(FallbackWarning):
-            point = optimizer.ask()
-        assert point["x"] + 2 * point["y"] <= 10
-
     def test_all_points_of_a_small_space_and_no_others(self):
         space = {"k": Int(0, 9), "m": Int(0, 9)}
         optimizer = made(space=space, constraints="k + m <= 3", warmup=10)
@@ -248,12 +228,6 @@ class TestStart:
         optimizer.enqueue({"x": 5, "y": 2})
         assert [p["x"] for p in optimizer.ask(4)] == [3, 4, 5, 1]
 
-    def test_a_queued_point_goes_before_the_models_own(self):
-        optimizer = made([["x: 1, y: 1", "x: 2, y: 2"]], batch_size=2)
-        assert optimizer.ask()["x"] == 1
-        optimizer.enqueue({"x": 9, "y": 0})
-        assert [p["x"] for p in optimizer.ask(2)] == [9, 2]
-
     @pytest.mark.parametrize("given", [{"x": 3, "y": 2}, 3, "x", {1: {"x": 3, "y": 2}}])
     def test_what_it_is_not(self, given):
         with pytest.raises((ValueError, ParameterError), match="start"):
@@ -282,13 +256,6 @@ class TestStart:
             made(**{**options, "constraints": ()})
         with pytest.raises(TypeError, match="start"):
             LLMOptimizer.load(path, start=[])
-
-    def test_a_file_without_them_is_as_it_was(self, tmp_path):
-        with made(storage=tmp_path / "run.jsonl", constraints=()) as optimizer:
-            optimizer.tell({"x": 1, "y": 1}, 1.0)  # a search that recorded nothing has no file
-        start = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])
-        assert "start" not in start["options"]
-        assert "constraints" not in start["space"]
 
 
 class TestOptuna:
@@ -335,16 +302,6 @@ class TestOptuna:
         text = client.requests[0].messages[-1].content
         assert "The point k: 2, x: 9.0 is what production uses." in text
         assert "violates the constraints by 1" in text
-
-    def test_what_is_none_is_refused_at_once(self):
-        with pytest.raises(SpaceError, match="not linear"):
-            LLMSampler(ScriptedClient([]), constraints="x * y <= 1")
-
-    def test_a_contradiction_is_an_error(self):
-        sampler = LLMSampler(ScriptedClient([]), n_startup_trials=1, constraints="x <= -1")
-        study = optuna.create_study(sampler=sampler)
-        with pytest.raises(SpaceError, match="no point"):
-            study.optimize(self.objective, n_trials=2)
 
 
 class TestNevergrad:

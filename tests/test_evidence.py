@@ -80,11 +80,6 @@ def test_who_proposed_a_point_is_said(source, before, said):
     assert rows(evidence(made))[-1].endswith(f"| {said}")
 
 
-def test_a_point_that_came_with_words_is_called_so():
-    point = trial(0, (-5.0, 0.1, 8), 2.0, source="user", explanation="the current\n setting")
-    assert rows(evidence((point,)))[0].endswith("| the current setting")
-
-
 def test_digits_tell_a_drawn_point_from_the_best_before_it():
     drawn = tuple(
         trial(i, (v, 0.5, 3), float(i), source="cma")
@@ -476,15 +471,6 @@ def test_the_error_on_common_starts_is_that_of_the_difference_from_the_best():
     assert (checked.ranking(), checked.latest()) == ("#1 (10)", "#2 (12) on fresh starts")
     noisy = Evidence(History(trials, noisy=True), SPACE, LABELS, trials)
     assert rows(noisy)[0].split(" | ")[1] == "10 ± 9"
-
-
-def test_a_new_point_stays_new():
-    near = (
-        trial(0, (1.0, 0.5, 3), 1.0),
-        trial(1, (2.0, 0.5, 3), 2.0, explanation="Hypothesis: h.\nStart from: new"),
-    )
-    assert rows(evidence(near))[1].endswith("| new")
-    assert "against #1, the best until then" in evidence(near).log[1]
 
 
 @pytest.mark.parametrize(

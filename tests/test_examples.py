@@ -64,13 +64,6 @@ def test_a_rival_of_the_first_example_is_as_far_as_the_readme_says(tmp_path):
     assert max(errors) <= high + 0.5
 
 
-def test_every_example_is_run_and_listed():
-    files = {p.name for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
-    assert files == {*SCRIPTS, "notebook.ipynb", "studies.ipynb"}
-    listed = re.findall(r"^\| `([\w.]+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert set(listed) == files
-
-
 @pytest.mark.embedded
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_script_runs(name, tmp_path, embedded_client):

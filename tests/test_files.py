@@ -17,15 +17,8 @@ from llmopt.util.files import (
     read_json_object,
     read_text,
     write_bytes_atomically,
-    write_text_atomically,
 )
 from llmopt.util.text import clean
-
-
-def test_a_file_and_its_folder_are_made(tmp_path):
-    write_text_atomically(tmp_path / "a" / "b.txt", "ü\n")
-    assert (tmp_path / "a" / "b.txt").read_bytes() == "ü\n".encode()
-    assert os.listdir(tmp_path / "a") == ["b.txt"]
 
 
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):

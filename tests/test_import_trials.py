@@ -16,7 +16,6 @@ from llmopt import (
     ParameterError,
     RewardError,
     ScriptedClient,
-    StorageError,
     minimize,
 )
 from llmopt.cli import main
@@ -126,24 +125,6 @@ def test_rows_of_another_space_are_moved_or_refused_and_each_is_reported(tmp_pat
     larger = make({**SPACE, "drop": Float(0.0, 0.5)})
     assert "no value for 'drop': add it to the table" in str(larger.import_trials(old))
     assert larger.import_trials([{**row, "drop": 0.0} for row in table()]).taken == 3
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "error", "words"),
-    [
-        (3, {}, TypeError, "got an int: expected the path of a storage file"),
-        ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
-        ("sqlite:///a:pw@b.db", {}, StorageError, "import_trials(optuna.load_study(study_name="),
-        (database, {}, StorageError, "old.db, a database: expected a storage file of llmopt"),
-        ([], {"out_of_range": "move"}, ValueError, "expected one of 'reject', 'clip'"),
-    ],
-)
-def test_what_is_refused_whole(source, options, error, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error) as caught:
-        make().import_trials(source() if callable(source) else source, **options)
-    assert words in str(caught.value)
-    assert "pw" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["frame", "csv"])

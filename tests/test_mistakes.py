@@ -159,22 +159,6 @@ MISTAKES = {
     ),
     ("parameter", "policies"): (lambda e: e.policies(env="CartPol-v1"), ("CartPol", "CartPole"), 0),
     ("parameter", "run"): (lambda e: e.run(task="cartpol"), ("cartpol", "did you mean"), 0),
-    ("option", "minimize"): (lambda e: e.minimize(warm_up=3), ("warm_up", "did you mean"), 0),
-    ("number of trials", "minimize"): (
-        lambda e: llmopt.minimize(nan, SPACE, n_trial=5),
-        ("n_trial'", "did you mean 'n_trials'"),
-        0,
-    ),
-    ("no number of trials", "minimize"): (
-        lambda e: llmopt.minimize(nan, SPACE),
-        ("needs n_trials",),
-        0,
-    ),
-    ("another's name", "minimize"): (
-        lambda e: e.minimize(n_startup_trials=3),
-        ("start-up trials are counted by 'warmup'$",),
-        0,
-    ),
     ("another's name", "optuna"): (
         lambda e: e.optuna(warmup=3),
         ("start-up trials are counted by 'n_startup_trials'$",),
@@ -183,16 +167,13 @@ MISTAKES = {
     ("option", "optuna"): (lambda e: e.optuna(n_startup=3), ("n_startup", "did you mean"), 0),
     ("option", "policies"): (lambda e: e.policies(warm_up=3), ("warm_up", "did you mean"), 0),
     ("option", "run"): (lambda e: e.run("--methods", "rndom"), ("rndom", "did you mean"), 0),
-    ("seed", "minimize"): (lambda e: e.minimize(seed="a"), ("seed='a'", "whole number"), 0),
     ("seed", "optuna"): (lambda e: e.optuna(seed="a"), ("seed='a'", "whole number"), 0),
     ("wrapper", "policies"): (
         lambda e: e.policies(wrappers="ususal"),
         ("ususal", "did you mean 'usual'"),
         0,
     ),
-    ("nan", "minimize"): (lambda e: e.minimize(ScriptedClient([]), nan, warmup=5), NAN, 5),
     ("nan", "policies"): (lambda e: e.policies(ScriptedClient([]), Hopeless), NAN, 5),
-    ("exception", "minimize"): (lambda e: e.minimize(ScriptedClient([]), fails), MOTOR, 5),
     ("exception", "optuna"): (lambda e: e.optuna(ScriptedClient([]), fails), MOTOR, 5),
     ("exception", "policies"): (lambda e: e.policies(ScriptedClient([]), Unplugged), MOTOR, 5),
     ("another space", "minimize"): (

@@ -220,13 +220,6 @@ def test_pending_lists_parameters_and_history_trials():
     assert len(several.pareto) == 1
 
 
-def test_direction_and_directions_are_told_apart():
-    with pytest.raises(TypeError, match=r"no direction=.*did you mean directions="):
-        search(call=optimize, direction=["minimize", "maximize"])
-    with pytest.raises(TypeError, match=r"no directions=.*optimize"):
-        search(directions=["minimize"])
-
-
 def test_an_async_objective_is_refused_before_it_is_called():
     async def later(point):
         return 1.0

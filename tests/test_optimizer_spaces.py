@@ -126,13 +126,6 @@ class TestEverySpace:
         assert optimizer.usage.fallbacks == 5
         assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 5
 
-    def test_warmup(self, name):
-        given = SPACES[name]
-        optimizer = LLMOptimizer(given, ScriptedClient([]), seed=0, warmup=12)
-        for point in optimizer.ask(12):
-            assert optimizer.tell(point, 1.0).source == "warmup"
-        assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 12
-
     def test_resumes_from_its_file(self, name, tmp_path):
         given = SPACES[name]
 
@@ -191,15 +184,6 @@ def test_no_point_is_repeated_while_there_is_another(name):
         assert len(seen) == i + 1
     draw_new(space, seen, rng)
     assert len(seen) == total
-
-
-def test_warmup_of_a_whole_space_then_no_request():
-    client = ScriptedClient([])
-    optimizer = LLMOptimizer(spaces.MultiBinary(4), client, warmup=16, seed=0)
-    assert len({tuple(p) for p in optimizer.ask(16)}) == 16
-    with pytest.warns(FallbackWarning, match="every point of the space was already tried"):
-        optimizer.ask()
-    assert client.requests == []
 
 
 def test_a_search_of_a_policy_table():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import time
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from llmopt import parse_parameters
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.prompt.parse import Reading
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space({f"params[{i}]": Float(-6, 6) for i in range(3)}, decimals=1)
@@ -168,14 +167,6 @@ def test_nested_json_of_a_dict_space():
     assert by_name == {"w[0]": 0.5, "w[1]": -0.25, "k": 3}
 
 
-def test_labels_stand_for_names():
-    space = Space({"x": Float(-1, 1), "y": Float(-1, 1)})
-    for text in ("a: 0.5, b: -0.5", "x: 0.5, y: -0.5"):
-        assert parse_parameters(text, space, labels=("a", "b")).values == (0.5, -0.5)
-    with pytest.raises(ValueError, match="got 1 labels, expected one for each of 2"):
-        parse_parameters("1", space, labels=("a",))
-
-
 def test_out_of_range():
     text = "lr: 4.2, lr_decay: 0.5, layers: 99, optimizer: adam"
     reading = parse_parameters(text, MIXED)
@@ -230,11 +221,6 @@ def test_the_first_of_a_line_and_a_JSON_object_is_read():
     line, data = "a: 3, b: 4", '{"a": 1, "b": 2}'
     assert parse_parameters(f"{data}\n{line}", pair).values == (1.0, 2.0)
     assert parse_parameters(f"{line}\n{data}", pair).values == (3.0, 4.0)
-
-
-def test_strip_thinking():
-    assert strip_thinking("<think>a<think>b</think>c</think>d<THINK>e") == "d"
-    assert strip_thinking("plain") == "plain"
 
 
 SPACES = [
@@ -327,10 +313,3 @@ def test_hostile_text_takes_linear_time(unit):
     for space in (BOX, MIXED):
         read_or_error(text, space)
     assert time.process_time() - start < 10  # about 0.5; quadratic time would be minutes
-
-
-def test_numbers_are_not_rounded():
-    value = math.pi
-    assert parse_parameters(f"x: {value!r}", Space({"x": Float(0, 6)}, decimals=1)).values == (
-        value,
-    )

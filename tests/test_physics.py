@@ -249,11 +249,3 @@ def test_names_of_a_model_stay_in_their_line():
     assert lines[2] == "A positive angle of every hinge turns +x towards +y."
     assert "a b at (0, 0, 0.05) 4.1888 kg" in lines[3]
     assert touching(env) == {"a b"}
-
-
-def test_what_stands_on_a_table_touches_the_ground():
-    env = compiled(
-        "<worldbody><body name='table'><geom type='box' size='1 1 .1'/></body>"
-        "<body name='ball' pos='0 0 .15'><freejoint/><geom size='.1'/></body></worldbody>"
-    )
-    assert touching(env) == {"ball"}

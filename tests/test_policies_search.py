@@ -5,8 +5,6 @@ from __future__ import annotations
 import builtins
 import json
 import re
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -107,11 +105,6 @@ def test_a_table_is_one_choice_for_each_state():
     assert search.evaluate(50).mean > 0.6
     assert "SFFF\nFHFH" in answers.prompt
     assert search.best_policy.act(14) == 1
-
-
-def test_discrete_actions_and_their_scores():
-    search, _ = searching("CartPole-v1", {"right<-pole_angle": 10, "right<-pole_angvel": 6})
-    assert search.run(2).reward == 500
 
 
 def test_a_wrapped_environment_from_a_function(tmp_path):
@@ -404,17 +397,6 @@ def raise_interrupt(params):
     raise KeyboardInterrupt
 
 
-def test_progress_shows_every_trial(capsys, monkeypatch):
-    monkeypatch.setattr("llmopt.search.progress.LINE_SECONDS", 0.0)
-    search, _ = searching("CartPole-v1", {}, {"right<-bias": 1})
-    search.run(2)
-    assert capsys.readouterr().err == ""
-    search.run(3, progress=True)
-    assert "llmopt: 3/3 policies, llm " in capsys.readouterr().err
-    with pytest.raises(ValueError, match="progress="):
-        search.run(4, progress=print)
-
-
 def test_before_a_search_there_is_no_best_policy(tmp_path):
     search, _ = searching("CartPole-v1")
     for call in (
@@ -467,16 +449,6 @@ def test_a_search_is_scaled_as_a_run_is():
             assert env.reset(seed=1)[0].tolist() == other.reset(seed=1)[0].tolist()  # frozen
     with pytest.raises(LLMOptError, match="did you mean 'ClipAction'"):
         PolicySearch("CartPole-v1", ScriptedClient([]), wrappers=["ClipActoin"])
-
-
-def test_mujoco_writes_no_log_into_the_working_directory(tmp_path):
-    pytest.importorskip("mujoco")
-    code = (
-        "from llmopt.policies.environment import make_gymnasium\n"
-        "make_gymnasium('HalfCheetah-v5').close()\n"  # its file gives a warning as it is read
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("prompt", "first"), [("words", 5), ("props", 10), ("opro", 10)])

@@ -17,18 +17,6 @@ from llmopt.policies import LinearPolicy, PolicySearch, held_out_seeds, load_pol
 UNIT = {"kind": "box", "shape": [2], "dtype": "float32", "low": 0, "high": 1}
 
 
-def test_parameters_are_named_in_their_order():
-    policy = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
-    assert policy.names(("x", "v"), ("u", "w")) == (
-        *("u<-x", "w<-x", "u<-v", "w<-v"),
-        *("u<-bias", "w<-bias"),
-    )
-    table = LinearPolicy(spaces.Discrete(2, start=3), spaces.Discrete(2), bias=False)
-    assert table.names() == ("a0<-s3", "a1<-s3", "a0<-s4", "a1<-s4")
-    with pytest.raises(SpaceError, match="got 1 names of inputs, expected 2"):
-        policy.names(("x",), ("u", "w"))
-
-
 @pytest.mark.parametrize(
     "observed",
     [spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(0, 1, (2, 2)), spaces.Discrete(4, start=1)],

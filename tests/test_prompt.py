@@ -227,16 +227,6 @@ def test_selection():
     assert kept(history=Selection("last", last=0)) == []
 
 
-def test_failed_trials_rank_below_all_others():
-    made = eventful(BOX)
-    text = shown(get_prompt("opro").prepare(situation(history=History(made))))[1].splitlines()
-    assert "failed" in text[1]
-    assert "pruned" in text[2]
-    assert "pruned" not in "".join(text[3:])
-    few = shown(get_prompt("opro", best=3).prepare(situation(history=History(made))))[1]
-    assert "failed" not in few
-
-
 def test_best_that_is_not_listed_is_told():
     made = trials(BOX, 12)
     made = (replace(made[0], rewards=(99.5,)), *made[1:])
@@ -393,13 +383,6 @@ def test_own_template_extends_a_shipped_one():
 def test_template_errors_name_template_line_and_variable(text, message):
     with pytest.raises(TemplateError, match=message):
         own(text).prepare(situation())
-
-
-def test_error_inside_an_included_file_names_that_file(tmp_path):
-    (tmp_path / "mine.j2").write_text("a\n{% include 'part.j2' %}")
-    (tmp_path / "part.j2").write_text("b\nc\n{{ oops }}")
-    with pytest.raises(TemplateError, match=r"template 'part.j2', line 3: 'oops' is undefined"):
-        get_prompt(tmp_path / "mine.j2").prepare(situation())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from llmopt.client.model_string import get_client
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt
-from llmopt.prompt.situation import Complaint, Situation
+from llmopt.prompt.situation import Situation
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 
 SPACE = Space({"x": Float(-5.0, 5.0), "k": Int(1, 9), "kind": Categorical(("adam", "sgd"))})
@@ -103,19 +103,6 @@ def test_only_what_differs_from_an_earlier_point():
     assert caught.value.raw == text.replace("#1", "#9")  # it is sent back as it came
 
 
-def test_the_end_of_a_search():
-    stop = query("words", may_stop=True)
-    assert stop.request.json_schema["properties"]["converged"] == {"type": "boolean"}
-    fields = {"lesson": "", "analysis": "Flat.", "hypothesis": "", "start_from": "#1"}
-    assert stop.read(answer(**fields, changes=[], converged=True)).stop
-    going = answer(**fields, changes=[{"parameter": "k", "value": 2}], converged=False)
-    assert not stop.read(going).stop
-    assert "converged" not in query("words").request.json_schema["properties"]
-    said = [{"parameter": "k", "value": 2}]
-    unasked = query("words").read(answer(**fields, changes=said, converged=True))
-    assert (unasked.stop, unasked.values) == (False, (-5.0, 2, "adam"))
-
-
 @pytest.mark.parametrize("prompt", ["words", "props"])
 def test_free_text_is_still_read(prompt):
     """A server may pass over the schema, or have refused it in the same call."""
@@ -123,13 +110,6 @@ def test_free_text_is_still_read(prompt):
     if prompt != "props":
         text = f"Critique: none\nHypothesis: H.\nProposal:\n{text.splitlines()[0]}"
     assert query(prompt).read(text).values == (1.5, 3, "adam")
-
-
-def test_a_complaint_follows_a_structured_answer():
-    made = query("props", complaint=Complaint('{"point": {}}', "there is no value for `x`"))
-    assert [m.role for m in made.request.messages][-2:] == ["assistant", "user"]
-    with pytest.raises(ParseError, match="`k`"):
-        query("props").read(answer(explanation="", point={"x": 1.0, "kind": "sgd"}))
 
 
 def test_names_that_no_field_may_have():

@@ -106,21 +106,6 @@ def drawn(request):
     return f"Start from: new\nProposal:\n{values}"
 
 
-@pytest.mark.parametrize("arm", ["words", "none", "cma", "random"])
-def test_the_best_policy_of_a_search_is_judged(small, arm):
-    if arm in words.BASELINES:
-        found = words.run_baseline("zones", arm, 0, 9)
-    else:
-        found = words.run_model("zones", arm, ScriptedClient(drawn), 0, 9)
-    assert len(found["curve"]) == 9
-    assert len(set(found["curve"])) >= 4
-    assert found["best"] == max(found["curve"])
-    told = arm if arm in words.ARMS else "none"
-    with words.make_search("zones", told, ScriptedClient([]), 0) as search:
-        assert search.measure(found["params"])[0].mean == pytest.approx(found["best"], rel=1e-12)
-        assert search.evaluate(4, params=found["params"]).mean == found["held_out"]
-
-
 def test_the_shuffled_arm_tells_outcomes_of_other_points(small):
     with words.make_search("zones", "shuffled", "smollm2", 0) as search:
         seen = []

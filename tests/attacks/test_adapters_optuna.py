@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import math
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -208,15 +206,6 @@ class TestHostileAttributes:
             study.set_user_attr(f"note{i}", "y" * 500)
         assert len(asks_well(study)) < 40_000
 
-    @pytest.mark.parametrize("value", VALUES)
-    def test_of_constraints(self, value):
-        study = seeded()
-        trial = study.ask(XY)
-        for name in ("constraints", "constraints:size"):
-            study._storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
-        study._storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [1.0])
-        asks_well(study)
-
     def test_feedback_cannot_flood_the_prompt(self):
         study = seeded(prompt="words")
         for i in range(30):
@@ -265,26 +254,6 @@ class TestOtherTrials:
         study.add_trial(frozen)
         study.get_trials(deepcopy=False)[-1].values = [1.0, 2.0]
         assert "y: 2; failed: the value was 1.0, 2.0" in asks_well(study)
-
-    def test_with_clocks_of_other_zones(self):
-        study = seeded()
-        for zone in (None, datetime.UTC):
-            frozen = optuna.create_trial(params={"x": 2.0, "y": 2}, distributions=XY, value=1.0)
-            frozen.datetime_complete = datetime.datetime(2026, 1, 1, tzinfo=zone)
-            study._storage.create_new_trial(study._study_id, template_trial=frozen)
-        asks_well(study)
-
-    @pytest.mark.parametrize("value", [math.nan, math.inf, "text", None, 10**400])
-    def test_pruned_with_strange_reports(self, value):
-        study = seeded()
-        frozen = optuna.create_trial(
-            params={"x": 2.0, "y": 2},
-            distributions=XY,
-            state=TrialState.PRUNED,
-            intermediate_values={1: value},
-        )
-        study._storage.create_new_trial(study._study_id, template_trial=frozen)
-        asks_well(study)
 
     def test_whose_ranges_and_types_changed(self):
         study = seeded()
@@ -521,20 +490,6 @@ class TestProcesses:
 
 
 class TestCaps:
-    def test_a_pickled_sampler_that_goes_on_counts_nothing_twice(self):
-        storage = InMemoryStorage()
-        first = sampler(max_requests=4)
-        study = optuna.create_study(sampler=first, storage=storage, study_name="s")
-        study.add_trial(FIRST)
-        study.ask(XY)
-        study.ask(XY)
-        again = pickle.loads(pickle.dumps(first))
-        study.sampler = again
-        study.ask(XY)
-        study.ask(XY)
-        with pytest.raises(Exception, match="4 requests were sent and max_requests=4"):
-            study.ask(XY)
-
     def test_forged_entries_cannot_raise_a_cap(self):
         study = seeded(max_requests=2)
         forged = {"requests": -100, "tokens": -1, "cost": -1e9}

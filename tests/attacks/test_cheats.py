@@ -18,8 +18,7 @@ from llmopt.cli import main
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, policy_function
-from llmopt.code.reward.reward import FINALISTS, improve_reward, reward_function
-from llmopt.code.reward.reward import STARTS as START_SEEDS
+from llmopt.code.reward.reward import improve_reward, reward_function
 from llmopt.policies.linear import LinearPolicy
 
 CHEATS = {
@@ -224,15 +223,6 @@ def test_a_reward_that_changes_its_arguments_changes_nothing_else():
     cheated, (_, (changed,), _, _) = searched(f"{value}{change}return v")
     assert changed == kept
     assert cheated.trials[0].reward == honest.trials[0].reward
-
-
-@needs_confinement
-def test_a_reward_is_loaded_anew_before_each_training():
-    episodes = 3 + min(FINALISTS, 3) * START_SEEDS  # of one training
-    body = f"assert n <= {episodes * CAP}\n    return float(obs[0])"
-    optimizer, (_, trained, _, words) = searched(body, trainings=2)
-    assert len(trained) == 2, words
-    assert optimizer.trials[0].reward is not None
 
 
 @pytest.mark.parametrize("workers", [1, 4])
