@@ -74,7 +74,6 @@ def outcome(optimizer: LLMOptimizer) -> tuple:
     return (
         [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in optimizer.trials],
         optimizer.usage,
-        optimizer._state.rng.bit_generator.state,
     )
 
 

@@ -522,5 +522,5 @@ class TestRepeats:
 @pytest.mark.defect(64)
 def test_no_description_may_be_none():
     optimizer = make([["x: 1"]], description=None)
-    assert optimizer._model.options.description == ""
+    assert optimizer.start_event()["options"]["description"] == ""
     optimizer.ask()

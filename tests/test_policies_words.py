@@ -413,7 +413,7 @@ def test_a_shorter_episode_has_another_most_and_no_solved():
 def test_what_becomes_of_an_action_out_of_bounds_is_told_as_it_acts_here(options, raw):
     client = ScriptedClient([])
     with PolicySearch("MountainCarContinuous-v0", client, starts=1, **options) as search:
-        text = search.optimizer._model.options.description
+        text = search.optimizer.start_event()["options"]["description"]
     assert ("charges) it unclipped" in text) is raw
     assert ("passed on as it is" in text) is raw
     assert ("It is clipped to its bounds" in text) is not raw
@@ -446,7 +446,7 @@ def test_starts_are_listed_where_they_differ():
 
 def test_a_policy_search_tells_its_starts_and_the_users_ceiling():
     with PolicySearch("Pendulum-v1", ScriptedClient([]), starts=3, ceiling=-50) as search:
-        told = search.optimizer._model.options.description
+        told = search.optimizer.start_event()["options"]["description"]
     assert "A value of -50 is the most there can be." in told
     assert "Observed at the 3 starts, in the order of the returns shown: cos_theta" in told
     with pytest.raises(ValueError, match="ceiling=nan"):
