@@ -6,7 +6,6 @@ import time
 import tracemalloc
 import zlib
 from contextlib import closing, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -467,20 +466,6 @@ def wait_for_the_end_of(group):
             return
         time.sleep(0.05)
     raise AssertionError("a worker is left")
-
-
-@pytest.mark.parametrize("kills", [5, pytest.param(30, marks=pytest.mark.sweep)])
-def test_kills_while_blocks_and_jobs_run_lose_nothing(tmp_path, monkeypatch, kills):
-    monkeypatch.syspath_prepend(Path(__file__).parent / "attacks")
-    import lab_kills
-
-    if kills == 30:
-        assert lab_kills.sweep(tmp_path, kills, 60, seed=1)["kills"] > 20
-        return
-    for count, place in enumerate(lab_kills.PLACES):
-        assert not lab_kills.run(tmp_path, 3, place, 1 + count % 2), place
-    assert lab_kills.run(tmp_path, 3)
-    assert lab_kills.check(tmp_path, 3)["blocks"] == 6
 
 
 # -- searches -------------------------------------------------------------------------------------

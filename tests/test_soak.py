@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from functools import partial
 from pathlib import Path
@@ -59,18 +58,6 @@ def test_batches_over_a_bad_line(server, slept, attacks):
     assert optimizer.usage.requests == len(server.seen) == line.counts["calls"]
     assert len({tuple(t.values) for t in optimizer.trials}) == 320
     assert optimizer.usage.proposals == {"llm": 320}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("tells", "points"), [(1000, 1), (150, 4)])
-def test_a_small_load_with_faults_and_kills(tmp_path, attacks, tells, points):
-    """The small form of tests/attacks/soak.py, which checks that nothing is lost."""
-    import soak
-
-    result = soak.soak(tmp_path, tells, 100, 20, points)
-    # Each comes at a random moment after 20 asks; the last one may come too late.
-    assert 3 <= result["kills"] <= 5
-    assert result["failed"] > 0
 
 
 @pytest.mark.parametrize(
