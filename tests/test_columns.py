@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import warnings
 from dataclasses import replace
@@ -24,16 +23,14 @@ from llmopt import (
     ReplayClient,
     ScriptedClient,
     get_client,
-    get_prompt,
     minimize,
 )
-from llmopt.benchmarks.experiments.columns_data import FAMILIES, Window, make_columns
+from llmopt.benchmarks.experiments.columns_data import Window
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.client.local.embedded import ADAPTER
 from llmopt.client.local.local import LocalClient
 from llmopt.client.local.network import (
-    LEVELS,
     NetworkClient,
     read_line,
 )
@@ -97,23 +94,10 @@ def test_one_line_leads_to_better_points():
     assert reward("s") > reward("m") > reward("g")
 
 
-def test_no_line_leads_where_all_are_equal():
-    same = History(tuple(replace(t, rewards=(1.0,)) for t in situation().history.trials))
-    columns = ColumnsPrompt().prepare(replace(situation(), history=same)).request.columns
-    assert {line[0] for line in columns} == {"C"}
-
-
 def test_a_line_is_read_as_it_was_written():
     assert write_line(3, True, [0, 25, 2]) == "c a z c"
     assert read_line("c a z c") == (3, True, [0, 25, 2])
     assert read_line(write_line(40, False, [1])) == (26, False, [1])
-
-
-def test_the_rewards_order_the_letters():
-    state = situation()
-    turned = tuple(replace(t, rewards=(-t.rewards[0],)) for t in state.history.trials)
-    other = ColumnsPrompt(best=30).prepare(replace(state, history=History(turned)))
-    assert other.request.columns != ColumnsPrompt(best=30).prepare(state).request.columns
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
@@ -163,13 +147,6 @@ def test_a_letter_beyond_the_last_choice_is_rejected_on_demand():
         query.read(" d m a a")
 
 
-def test_a_choice_without_a_letter_is_drawn():
-    space = Space({"a": Categorical([f"c{i}" for i in range(27)]), "x": Float(0, 1)})
-    for n in (0, 3):
-        query = ColumnsPrompt().prepare(situation(space, n=n))
-        assert query.read(" m").values[0] in space.dimensions[0].choices
-
-
 def test_many_parameters_stop_at_z():
     space = Space({f"x{i}": Float(0, 1) for i in range(40)})
     columns = ColumnsPrompt(most_lines=None).prepare(situation(space)).request.columns
@@ -210,16 +187,6 @@ def test_a_small_space_of_numbers_does_not_end_in_fallbacks():
     assert optimizer.best.reward == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_an_optimum_in_a_corner_leaves_no_point_to_chance(seed):
-    def f(point):
-        return sum(point.values())
-
-    result = minimize(f, {"x": Float(-5, 5), "y": Float(-5, 5)}, 30, "network", seed=seed)
-    assert result.usage.fallbacks == 0
-    assert result.best.reward == -10
-
-
 def failures(f, space, seed, **options):
     trials = minimize(f, space, 25, "network", seed=seed, **options).trials
     return sum(t.state == "failed" for t in trials if t.source != "warmup")
@@ -231,15 +198,6 @@ def test_proposals_keep_out_of_a_region_that_fails(seed):
         return None if point["x"] + point["y"] > 1 else -point["x"] - 0.1 * point["y"]
 
     assert failures(f, {"x": Float(-5, 5), "y": Float(-5, 5)}, seed) <= 6
-
-
-def test_choices_that_always_fail_become_rare():
-    def f(point):
-        return None if point["kind"] in "cd" else point["x"] ** 2
-
-    space = {"kind": Categorical(["a", "b", "c", "d"]), "x": Float(-5, 5)}
-    start = [{"kind": "a", "x": 3.0}]
-    assert sum(failures(f, space, seed, start=start) for seed in range(5)) <= 24
 
 
 def test_a_point_beside_a_failure_moves_to_a_complete_trial():
@@ -391,12 +349,6 @@ def test_with_nothing_to_show_the_middle_shows_the_form():
     assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
 
 
-def test_it_is_rebuilt_from_its_dictionary_and_pickles():
-    prompt = get_prompt("columns", best=12, temperature=1.0)
-    assert prompt.to_dict() == {"name": "columns", "best": 12, "temperature": 1.0}
-    assert get_prompt(prompt.to_dict()) == prompt == pickle.loads(pickle.dumps(prompt))
-
-
 # A longer search
 
 
@@ -453,14 +405,6 @@ def test_in_a_long_search_half_of_the_answers_are_read_in_a_wider_frame():
 def test_a_shorter_search_is_not_widened(options, state):
     prompt = ColumnsPrompt(dither=False, **options)
     assert widths(prompt, state, 4) == pytest.approx(np.ones(4), rel=1e-3)
-
-
-def test_half_of_single_answers_are_wide_whatever_else_is_told():
-    prompt = ColumnsPrompt(dither=False)
-    for step in (1, 2):  # beside another process that tells a trial after each of ours
-        states = [near(120 + step * i, seed=7919 * i + 1) for i in range(40)]
-        wide = sum(widths(prompt, state, 1)[0] > 1.01 for state in states)
-        assert 12 < wide < 28
 
 
 def test_a_long_recorded_search_is_replayed(tmp_path):
@@ -688,21 +632,6 @@ def test_the_adapter_is_a_few_megabytes():
 # What it is trained on
 
 
-def test_lines_to_learn_from():
-    data = make_columns(0, 300)
-    lines = data
-    assert lines.levels.shape == (300, 20)
-    assert data.targets.shape == (300, LEVELS)
-    np.testing.assert_allclose(data.targets.sum(axis=1), 1, atol=1e-6)
-    assert lines.levels.min() >= 0
-    assert lines.levels.max() < LEVELS
-    assert set(lines.dimensions) > {1, 3}
-    assert 0.1 < lines.leading.mean() < 0.5
-    again = make_columns(0, 300)
-    np.testing.assert_array_equal(again.levels, lines.levels)
-    assert (make_columns(1, 300).levels != lines.levels).any()
-
-
 def test_a_line_to_learn_from_is_that_of_the_prompt():
     """What the training shows of a search is what `ColumnsPrompt` writes of it."""
     rng = np.random.default_rng(5)
@@ -715,26 +644,6 @@ def test_a_line_to_learn_from_is_that_of_the_prompt():
     shown = zip(*Window(points, losses).lines, strict=True)
     written = [write_line(3, bool(leading), levels) for levels, leading, _ in shown]
     assert tuple(written) == asked.columns
-
-
-def test_better_points_lie_where_the_best_ones_are():
-    """The targets hold what is to be learned: they follow the first letters of a line."""
-    data = make_columns(2, 2000)
-    wanted = data.targets @ np.arange(LEVELS)
-    levels = data.levels
-    first, last = levels[:, :3].mean(axis=1), levels[:, -3:].mean(axis=1)
-    assert np.corrcoef(wanted, first)[0, 1] > 0.3
-    assert np.corrcoef(wanted, first)[0, 1] > np.corrcoef(wanted, last)[0, 1] + 0.2
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_every_family_gives_finite_losses_that_differ(family, n):
-    rng = np.random.default_rng(3)
-    losses = FAMILIES[family](rng, n)(rng.random((200, n)))
-    assert losses.shape == (200,)
-    assert np.isfinite(losses).all()
-    assert len(np.unique(losses)) > 1
 
 
 # -- many parameters ----------------------------------------------------------------------

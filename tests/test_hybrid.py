@@ -122,15 +122,6 @@ class TestShares:
         assert optimizer.usage.proposals == {"warmup": 6, "cma": 40 - asked, "llm": asked}
         assert asked == 20  # before anything is told, half
 
-    def test_points_of_a_batch_are_pending_for_the_model(self):
-        client = Knower(1.0)
-        optimizer = make(client, batch_size=4, prompt="props")
-        go(optimizer, 7)
-        mine = next(
-            p for p in [*optimizer.trials, *optimizer.pending_proposals] if p.source == "cma"
-        )
-        assert optimizer.space.format(0, mine.values[0]) in client.requests[0].text
-
     def test_who_knows_more_gets_more_and_nobody_nothing(self):
         shares = {}
         for client in (Knower(1.0, shrink=0.8), Knower(8.0)):
@@ -224,26 +215,6 @@ class TestPartner:
         # A sixth of the range, a little less for the bounds.
         assert 0.8 < own.std(0).min() <= own.std(0).max() < 1.8
 
-    def test_without_points_begins_in_the_middle(self):
-        optimizer = make(warmup=0)
-        optimizer.ask(200)
-        own = np.array([p.values for p in optimizer.pending_proposals if p.source == "cma"])
-        assert np.abs(own.mean(0)).max() < 0.6
-
-    def test_points_of_the_model_move_its_search(self):
-        def mean_of_own(client):
-            optimizer = make(client)
-            go(
-                optimizer,
-                60,
-                lambda p: sphere(p) if optimizer.pending_proposals[-1].source == "llm" else -99,
-            )
-            optimizer.ask(60)
-            own = np.array([p.values for p in optimizer.pending_proposals if p.source == "cma"])
-            return np.linalg.norm(own.mean(0) - GOAL)
-
-        assert mean_of_own(Knower(0.5)) < 1.5
-
     def test_finds_what_it_seeks_with_a_model_that_knows_nothing(self):
         optimizer = make(Knower(8.0), batch_size=4)
         go(optimizer, 200)
@@ -330,14 +301,6 @@ class TestPartner:
         assert optimizer.best.params["k"] == 17
         assert optimizer.best.params["lr"] == pytest.approx(1e-3, rel=0.5)
         assert {t.values[2] for t in optimizer.trials} == {2.0}
-
-    @pytest.mark.parametrize(
-        "space", [{"x": Float(-1.0, 1.0)}, {"x": Float(2.0, 2.0), "k": Int(0, 9)}]
-    )
-    def test_one_dimension(self, space):
-        optimizer = make(space=space, warmup=2)
-        points = go(optimizer, 8, lambda p: p["x"])
-        assert len({tuple(p.values()) for p in points}) == 8
 
     @pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
     def test_a_small_space_is_exhausted_without_repeats(self):
@@ -443,37 +406,11 @@ class TestKeeping:
         with pytest.raises(StorageError, match=r"partner \(there"):
             make(storage=path)
 
-    def test_a_models_failure_loses_nothing(self):
-        class Moody(GaussianGrammarClient):
-            moods = 0
-
-            def complete(self, request):
-                self.moods += 1
-                if self.moods % 2:
-                    raise ClientError("not now")
-                return super().complete(request)
-
-        expected = go(make(batch_size=4), 50)
-        optimizer = make(Moody(), batch_size=4)
-        found = []
-        for _ in range(50):
-            try:
-                point = optimizer.ask()
-            except ClientError:
-                point = optimizer.ask()
-            found.append(point)
-            optimizer.tell(point, sphere(point))
-        assert found == expected
-
 
 class TestErrors:
     def test_choices(self):
         with pytest.raises(SpaceError, match="'kind' is a choice"):
             make(space={"x": Float(0, 1), "kind": Categorical(["a", "b"])})
-
-    def test_several_objectives(self):
-        with pytest.raises(ValueError, match="one objective, and direction names 2"):
-            make(direction=["maximize", "minimize"])
 
     @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
     def test_unknown(self, partner):

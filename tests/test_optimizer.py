@@ -129,11 +129,6 @@ class TestAsk:
         optimizer.tell(point, 1.0)
         assert optimizer.trials[0].source == "llm"
 
-    def test_several_points_take_one_request(self):
-        optimizer = make([answers((1, 1), (2, 2), (3, 3))])
-        assert [p["k"] for p in optimizer.ask(3)] == [1, 2, 3]
-        assert [r.n for r in optimizer.client.requests] == [3]
-
     def test_batch_size_fills_later_asks_from_one_request(self):
         optimizer = make([answers((1, 1), (2, 2), (3, 3))], batch_size=3)
         assert [optimizer.ask()["k"] for _ in range(3)] == [1, 2, 3]
@@ -165,11 +160,6 @@ class TestRejection:
         assert optimizer.ask() == {"x": 2.0, "k": 2}
         assert optimizer.usage.rejected == {"duplicate": 1}
         assert "already tried" in optimizer.client.requests[2].messages[-1].content
-
-    def test_failed_point_is_not_proposed_again(self):
-        optimizer = make(answers((1, 1), (1, 1), (2, 2)))
-        optimizer.tell_failure(optimizer.ask(), "diverged")
-        assert optimizer.ask() == {"x": 2.0, "k": 2}
 
     def test_unreadable_answer_is_asked_again_with_the_raw_reply(self):
         optimizer = make(["no idea", *answers((2, 2))])

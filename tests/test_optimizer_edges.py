@@ -84,16 +84,6 @@ class TestRetries:
         assert len(optimizer.client.requests) == 2
         assert optimizer.usage.proposals == {"llm": 2, "fallback": 4}
 
-    def test_more_samples_than_asked_for_are_not_used(self):
-        optimizer = make([Reply(tuple(Completion(f"x: {i}") for i in range(5)))])
-        assert optimizer.ask(2) == [{"x": 0.0}, {"x": 1.0}]
-        assert len(optimizer.history.pending) == 2
-
-    def test_samples_of_one_reply_are_duplicates_of_each_other_too(self):
-        optimizer = make([["x: 1", "x: 1", "x: 2"], ["x: 3"]])
-        assert [p["x"] for p in optimizer.ask(3)] == [1, 2, 3]
-        assert optimizer.usage.rejected == {"duplicate": 1}
-
     def test_the_first_bad_sample_is_the_one_complained_about(self):
         client = ScriptedClient([["first nonsense", "second nonsense"], ["x: 1", "x: 2"]])
         make(client).ask(2)

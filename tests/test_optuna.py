@@ -221,14 +221,6 @@ class TestDistributions:
             assert study.ask({"layers": distribution}).params["layers"] == expected
         assert sampler.usage.fallbacks == 0
 
-    def test_single_valued_parameters_are_not_asked_for(self):
-        sampler = make(["x: 1.5"])
-        space = {"x": FloatDistribution(0, 2), "one": IntDistribution(3, 3)}
-        study = study_of(sampler)
-        told(study, space, {"x": 1.0, "one": 3}, 0.0)
-        assert study.ask(space).params == {"x": 1.5, "one": 3}
-        assert "x: <value>\n" in requests(sampler)[0].text
-
     def test_what_no_prompt_can_show_is_sampled_independently(self, caplog):
         space = {"x": FloatDistribution(0, 2), "two\nlines": FloatDistribution(0, 1)}
         sampler = make(["x: 1.5"])
@@ -344,16 +336,6 @@ class TestPrompt:
         assert "minimize latency, maximize accuracy" in text
         assert "(3.5, 0.25)" in text
         assert "objective names" not in text  # they are said once
-
-    def test_goes_by_the_order_of_telling(self):
-        sampler = make(['{"x": 3.5, "y": 3}', '{"x": 4.5, "y": 4}', '{"x": 2.5, "y": 2}'])
-        study = begun(sampler)
-        a, b = study.ask(XY), study.ask(XY)
-        study.tell(b, 2.0)
-        study.tell(a, 3.0)
-        study.ask(XY)
-        text = requests(sampler)[-1].text
-        assert text.index("x: 0.5") < text.index("x: 4.5") < text.index("x: 3.5")
 
 
 class TestStartup:
@@ -572,24 +554,6 @@ class TestConditional:
         assert {t.params["k"] for t in study.trials[1:]} == {"b"}
         assert sampler.usage.rejected == {}
 
-    def test_what_a_trial_needs_is_given_beside_a_choice_that_no_trial_had(self):
-        sampler = make(
-            [f"Start from: new\nProposal:\n{p}" for p in ("k: c", "m: q", "s: 3")], prompt="words"
-        )
-        study = study_of(sampler)
-
-        def objective(trial):
-            kind = trial.suggest_categorical("k", ["a", "b", "c"])
-            if kind == "b":
-                trial.suggest_categorical("m", ["p", "q"])
-            return 1.0 if kind == "a" else trial.suggest_int("s", 0, 9)
-
-        study.enqueue_trial({"k": "a"})
-        study.enqueue_trial({"k": "b", "m": "p", "s": 1})
-        study.optimize(objective, n_trials=3)
-        assert study.trials[-1].params == {"k": "c", "s": 3}
-        assert sampler.usage.rejected == {"unreadable": 1}
-
     def test_random_points_that_lack_something_are_not_called_the_models(self):
         def answer(request):
             if request is sampler.client.requests[0]:
@@ -606,23 +570,6 @@ class TestConditional:
             study.optimize(self.branches, n_trials=1)
         assert sampler.usage.rejected["incomplete"] > 0
         assert "that you gave before" not in requests(sampler)[-1].text
-
-    def test_choices_that_were_taken_away_break_nothing(self):
-        sampler = make(["k: b, d: 2, u: 1"])
-        study = study_of(sampler)
-        for i, kind in enumerate("abc"):
-            own = {"k": CategoricalDistribution(("a", "b", "c")), "d": IntDistribution(0, 5)}
-            told(study, own, {"k": kind, "d": i}, 1.0)
-        left = {"k": CategoricalDistribution(("b", "a")), "u": IntDistribution(0, 5)}
-        told(study, left, {"k": "a", "u": 3}, 1.0)
-
-        def objective(trial):
-            return trial.suggest_int("d", 0, 5) + (
-                trial.suggest_categorical("k", ["b", "a"]) == "a"
-            )
-
-        study.optimize(objective, n_trials=1)
-        assert study.trials[-1].params == {"k": "b", "d": 2}
 
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
@@ -652,20 +599,6 @@ class TestConditional:
         assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
         assert sampler.usage.fallbacks == 0
 
-    def test_a_branch_without_numbers_is_drawn_for_the_embedded_models_prompt(self):
-        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=4, seed=1, batch_size=3)
-        study = study_of(sampler)
-
-        def objective(trial):
-            kind = trial.suggest_categorical("k", ["a", "b"])
-            return trial.suggest_float("rate", 0, 1) if kind == "a" else 0.5
-
-        for given in ({"k": "a", "rate": 0.9}, {"k": "b"}):
-            study.enqueue_trial(given)
-        study.optimize(objective, n_trials=25)
-        assert sampler.usage.rejected.keys() <= {"duplicate"}
-        assert sampler.usage.fallbacks == 0
-
     def test_a_whole_repeat_is_refused(self):
         replies = ["kind: tree", "kind: net, rate: 0.10", "kind: net, rate: 0.9"]
         sampler = make(replies)
@@ -681,17 +614,6 @@ class TestConditional:
         study.optimize(objective, n_trials=3)
         assert sampler.usage.rejected == {"duplicate": 2}
         assert study.trials[2].params == {"kind": "net", "rate": 0.9}
-
-    def test_a_new_parameter_is_drawn_once_and_then_asked_for(self):
-        sampler = make(["x: 1.5", "x: 2.5, z: 0.25"])
-        study = study_of(sampler)
-        told(study, {"x": FloatDistribution(0, 5)}, {"x": 0.5}, 1.0)
-
-        def objective(trial):
-            return trial.suggest_float("x", 0, 5) + trial.suggest_float("z", 0, 1)
-
-        study.optimize(objective, n_trials=2)
-        assert study.trials[2].params == {"x": 2.5, "z": 0.25}
 
     def test_a_changed_range_is_followed(self):
         sampler = make([f"x: {x}" for x in (1, 2, 3, 4, 46, 47, 48)])
@@ -727,15 +649,6 @@ class TestGivenParameters:
         assert study.trials[1].params == {"x": 2.5, "y": 7}
         assert "already set for this proposal: x = 2.5" in requests(sampler)[0].text
 
-    def test_trials_with_other_values_do_not_use_up_what_is_left_beside_a_set_one(self):
-        sampler = make(["y: 7"])
-        study = begun(sampler)
-        for y in range(10):
-            told(study, XY, {"x": 1.0, "y": y}, 1.0)
-        study.enqueue_trial({"x": 2.5})
-        study.optimize(bowl, n_trials=1)
-        assert study.trials[-1].params == {"x": 2.5, "y": 7}
-
     def test_waiting_trials_are_pending(self):
         sampler = make(["x: 2.5, y: 3", "x: 3.5, y: 3"])
         study = begun(sampler)
@@ -743,14 +656,6 @@ class TestGivenParameters:
         study.enqueue_trial({"x": 2.5, "y": 3})
         assert (trial.suggest_float("x", -5, 5), trial.suggest_int("y", 0, 9)) == (3.5, 3)
         assert sampler.usage.rejected == {"duplicate": 1}
-
-    def test_learns_from_what_was_evaluated_not_from_what_was_proposed(self):
-        sampler = make(["x: 2.5", "x: 3.5"])
-        study = begun(sampler)
-        with pytest.warns(optuna.exceptions.ExperimentalWarning):
-            study.sampler = PartialFixedSampler({"y": 8}, sampler)
-        study.optimize(bowl, n_trials=2)
-        assert [t.params for t in study.trials[1:]] == [{"x": 2.5, "y": 8}, {"x": 3.5, "y": 8}]
 
     def test_points_of_one_answer_serve_the_trials_of_a_sampler_around_this_one(self):
         points = [f"Start from: new\nProposal:\nx: {x}\n" for x in (1, 2, 3, 4)]
@@ -889,14 +794,6 @@ class TestWorkers:
         assert sum(rejected) >= 1
         assert all(s.usage.proposals == {"llm": 1} for s in samplers)
 
-    def test_threads_share_a_sampler(self):
-        sampler = make(n_startup_trials=4)
-        study = study_of(sampler)
-        study.optimize(bowl, n_trials=24, n_jobs=4)
-        points = [tuple(t.params.items()) for t in study.trials]
-        assert len(set(points)) == 24
-        assert sampler.usage.proposals["llm"] + sampler.usage.proposals["warmup"] == 24
-
     def test_a_long_proposal_is_cut_for_storages_and_read_again(self):
         names = [f"parameter_with_a_long_name_{i:03d}" for i in range(120)]
         space = {n: FloatDistribution(0, 1) for n in names}
@@ -927,22 +824,6 @@ class TestFailure:
         assert sources == [None, "fallback", "fallback", "llm"]
         assert sampler.usage.fallbacks == 2
         assert sampler.usage.failed_requests == 2
-
-    @pytest.mark.parametrize(
-        ("reply", "match", "rejected"),
-        [
-            (RuntimeError("socket gone"), "RuntimeError: socket gone", {}),
-            ("I cannot say.", "", {"unreadable": 3}),
-        ],
-    )
-    def test_nor_does_a_client_that_breaks_or_nonsense(self, reply, match, rejected):
-        sampler = make([reply] * (3 if rejected else 1))
-        study = begun(sampler)
-        with pytest.warns(FallbackWarning, match=match):
-            study.optimize(bowl, n_trials=1)
-        assert study.trials[1].state == TrialState.COMPLETE
-        assert sampler.usage.fallbacks == 1
-        assert sampler.usage.rejected == rejected
 
     def test_it_raises_if_asked_to(self):
         sampler = make([ClientError("no such key")], on_error="raise")
@@ -977,14 +858,6 @@ class TestRecords:
             "llmopt:cost": 0.5,
         }
         assert sampler.usage.cost == 0.5
-
-    def test_a_batch_shares_its_cost(self):
-        sampler = make(batch_size=4)
-        study = begun(sampler)
-        study.optimize(bowl, n_trials=4)
-        for trial in study.trials[1:]:
-            assert trial.user_attrs["llmopt:cost"] == 0.125
-            assert trial.user_attrs["llmopt:prompt_tokens"] == 25
 
 
 class TestBatch:

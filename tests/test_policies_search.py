@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 
@@ -13,7 +12,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
 from llmopt import ClientError, LLMOptError, ScriptedClient, SpaceError, StorageError
-from llmopt.errors import install_hint
 from llmopt.policies import (
     Evaluation,
     PolicySearch,
@@ -408,21 +406,6 @@ def test_before_a_search_there_is_no_best_policy(tmp_path):
             call()
 
 
-def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
-    search, _ = searching("CartPole-v1")
-    search.run(1)
-    real = builtins.__import__
-
-    def importing(name, *args, **kwargs):
-        if name.startswith("PIL"):
-            raise ImportError("no PIL")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
-        search.gif(tmp_path / "p.gif")
-
-
 def test_a_search_starts_at_sane_values_outside_the_list():
     """Raw actions of HalfCheetah are charged with millions."""
     with PolicySearch("HalfCheetah-v5", ScriptedClient([]), "words", warmup=3, starts=1) as search:
@@ -460,17 +443,6 @@ def test_a_model_that_sees_numbers_only_begins_with_more_random_policies(prompt,
         assert len(points) == first
         with pytest.raises(ClientError, match="script"):
             search.optimizer.ask()
-
-
-def test_a_search_goes_on_with_as_many_random_policies_as_it_began_with(tmp_path):
-    for given in ({"warmup": 3}, {}):
-        search = PolicySearch(
-            "MountainCarContinuous-v0", ScriptedClient([]), "props", starts=1,
-            storage=tmp_path / "search.jsonl", **given,
-        )  # fmt: skip
-        assert search.optimizer.n_warmup == 3
-        search.optimizer.ask()
-        search.close()
 
 
 @pytest.mark.defect(61)
@@ -537,10 +509,3 @@ def test_a_longer_resumed_search_samples_no_more_random_policies(tmp_path, runs,
     random = runs[0] // 2
     assert sources == ["warmup"] * random + ["llm"] * (runs[-1] - random)
     assert "never asked" not in caplog.text
-
-
-def test_an_automatic_warm_up_that_fills_the_search_is_not_blamed_on_the_caller(caplog):
-    with PolicySearch("CartPole-v1", "network", starts=1, max_steps=20) as search:
-        search.run(1)
-    assert "never asked" in caplog.text
-    assert "warmup" not in caplog.text

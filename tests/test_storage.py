@@ -31,11 +31,6 @@ def fill(path, n=3):
     return path.read_bytes()
 
 
-def test_events_come_back_in_order(tmp_path):
-    fill(tmp_path / "a.jsonl")
-    assert [e["i"] for e in read_events(tmp_path / "a.jsonl")] == [0, 1, 2]
-
-
 def test_every_torn_end_is_cut_off_and_appending_goes_on(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     data = fill(path)
@@ -60,24 +55,6 @@ def test_damage_in_the_middle_is_refused(tmp_path):
     with pytest.raises(StorageError, match="line 2"):
         EventLog(path)
     assert path.read_bytes() == before
-
-
-def test_missing_file_to_read(tmp_path):
-    with pytest.raises(StorageError, match="No such file"):
-        list(read_events(tmp_path / "none.jsonl"))
-
-
-def test_folder_is_made(tmp_path):
-    fill(tmp_path / "deep" / "a.jsonl")
-    assert len(list(read_events(tmp_path / "deep" / "a.jsonl"))) == 3
-
-
-def test_closed_log_refuses(tmp_path):
-    log = EventLog(tmp_path / "a.jsonl")
-    log.close()
-    log.close()
-    with pytest.raises(StorageError, match="closed"):
-        log.append({})
 
 
 def test_a_device_is_refused():
@@ -489,14 +466,6 @@ def test_a_forked_child_leaves_the_empty_file_to_its_parent(tmp_path):
     optimizer.ask()
     optimizer.close()
     assert len(list(read_events(path))) == 2
-
-
-def test_a_with_block_closes_the_file(tmp_path):
-    storage = {"warmup": 1, "storage": tmp_path / "run.jsonl"}
-    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **storage) as first:
-        first.tell(first.ask(), 1.0)
-    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **storage) as again:
-        assert again.best.params == first.best.params
 
 
 @pytest.mark.defect(73)
