@@ -17,12 +17,11 @@ from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.python_block import Computed
 from llmopt.prompt.situation import Situation
 from llmopt.space import Space
-from llmopt.space.values import ABSENT
 from llmopt.util.text import estimate_tokens
 
 _CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
-_POINTS = 16
-_SIMULATED = 2000  # proposals; the prompts of those after them are taken to be as long
+_PLACES = 16  # of a search at which its prompt is measured
+_SIMULATED = 1000  # trials; a prompt with more of them is taken to be as long
 # Prefixes shorter than this are not cached by the large providers.
 _SHORTEST_CACHED = 1024
 # A chat model's sentence or two beside the numbers.
@@ -108,7 +107,7 @@ def estimate(
     compute: bool = False,
     count_tokens: Callable[[str], int] = estimate_tokens,
 ) -> Estimate:
-    """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
+    """Estimate a search from its prompt at a few places; nothing is sent or loaded.
 
     The model makes `iterations` proposals, one request each, and with `compute` one for each block
     of Python before them; `feedback` is a sample of the feedback with each score.
@@ -123,38 +122,29 @@ def estimate(
     model = replace(model_facts(client), count_tokens=count_tokens)
     made = prompt_for(prompt, model)
     total = warmup + iterations if total is None else total
-    # Long before that a prompt has the size that it keeps.
-    simulated = min(iterations, _SIMULATED)
-    trials = simulated_trials(space, min(warmup, _SIMULATED) + simulated, warmup, feedback)
-
     blocks = _BLOCKS * compute
+    words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
+    trials = simulated_trials(space, min(warmup + iterations, _SIMULATED), warmup, feedback)
 
     def request(number: int, computed: int = 0) -> Request:
-        history = History(trials[: min(warmup, _SIMULATED) + number])
         given: dict[str, Any] = {"total": total, "description": description, "compute": compute}
         given["computed"] = (_BLOCK,) * computed
+        history = History(trials[: warmup + number])
         return made.prepare(Situation.after(history, space, model, **given)).request
 
-    # A prompt grows smoothly, so a few requests tell about all.
-    places = np.unique(np.linspace(0, max(0, simulated - 1), _POINTS).astype(int))
-    rows = []
-    for number in places if iterations else ():
-        before = request(int(number) - 1, blocks) if number else None
-        words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
-        row = np.zeros(4)
+    row = np.zeros(4)
+    for place in range(_PLACES if iterations else 0):
+        number = int((place + 0.5) / _PLACES * min(iterations, max(_SIMULATED - warmup, 1)))
+        before = request(number - 1, blocks) if number else None
         for computed in range(blocks + 1):
-            now = request(int(number), computed)
+            now = request(number, computed)
             prompt_tokens = count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1)
             answer = _answer_tokens(now, space, trials, words, count_tokens)
             if computed < blocks:
                 answer = count_tokens(_BLOCK.code) + words
             row += [prompt_tokens, *prefix_use(before, now, client, count_tokens), answer]
             before = now
-        rows.append(row)
-    sums = [0, 0, 0, 0]
-    if iterations:
-        known = [np.interp(np.arange(simulated), places, column) for column in np.array(rows).T]
-        sums = [round(float(c.sum() + (iterations - simulated) * c[-1])) for c in known]
+    sums = [round(float(x)) for x in row * iterations / _PLACES]
     without = getattr(client, "without_tokens", "")
     if without:
         sums = [0, 0, 0, 0]
@@ -227,15 +217,7 @@ def simulated_trials(
 ) -> tuple[Trial, ...]:
     """Return `n` random points with random rewards; after the warm-up with a model's words."""
     rng = np.random.default_rng(0)
-    drawn = [space.sample(rng) for _ in range(n)]
-    # With as few digits as a prompt shows.
-    texts = [[space.format(i, value) for i, value in enumerate(point)] for point in drawn]
-    values = [
-        space.clip(
-            [v if v is ABSENT else space.parse_value(i, texts[k][i]) for i, v in enumerate(p)]
-        )
-        for k, p in enumerate(drawn)
-    ]
+    values = [space.sample(rng) for _ in range(n)]
     rewards = rng.normal(50.0, 30.0, n).round(2)
     trials = []
     for number, (point, reward) in enumerate(zip(values, rewards, strict=True)):
