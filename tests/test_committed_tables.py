@@ -18,10 +18,8 @@ from llmopt.benchmarks.experiments import (
     design,
     findings,
     hpo,
-    policy_defaults,
     rivals,
     studies,
-    weak_models,
     words,
 )
 from llmopt.benchmarks.experiments import claims as numbers
@@ -63,11 +61,9 @@ def rows(table):
 MADE = {
     "bbob": bbob.make_page,
     "rivals": rivals.make_page,
-    "weak_models": weak_models.make_page,
     "design": design.make_page,
     "hpo": hpo.make_table,
     "words": words.table,
-    "policy_defaults": policy_defaults.make_page,
     "studies": studies.make_table,
 }
 RUN = {

@@ -2,8 +2,7 @@
 
 They exist nowhere else. Nobody who worked on the prompt saw them before, and nothing in them was
 changed after the first search. `Balloon` and `Unknown` are environments; `PROBLEMS` holds
-objectives that are minimized. `llmopt.benchmarks.experiments.unseen_values` computes the reference
-values in `REFERENCES`.
+objectives that are minimized, and `REFERENCES` their best known points.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from llmopt.benchmarks.experiments.systems import Plant
 from llmopt.space import Dimension
 
 
-class Batched(Plant):
-    """A plant whose `advance` and `look` also take a batch of states, ``(n, count)``."""
+class Stated(Plant):
+    """A plant whose whole state is one array."""
 
     STEPS: int
 
@@ -56,23 +55,8 @@ class Batched(Plant):
         rewards = {name: float(value) for name, value in parts.items()}
         return self._seen(self.x), sum(rewards.values()), False, self.t >= self.STEPS, rewards
 
-    def returns(self, weights: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
-        """Return a linear policy's return for each seed, all episodes at once.
 
-        Args:
-            weights: ``(observations + 1, actions)``, the constants last.
-            seeds: Seeds of the initial states.
-        """
-        x = np.array([(self.reset(seed=seed), self.x)[1] for seed in seeds]).T
-        total = np.zeros(len(seeds))
-        for t in range(self.STEPS):
-            action = np.clip(self._seen(x) @ weights[:-1] + weights[-1], 0, 1)
-            x, parts = self.advance(x, action.T, t)
-            total += sum(parts.values())
-        return total
-
-
-class Balloon(Batched):
+class Balloon(Stated):
     """The altitude of a hot-air balloon over 8 minutes, 240 steps of 2 seconds.
 
     The burner heats the air in the envelope; its heat arrives with a first-order lag of 6 seconds.
@@ -159,7 +143,7 @@ _PUSH, _OFFSET = _HIDDEN.normal(size=(8, 2)), 0.3 * _HIDDEN.normal(size=8)
 _READ = _HIDDEN.normal(size=(6, 8)) / math.sqrt(8)
 
 
-class Unknown(Batched):
+class Unknown(Stated):
     """A nonlinear system of unknown kind, over 200 steps.
 
     Nothing is known about its dynamics, except that they are deterministic and do not change. It
@@ -452,39 +436,7 @@ PROBLEMS = {
 }
 """The objectives by their neutral names."""
 
-REFERENCES: dict[str, tuple[Any, float]] = {
-    "alder": (
-        [
-            1.4767779,
-            -4.6967575,
-            -1.9827137,
-            6.5807526,
-            0.0073738958,
-            4.9491024,
-            0.4409185,
-            -0.91600762,
-        ],
-        -71.938152,
-    ),
-    "fir": (
-        [
-            1.8457572,
-            2.2682678,
-            0.0028714536,
-            -6.4222302,
-            0.41415634,
-            -4.7533987,
-            -6.6086503,
-            -3.5736555,
-            -5.290549,
-            -4.9321492,
-            -6.2828836,
-            2.7199976,
-            -0.42629355,
-            -9.9775497,
-        ],
-        -6.8712985,
-    ),
+REFERENCES: dict[str, tuple[dict[str, Any], float]] = {
     "birch": (
         {
             "tubes": 296,
@@ -522,10 +474,8 @@ REFERENCES: dict[str, tuple[Any, float]] = {
         0.69050046,
     ),
 }
-"""The best known point (flat weights of a policy) and its judged value, by task.
+"""The best known point and its judged value, by task.
 
-`llmopt.benchmarks.experiments.unseen_values` found them: CMA-ES with BIPOP restarts and seed 20,
-2,000 evaluations for `alder`, 2,500 for `fir`, 20,000 for `birch` (seed 23,
-the best of four), 5,000 for `cedar`, 3,000 for `elder`. A policy is judged on the held-out initial
-states of seed 20.
+They were found by CMA-ES with BIPOP restarts and seed 20 on the judged value: 20,000 evaluations
+for `birch` (seed 23, the best of four), 5,000 for `cedar`, 3,000 for `elder`.
 """

@@ -72,7 +72,7 @@ from llmopt.util.closing import Closing
 from llmopt.util.text import cut
 
 _AS_GOOD = 0.05  # share of the best value by which a recommended policy may be worse
-_RANDOM_FIRST = 30  # random policies before a numeric-only model is asked; see `policy_defaults`
+_RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
