@@ -9,11 +9,7 @@ from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import bbob
 from llmopt.benchmarks.experiments.bbob import (
     Instance,
-    draw,
-    duels,
-    make_page,
     missing_cells,
-    read_runs,
 )
 
 
@@ -33,31 +29,6 @@ def test_a_longer_search_holds_the_shorter_one():
     assert [cell.task for cell in missing_cells(wanted, lines)] == ["f2", "f3"]
     lines.append(line("random", 3, []))
     assert len(missing_cells(wanted, lines)) == 2
-
-
-def test_methods_are_ranked_where_all_have_run():
-    every = range(1, 25)
-    lines = [line("llm-columns", f, [[1, 30.0], [50, 0.1]]) for f in every]
-    lines += [line("cma", f, [[1, 30.0], [60, 0.5]], budget=400) for f in every]
-    lines += [line("cma", f, [[1, 30.0], [60, 0.5]], instance=2) for f in every]
-    lines += [line("random", f, [[1, 30.0]], instance=i) for f in every for i in (1, 2)]
-    lines += [line("cma", 1, [[1, 30.0]], instance=3), line("random", 1, [[1, 9.0]], instance=3)]
-    lines += [line("optuna-tpe", f, [[1, 0.0]]) for f in every[:-1]]
-    runs = read_runs(lines, 100)
-    duel = duels(runs, "llm-columns", 120)["cma"]
-    assert (duel.wins, duel.losses, duel.ties) == (24, 0, 0)
-    duel = duels(runs, "cma", 55)["random"]
-    assert (duel.wins, duel.losses, duel.ties) == (0, 1, 23)  # by function
-    page = make_page(lines)
-    # Methods with more whole instances are ranked on these, too.
-    assert "| method | 2-D: of 3, 24 searches | 2-D: of 2, 48 searches |" in page
-    assert "| smollm2 (columns) | 1.00 |  |" in page
-    assert "| CMA-ES | 2.00 | 1.00 |" in page
-    assert "| CMA-ES | 24 : 0, < 0.001 |" in page
-    # The one that lacks a function has no rank.
-    assert "| Optuna TPE |  |  |" in page
-    assert "| Optuna TPE | 0 : 23, < 0.001 |" in page
-    assert len(draw(lines)) > 5000
 
 
 class TestSearches:

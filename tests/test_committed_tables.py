@@ -59,17 +59,14 @@ def rows(table):
 
 
 MADE = {
-    "bbob": bbob.make_page,
     "rivals": rivals.make_page,
     "design": design.make_page,
-    "hpo": hpo.make_table,
     "words": words.table,
     "studies": studies.make_table,
 }
 RUN = {
     "policies": (policies.run_cell, "means"),
     "bbob": (bbob.run_cell, "steps"),
-    "hpo": (hpo.run_cell, "values"),
 }
 SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
 
@@ -114,7 +111,6 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
     [
         ("policies", "cma", {"task": "cartpole", "method": "ars", "seed": 1}),
         ("bbob", "ioh", {"method": "cma", "dimension": 2, "task": "f3", "seed": 1}),
-        ("hpo", "sklearn", {"task": "own-sgd", "method": "random", "start": "random", "seed": 1}),
     ],
 )
 def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
@@ -187,7 +183,7 @@ def test_the_check_recomputes_each_page_and_names_what_cannot_be(capsys, monkeyp
     assert check.main(["--check"]) == 0
     said = capsys.readouterr().out
     assert "DIFFERS" not in said
-    for name in ("bbob.md", "docs/results.md", "README.md", "cannot be made again"):
+    for name in ("design.md", "docs/results.md", "README.md", "cannot be made again"):
         assert name in said
     monkeypatch.setattr(check.claims, "CLAIMS", (("README.md", "{}", lambda: [123456]),))
     assert check.main(["--check"]) == 1

@@ -102,3 +102,27 @@ def test_plain_words_hold_no_period_no_band_and_no_formula():
     assert "17 hours" not in asked
     with pytest.raises(LLMOptError, match=r"wine.*no plain words.*bearing"):
         studies.check([Cell.make("wine", "plain", 0, 2)])
+
+
+def test_hidden_parameters_say_nothing_and_come_back():
+    fixed = optuna.trial.FixedTrial({"p1": 0.5, "p2": "B"})
+    hidden = studies.Hidden(fixed, {})
+    assert hidden.suggest_float("rate", 1e-4, 1.0, log=True) == pytest.approx(1e-2)
+    assert hidden.suggest_categorical("kind", ["relu", "tanh"]) == "tanh"
+
+
+@pytest.mark.parametrize(
+    ("option", "least"), [("--seeds", 0), ("--evaluations", 1), ("--jobs", 1), ("--again", 1)]
+)
+def test_a_number_that_cannot_be_is_refused_before_anything_is_run(option, least, capsys):
+    given = str(least - 1)
+    with pytest.raises(SystemExit):
+        studies.EXPERIMENT.main("", ["--methods", "random", option, given])
+    said = f"{option} {given}: expected a whole number of at least {least}"
+    assert said in capsys.readouterr().err
+
+
+def test_a_method_that_asks_a_model_needs_one(capsys):
+    with pytest.raises(SystemExit):
+        studies.EXPERIMENT.main("", ["--methods", "words"])
+    assert "--model MODEL is missing: words asks one" in capsys.readouterr().err

@@ -48,15 +48,14 @@ class Experiment:
     methods: Sequence[str]  # or arms
     results: Path
     run: Callable[..., Line]  # `run(cell, source=, record=)` runs a search and returns its line
-    page: Callable[[Sequence[Line]], str]  # makes the Markdown page
+    page: Callable[[Sequence[Line]], str] | None  # makes the Markdown page, if it has one
     asks: Callable[[str], bool]  # whether a method asks the model of the command line
     trace: str  # field of a line, with every value of the search
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of the command's options
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of cells, with all values
     cell: Callable[..., Cell] = Cell.make
-    check: Callable[[Sequence[Cell]], None] = lambda cells: (
-        None
-    )  # raises where a package is missing
+    # raises where a package is missing
+    check: Callable[[Sequence[Cell]], None] = lambda cells: None
     # returns the cells to run of some, given the lines that there are
     missing: Callable[[Sequence[Cell], Sequence[Line]], Sequence[Cell]] = lambda cells, lines: cells
     summary: Callable[[Line], str] = lambda line: "done"
@@ -117,6 +116,8 @@ class Experiment:
             lines = read_lines(args.out) if args.out.exists() else []
             cells = self.missing(wanted, lines)
             failures = run_pool(cells, run, args.out, jobs=args.jobs, summary=self.summary)
+        if self.page is None:
+            return 1 if failures else 0
         lines = read_lines(args.out)
         page = self.page(lines)
         args.out.with_suffix(".md").write_text(page.rstrip("\n") + "\n", encoding="utf-8")
