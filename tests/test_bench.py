@@ -24,9 +24,8 @@ from llmopt.benchmarks.bench.cells import (
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
-from llmopt.errors import ClientError, StorageError
+from llmopt.errors import ClientError
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
-from llmopt.trackers import Log
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
@@ -172,20 +171,6 @@ def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
     assert len(read_results(out)) == len(done) + 1
 
 
-def test_other_files_are_refused(tmp_path):
-    other = tmp_path / "other.jsonl"
-    other.write_text('{"event": "start"}\n')
-    with pytest.raises(StorageError, match="not a benchmark's"):
-        run_bench([cell()], other)
-    with pytest.raises(StorageError, match="not a benchmark's"):
-        read_results(other)
-    with pytest.raises(BenchConfigError, match="jobs=0"):
-        run_bench([cell()], tmp_path / "x.jsonl", jobs=0)
-    for more in ({"client": answering()}, {"callbacks": [Log()]}):
-        with pytest.raises(BenchConfigError, match="jobs=2: expected at least 1, and 1 with"):
-            run_bench([cell()], tmp_path / "x.jsonl", jobs=2, **more)
-
-
 # -- command line and suites --------------------------------------------------------------
 
 
@@ -206,36 +191,3 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     assert main([*command.split(), "--dry-run"]) == 0
     listed = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
     assert [(c["method"], c["heldout"]) for c in listed] == [("random", 100), ("ars", 100)] * 2
-
-
-@pytest.mark.parametrize(
-    ("model", "prompt", "ablations"),
-    [("smollm2", "columns", ["columns-gaussian", "columns-network"]), ("openai:x", "words", [])],
-)
-def test_by_default_a_model_is_asked_as_suits_it(model, prompt, ablations, tmp_path, capsys):
-    out = str(tmp_path / "r.jsonl")
-    arguments = ["--tasks", "cartpole", "--seeds", "1", "--out", out, "--dry-run"]
-    assert main(["bench", *arguments, "--model", model]) == 0
-    listed = [json.loads(x)["method"] for x in capsys.readouterr().out.splitlines()]
-    assert listed == [f"llm-{prompt}", *ablations, "cma", "random"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("bench", "give --tasks TASK ... or --suite NAME"),
-        ("bench --tasks cartpol", "unknown task 'cartpol'"),
-        ("bench --tasks cartpole --methods cmaa", "unknown method 'cmaa'"),
-        ("bench --tasks cartpole --seeds 0", "--seeds 0: expected at least 1"),
-        ("bench --tasks cartpole --batch 0", "--batch 0: expected at least 1"),
-        ("bench --suite smoke --tasks hopper", "--tasks hopper: the suite smoke has mountaincar"),
-        ("bench --suite smoke --methods ars", "--methods ars: the suite smoke has llm-columns"),
-        ("bench --suite prof", "invalid choice"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys, tmp_path):
-    assert main([*arguments.split(), "--out", str(tmp_path / "r.jsonl")]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "r.jsonl").exists()

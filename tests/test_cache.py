@@ -66,16 +66,6 @@ def test_other_models_and_settings_have_answers_of_their_own(tmp_path, other):
     assert one.path == CachedClient(same, tmp_path).path
 
 
-def test_a_broken_file_is_named(tmp_path):
-    CachedClient(ScriptedClient(["a"]), tmp_path).complete(ASK)
-    file = next(tmp_path.iterdir())
-    file.write_text('{"reply": ')
-    asked = ScriptedClient(["b"])
-    with pytest.raises(ClientError, match=file.name):
-        CachedClient(asked, tmp_path).complete(ASK)
-    assert asked.requests == []
-
-
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     inner = ScriptedClient(["a"])

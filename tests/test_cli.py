@@ -35,15 +35,6 @@ def test_help_lists_the_commands(capsys, arguments):
     assert "CMA-ES" in out
 
 
-def test_help_and_version_load_no_benchmark():
-    code = (
-        "import sys; from llmopt.cli import main; main(['--help']); main(['--version']); "
-        "loaded = {'llmopt.benchmarks.run', 'matplotlib', 'cma', 'mujoco', 'tqdm', 'xllamacpp'}; "
-        "sys.exit(1 if loaded & set(sys.modules) else 0)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
-
-
 def test_the_help_of_every_command_and_the_name_of_a_task_need_no_extra():
     extras = ("cma", "matplotlib", "mcp", "mujoco", "openai", "optuna", "pandas", "pygame", "scipy")
     code = (

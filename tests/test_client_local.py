@@ -10,7 +10,6 @@ import sys
 import textwrap
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from tiny_gguf import CONTEXT_TOKENS, TEMPLATE, write_tiny_gguf
 from llmopt.client import LocalClient, Message, RecordClient, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.local.gguf import read_header
-from llmopt.client.local.local import SLOT_TOKENS, SLOTS
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 
@@ -191,14 +189,6 @@ class TestComplete:
         request = ask(seed=seed, temperature=1.0)
         assert texts(client.complete(request)) == texts(client.complete(request))
 
-    def test_samples_that_outgrow_the_cache_are_taken_in_turn(self, client):
-        prompt = "9" * (CONTEXT_TOKENS - 320)
-        grammar = 'root ::= "7" root'
-        reply = client.complete(ask(prompt, n=SLOTS, max_tokens=318, grammar=grammar))
-        assert CONTEXT_TOKENS - 320 + SLOTS * 318 > CONTEXT_TOKENS + (SLOTS - 1) * SLOT_TOKENS
-        assert [c.finish_reason for c in reply.completions] == ["length"] * SLOTS
-        assert reply.requests > 1
-
     def test_grammar(self, client):
         for style in ("chat", "completion"):
             reply = client.complete(ask(style=style, n=3, grammar=DIGITS, max_tokens=20))
@@ -226,12 +216,6 @@ class TestComplete:
     def test_an_endless_sample_is_cut(self, client):
         reply = client.complete(ask(max_tokens=None, grammar='root ::= "7" root'))
         assert reply.completions[0].finish_reason == "length"
-
-    def test_bad_grammar(self, client, capfd):
-        with pytest.raises(ClientError, match=r"grammar.*Request\.grammar") as caught:
-            client.complete(ask(grammar="root ::= ("))
-        assert not caught.value.retryable
-        assert len(client.complete(ask()).completions) == 1
 
     def test_prompt_too_long(self, client):
         with pytest.raises(ClientError, match=r"the prompt has \d+ tokens and the context is 512"):
@@ -263,28 +247,11 @@ class TestComplete:
         assert LocalClient(path).settings != LocalClient(path, thinking=True).settings
         assert "chat_template_kwargs" not in LocalClient(model)._body(ask(style="chat"))[0]
 
-    def test_a_history_of_long_prompts_never_fills_the_cache(self, client):
-        # More cached prefixes than the cache has room for: the old ones must make way.
-        for i in range(12):
-            reply = client.complete(ask(f"{i} " * 150, n=2))
-            assert len(reply.completions) == 2
-
     def test_sampling_settings_reach_llama_cpp(self, model):
         client = LocalClient(model, sampling={"top_k": 1})
         reply = client.complete(ask(n=4, temperature=5.0))
         assert len(set(texts(reply))) == 1
         client.close()
-
-    def test_a_grammar_alone_holds_the_answer_to_its_form(self, model):
-        """llama.cpp's truncation goes, unless it was asked for."""
-        whole = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
-        ruled = replace(ask(), grammar='root ::= "a" | "b"')
-        body, _ = LocalClient(model)._body(ruled)
-        assert {k: body[k] for k in whole} == whole
-        body, _ = LocalClient(model)._body(ask())
-        assert not whole.keys() & body.keys()
-        body, _ = LocalClient(model, sampling={"top_k": 7})._body(ruled)
-        assert body["top_k"] == 7
 
 
 class TestLife:
@@ -451,21 +418,6 @@ class TestProcess:
             """,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "both\n", "")
-
-    def test_importing_clients_loads_no_sdk(self):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys, llmopt.client; sdks = ('xllamacpp', 'openai', 'anthropic', "
-                "'google.genai', 'google.generativeai', 'httpx'); "
-                "print([m for m in sdks if m in sys.modules])",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert (done.returncode, done.stdout) == (0, "[]\n")
 
 
 @pytest.mark.embedded

@@ -10,21 +10,17 @@ import time
 from types import SimpleNamespace
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from PIL import Image
 from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
-from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
-from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
-from llmopt.code.candidate import CodeTrial
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.secret_seeds import Starts
-from llmopt.errors import LLMOptError, StorageError, install_hint
+from llmopt.errors import StorageError, install_hint
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
 PUMP = "Pump.\n```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
@@ -412,46 +408,6 @@ def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys
     for file in (tmp_path / "run").rglob("*.*"):
         if file.suffix in (".json", ".jsonl", ".html"):
             assert not set("\x1b\x07\x9b\u202e") & set(file.read_text("utf-8")), file
-
-
-def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
-    run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m"})
-    run.begin(Starts(None))
-    for number, score in enumerate([1.0, 3.0]):
-        run.write_candidate(CodeTrial(number, "x = 1\n", None, score, "words"), {"success_rate": 0})
-    run.search.write_text(
-        '{"event":"start"}\n'
-        '{"event":"reject","number":0,"text":"t","reason":"r"}\n'
-        '{"event":"reply","reply":{"prompt_tokens":3,"completion_tokens":4}}\n'
-    )
-    write_report(run.path)
-    rng = np.random.default_rng(0)
-    refused = 0
-    for file in (run.path / "config.json", run.search, run.path / "candidates" / "001.json"):
-        whole = file.read_bytes()
-        for _ in range(50):
-            bent = bytearray(whole)
-            bent[int(rng.integers(len(whole)))] ^= 1 << int(rng.integers(8))
-            file.write_bytes(bent)
-            try:
-                write_report(run.path)
-            except LLMOptError as error:
-                refused += 1
-                assert str(run.path) in str(error)  # noqa: PT017
-        file.write_bytes(whole)
-    assert refused > 30
-
-
-def test_code_and_reward_take_every_task_that_run_takes():
-    from llmopt.benchmarks.tasks import TASKS
-
-    for task in TASKS:
-        found = find_task(task.alias)
-        assert found.env_id == find_task(task.id).env_id == task.env_id
-        with task.make_env() as env:
-            assert found.cap == task.step_cap(env)
-        assert "Observed:" in found.notes
-        assert found.statistics is not None
 
 
 @pytest.mark.defect(27)

@@ -46,19 +46,6 @@ def candidate_of(source, env):
 
 
 FOLD = np.array([1.0, -1.0])
-STIFF = "def controller(obs):\n    return [1.0, -1.0]\n"
-FOLDING = """
-t = 0
-def controller(obs):
-    global t
-    t += 1
-    return [math.sin(0.15 * t), -math.sin(0.15 * t)]
-"""
-WAVE = """
-def controller(obs):
-    first, second = obs[1], obs[2]
-    return [-4 * second, 4 * first]
-"""
 
 
 def reached(total, info):
@@ -136,15 +123,6 @@ class TestEvaluation:
             score = evaluate_policy(candidate, car, [1, 2], success=reached)
         assert score.success_rate == 1.0
         assert score.mean_return > 90
-
-    def test_state_does_not_pass_from_one_episode_to_the_next(self):
-        env = gym.make("CartPole-v1")
-        source = (
-            "n = 0\ndef controller(obs):\n    global n\n    n += 1\n    return 1 if n == 1 else 0\n"
-        )
-        with candidate_of(source, env) as candidate:
-            score = evaluate_policy(candidate, env, [5, 5])
-        assert score.episodes[0].total == score.episodes[1].total
 
     def test_a_failing_policy_says_where(self, car):
         source = "def controller(obs):\n    return [1 / (obs[1] - obs[1])]\n"
@@ -282,29 +260,6 @@ class TestImprove:
         assert "NOT reach" in client.requests[2].text
         assert "This is try 3 of 5; 2 are left after it." in client.requests[2].text
 
-    def test_swimmer_learns_to_undulate(self):
-        pytest.importorskip("mujoco")
-        client = ScriptedClient([f"```python\n{s}```" for s in (STIFF, FOLDING, WAVE)])
-        task = find_task("swimmer")
-        env, held_out = task.make(False), task.make(True)
-        function = policy_function(env, doc=task.doc)
-        with CodeOptimizer(function, client=client, objective=task.objective, seed=0) as optimizer:
-            improve(optimizer, env, [0, 2], 3, measure=task.score)
-            rewards = [t.reward for t in optimizer.trials]
-            fresh = []
-            for trial in (optimizer.trials[0], optimizer.best):
-                with optimizer.candidate(trial) as candidate:
-                    fresh.append(evaluate_policy(candidate, held_out, [1]).mean_return)
-        assert rewards[0] < rewards[1] < rewards[2]
-        assert optimizer.best.number == 2
-        assert fresh[0] < 0
-        assert fresh[1] > 150
-        assert "Swim to the right" in client.requests[0].text
-        assert "did not undulate" in client.requests[1].text
-        assert "against one another: in a wave one follows the other" in client.requests[2].text
-        env.close()
-        held_out.close()
-
 
 def made(number, total, length, success, reward=0.0, failure=""):
     return CodeEpisode(
@@ -370,22 +325,6 @@ class TargetDistance(gym.Wrapper):
         self.steps += 1
         *rest, info = self.env.step(action)
         return *rest, {**info, "far": 1 / self.steps}
-
-
-def test_policy_function_needs_a_known_action_space():
-    class Odd(gym.Env):
-        action_space = gym.spaces.MultiBinary(2)
-        observation_space = gym.spaces.Box(-1, 1, (1,))
-
-        def reset(self, **_):
-            return np.zeros(1), {}
-
-        def step(self, action):
-            return np.zeros(1), 0.0, False, False, {}
-
-    with pytest.raises(TypeError, match="MultiBinary"):
-        policy_function(Odd())
-    assert Function("f(x)", output=Output("any")).name == "f"
 
 
 @needs_confinement

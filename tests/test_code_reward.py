@@ -74,13 +74,6 @@ class TestReflection:
         assert "own return [-5, 90], from -5 to 90" in words
         assert "90 in 100 steps; 80 in 999 steps (no success)." in words
 
-    def test_small_differences_come_with_the_spread_of_the_trainings(self):
-        training = Training((0.0,), {"total": (1.0,)}, (5.0,), (9.0,), 1)
-        judged = [score_of((r, True, 9)) for r in (90.0, 92.0, 94.0)]
-        words = reflect([training] * 3, judged)
-        assert "mean return 92 ± 1.15 (standard error of 3 trainings: 90, 92, 94)" in words
-        assert "in training 2, the median one" in words
-
     def test_the_environments_reward_is_hidden(self):
         info = {
             "reward_forward": 1.0,
@@ -318,23 +311,6 @@ class TestGenCode:
             bounded.get("nothing")
         assert bounded.usage.requests == 2
 
-    @pytest.mark.parametrize(
-        ("body", "said"),
-        [
-            ("return 1.0 / (not is_success)", "ZeroDivisionError"),
-            ("return 1.0 / (not is_failure)", "ZeroDivisionError"),
-            ("return float(np.random.default_rng().random())", "deterministic"),
-            ("seen.append(1)\n    return float(len(seen))", "never"),
-        ],
-    )
-    def test_a_function_is_tried_on_more_than_one_input(self, body, said):
-        code = f"seen = []\ndef reward_func(observations, is_success, is_failure):\n    {body}\n"
-        if said == "never":  # state of its own, the same on every start, is no fault
-            GenCode(CAR).get(f"```python\n{code}```").reward_func.close()
-            return
-        with pytest.raises(CandidateError, match=said):
-            GenCode(CAR).get(f"```python\n{code}```")
-
     def test_hostile_code_does_not_run_here(self, tmp_path):
         mark = tmp_path / "mark"
         hostile = (
@@ -374,23 +350,6 @@ def test_training_that_breaks_down_is_the_candidates_failure(car):
         pytest.raises(CandidateError, match="broke down"),
     ):
         train_sb3(candidate, car, episodes=4, cap=50, n_steps=50, batch_size=50)
-
-
-@needs_confinement
-def test_discrete_actions_of_stable_baselines3_are_plain(tmp_path):
-    """Some environments take an int and nothing else."""
-    pytest.importorskip("stable_baselines3")
-    from llmopt.code.reward.sb3 import train_sb3
-
-    constant = "def reward(obs, action, next_obs, info):\n    return 1.0\n"
-    with (
-        gym.make("Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3") as taxi,
-        Candidate(constant, [reward_function(taxi)], Sandbox) as candidate,
-    ):
-        training = train_sb3(
-            candidate, taxi, episodes=1, cap=20, folder=tmp_path, n_steps=20, batch_size=20
-        )
-        assert len(judge(taxi.spec.id, training.policy, [1]).returns) == 1
 
 
 @pytest.mark.parametrize(

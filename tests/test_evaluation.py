@@ -6,11 +6,8 @@ import pytest
 from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task, get_task
-from llmopt.errors import LLMOptError
 from llmopt.policies.episode import episode, mean_or_none
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
-from llmopt.policies.evaluation import Evaluator
-from llmopt.policies.linear import LinearPolicy
 
 
 def evaluate(task, params, seeds):
@@ -126,17 +123,6 @@ def test_a_fault_of_the_environment_is_a_failed_evaluation(faulty, fault, reason
     assert after.failure == ""
 
 
-def test_the_environment_is_kept_and_replaced_after_an_exception(faulty):
-    Faulty.made = 0
-    with faulty.evaluator() as evaluator:
-        for _ in range(3):
-            evaluator.evaluate([0.0, 0.0], (1, 2))
-        assert Faulty.made == 1
-        evaluator.evaluate([0.0, 1.0], (1,))
-        evaluator.evaluate([0.0, 0.0], (1,))
-        assert Faulty.made == 2
-
-
 def test_ctrl_c_is_not_taken_for_a_failure(faulty, monkeypatch):
     def step(self, action):
         raise KeyboardInterrupt
@@ -144,13 +130,6 @@ def test_ctrl_c_is_not_taken_for_a_failure(faulty, monkeypatch):
     monkeypatch.setattr(Faulty, "step", step)
     with faulty.evaluator() as evaluator, pytest.raises(KeyboardInterrupt):
         evaluator.evaluate([0.0, 0.0], (1,))
-
-
-def test_an_environment_that_breaks_when_made_again_fails_the_evaluation(faulty, monkeypatch):
-    monkeypatch.setattr(Task, "make_env", lambda self: (_ for _ in ()).throw(LLMOptError("no")))
-    policy = LinearPolicy(Faulty.observation_space, Faulty.action_space)
-    with Evaluator(faulty.make_env, policy, 5) as evaluator:
-        assert "no" in evaluator.evaluate([0.0, 0.0], (1,)).failure
 
 
 @pytest.mark.parametrize(

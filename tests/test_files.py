@@ -21,22 +21,6 @@ from llmopt.util.files import (
 from llmopt.util.text import clean
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
-    write_bytes_atomically(tmp_path / "f", b"old")
-
-    def full(source, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(StorageError, match=r"No space left on device.*free some space"):
-        write_bytes_atomically(tmp_path / "f", b"new")
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(13, "denied")))
-    with pytest.raises(StorageError, match=r"denied.*may write there"):
-        write_bytes_atomically(tmp_path / "f", b"new")
-    assert (tmp_path / "f").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["f"]
-
-
 @pytest.mark.defect(42)
 def test_writers_of_one_name_leave_one_whole_file(tmp_path):
     (tmp_path / "elsewhere").write_bytes(b"mine")

@@ -94,20 +94,6 @@ class TestClient:
             "0001.answer.md", "0001.request.json", "0001.request.md", "done",
         ]  # fmt: skip
 
-    def test_several_messages_and_samples(self, folder):
-        request = Request((Message("system", "be brief"), Message("user", "hi")), n=3)
-        result = start(lambda: FolderClient(folder).complete(request))
-        wait_for(folder / "0003.request.md")
-        text = (folder / "0002.request.md").read_text()
-        assert text == "### system\n\nbe brief\n\n### user\n\nhi"
-        assert [json.loads((folder / f"000{k}.request.json").read_text())["sample"]
-                for k in (1, 2, 3)] == [1, 2, 3]  # fmt: skip
-        for number in (3, 1, 2):
-            hand_in(folder, number, f"answer {number}".encode())
-        reply = result()
-        assert isinstance(reply, Reply)
-        assert texts(reply) == ["answer 1", "answer 2", "answer 3"]
-
     def test_resumes(self, folder):
         first = FolderClient(folder, timeout=0.3)
         for text in ("one", "two"):
@@ -251,23 +237,6 @@ class TestNext:
             assert main(turn) == (0 if k < 2 else 3)
         assert "search ended" in capsys.readouterr().err
         assert result() == ["it is 0", "it is 1", "it is 2"]
-
-    def test_the_end_shows_the_last_result(self, folder, give, capsys):
-        def square(params: dict[str, float]) -> float:
-            return params["x"] ** 2
-
-        def search() -> object:
-            space, client = {"x": Float(-3, 3)}, FolderClient(folder)
-            return minimize(square, space, 2, client, prompt="words", warmup=1, progress=False)
-
-        result = start(search)
-        assert main(["next", str(folder)]) == 0
-        give(b"Hypothesis: the middle.\nStart from: new\nProposal: x: 0")
-        assert main(["next", str(folder), "--answer", "1", "--wait"]) == 3
-        result()
-        said = capsys.readouterr().err
-        assert "The latest: #2 (0) -> " in said
-        assert "Best first: #2 (0), #1 (" in said
 
     @pytest.mark.defect(80)
     @pytest.mark.parametrize("how", sorted(SEARCHES))

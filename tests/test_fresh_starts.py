@@ -97,14 +97,6 @@ def test_the_prompt_says_how_many_evaluations_are_left():
         assert search.optimizer.batch_size == 3
 
 
-def test_a_recommended_number_is_the_one_that_the_model_was_shown():
-    """With `noisy` a point that was measured twice is one row of the log."""
-    with at_the_cliff(0.6, 0.6, 0.7, "3", noisy=True) as search:
-        assert len(search.optimizer.trials) == 0
-        assert search.run(20).params["a0<-bias"] == 0.7
-        assert search.best.params["a0<-bias"] == 0.7
-
-
 def load_policy_of(search, folder):
     search.save(folder / "p.json")
     policy = load_policy(folder / "p.json")

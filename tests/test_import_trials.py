@@ -168,29 +168,6 @@ def test_what_an_objective_left_in_a_study_is_taken_with_its_trials(kind, prefix
     assert (trial.reward, trial.feedback, trial.stderr) == (0.5, "the third fold diverged", 0.25)
 
 
-def test_the_constraints_of_a_study_are_taken():
-    optuna = pytest.importorskip("optuna")
-    made = optuna.create_study()
-    trial = optuna.trial.create_trial(
-        params={"lr": 0.5},
-        distributions={"lr": optuna.distributions.FloatDistribution(0, 1)},
-        value=1.0,
-        system_attrs={"constraints": [2.0, -1.0, 0.5]},
-    )
-    made.add_trial(trial)
-    optimizer = make({"lr": Float(0.0, 1.0)})
-    optimizer.import_trials(made)
-    assert optimizer.trials[0].constraint_violation == 2.5
-
-
-@pytest.mark.parametrize("columns", [("reward_0", "reward_1"), ("values_0", "values_1")])
-def test_several_rewards_are_read_from_a_table(columns):
-    optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
-    table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
-    assert optimizer.import_trials(table).counts == {"taken": 1}
-    assert optimizer.trials[0].rewards == (1.0, 2.0)
-
-
 def test_the_other_direction_is_refused_and_another_task_is_said(tmp_path):
     old = stored(tmp_path / "old.jsonl", task={"data": "a"})
     with pytest.raises(ParameterError, match=r"direction \('minimize',\), and this one has"):

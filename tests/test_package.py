@@ -90,14 +90,6 @@ def test_import_pulls_in_no_sdk_and_no_simulator():
     assert run_python(code).strip() == "[]"
 
 
-def test_every_public_name_exists():
-    for name in llmopt.__all__:
-        assert getattr(llmopt, name) is not None
-    assert set(llmopt.__all__) <= set(dir(llmopt))
-    with pytest.raises(AttributeError, match="no attribute 'LLMOptimiser'"):
-        llmopt.LLMOptimiser  # noqa: B018
-
-
 def test_the_bare_folder_names_are_not_importable():
     code = (
         "import importlib.util as u\n"

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmopt import Float, LLMOptError, RewardError, ScriptedClient, maximize, minimize, optimize
-from llmopt.search.drive import Threads, drive, workers_of
+from llmopt import Float, LLMOptError, ScriptedClient, maximize, minimize, optimize
+from llmopt.search.drive import Threads, drive
 from llmopt.search.progress import in_notebook
 
 SPACE = {"x": Float(-5, 5)}
@@ -99,20 +99,6 @@ def test_an_executor_of_the_user_is_used_and_left_open(kind, tmp_path):
         assert executor.submit(abs, -1).result() == 1
 
 
-def test_an_executor_of_dask_is_used():
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        assert workers_of(None, client.get_executor())[0] == 2
-        assert len(search(square, 8, executor=client.get_executor(pure=False)).trials) == 8
-        with pytest.raises(TypeError, match=r"get_executor\(\)"):
-            search(square, executor=client)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -184,18 +170,6 @@ def test_an_evaluation_that_exits_ends_the_search_once_what_runs_is_told(tmp_pat
     evaluated = []
     search(lambda point: evaluated.append(point) or 1.0, n_jobs=3, storage=path)
     assert len(evaluated) == 10  # two were recorded; the one that failed is evaluated again
-
-
-def test_a_caught_exception_is_a_failed_evaluation():
-    def f(point):
-        if point["x"] > 0:
-            raise ArithmeticError("too far")
-        return 1.0
-
-    result = search(f, n_jobs=4, catch=ArithmeticError)
-    failed = [t for t in result.trials if t.state == "failed"]
-    assert failed
-    assert {t.feedback for t in failed} == {"ArithmeticError: too far"}
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -300,14 +274,6 @@ def test_an_interrupt_while_the_model_is_asked_returns_at_once():
     assert done.stdout == "interrupted by Ctrl-C 5\n", done.stderr
 
 
-def test_a_search_in_another_thread_leaves_ctrl_c_alone():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(search(square, 8, n_jobs=2)))
-    thread.start()
-    thread.join(30)
-    assert len(found[0].trials) == 8
-
-
 def test_the_finalists_wait_for_the_points_that_run():
     calls = []
 
@@ -341,19 +307,6 @@ def test_several_objectives_have_a_pareto_front(n_jobs):
         _ = result.best
     with pytest.raises(LLMOptError, match=r"\.pareto"):
         result.optimizer.recommend()
-
-
-def test_several_objectives_are_named_where_one_is_searched():
-    with pytest.raises(RewardError, match=r"llmopt\.optimize\(.*\"minimize\", \"minimize\""):
-        search(lambda point: (1.0, 2.0))
-    with pytest.raises(RewardError, match="expected 2 numbers"):
-        search(square, call=optimize, directions=["minimize", "maximize"])
-    with pytest.raises(TypeError, match='directions=\\["minimize", "maximize"\\]'):
-        search(square, call=optimize)
-    with pytest.raises(TypeError, match="optimize"):
-        search(square, directions=["minimize", "maximize"])
-    with pytest.raises(ValueError, match="finalists=2: expected none"):
-        search(square, call=optimize, directions=["minimize"] * 2, finalists=2)
 
 
 @pytest.mark.defect(79)

@@ -239,17 +239,6 @@ def test_what_is_summed_already_is_not_summed_again(name, values, said):
     assert said.format(f"least, largest]: {name}") in statistics.text(Evaluation((3.0,), (3,)))
 
 
-def test_the_worst_start_is_traced_beside_a_median_one_where_they_differ():
-    statistics, _ = watched([[(float(e), 0.02 * k * (e + 1)) for k in range(30)] for e in range(3)])
-    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (30,) * 3))
-    assert (
-        "At steps 2, 5, 13, 29 of start 2, the worst one (-4) | start 1, a median one (5): angle "
-        "always 1 | always 0; speed 0.08, 0.2, 0.52, 1.16 | 0.04, 0.1, 0.26, 0.58;" in different
-    )
-    alike = statistics.text(Evaluation((5.2, 5.1, 5.0), (30,) * 3))
-    assert "At steps 2, 3, 5, 7, 10, 15, 21, 29 of start 2, a median one (5.1): angle" in alike
-
-
 def ending(ends, limit=()):
     """Statistics of episodes of 12 steps that end with these observations."""
     statistics = EpisodeStatistics(POLICY, *NAMES)
@@ -273,16 +262,6 @@ def test_episodes_are_grouped_by_the_observation_that_their_end_is_about():
     assert "1 of 5 ended early (failure) with angle below all it was before (-0.3)" in text
     assert "Observed in the 1 episode that lasted" in text
     assert "1 of 1 ended early (failure), after 12 steps" in ending([(0.0, 0.05)])
-
-
-def test_the_quarters_of_an_episode_show_what_a_start_costs():
-    statistics = EpisodeStatistics(POLICY, *NAMES)
-    for k in range(40):
-        step = (np.zeros(2), np.zeros(1), 0.0 if k < 10 else 1.0, np.zeros(2), False, k == 39, {})
-        statistics(Step(0, *step))
-    text = statistics.text(Evaluation((30.0,), (40,)))
-    assert "Reward a step in each quarter of an episode 0, 1, 1, 1." in text
-    assert "quarter" not in statistics_text([[(0, 0)] * 16])
 
 
 def test_each_probe_speaks_for_itself():
@@ -311,13 +290,6 @@ def test_the_budget_is_kept_and_the_first_lines_survive(most):
     assert len(text) <= most
     assert text.startswith("Mean return")
     assert text.endswith((".", "…"))
-
-
-def test_detail_says_everything():
-    rows = [[(float(k), 1.0) for k in range(30)] for _ in range(3)]
-    text = statistics_text(rows, max_chars=200, detail=True)
-    assert len(text) > 600
-    assert "Episode 2: start angle 0, speed 1; end angle 129, speed 101." in text
 
 
 def test_a_failed_evaluation_says_where_it_failed():
@@ -355,15 +327,6 @@ def test_statistics_cost_no_second_rollout_and_change_nothing(env_id, bias, said
         for words in said:
             assert words in text
         assert f"Mean return {outcome.mean:.5g} " in text
-
-
-def test_the_parts_of_the_reward_add_up():
-    with Task("Swimmer-v5").evaluator() as evaluator:
-        statistics = EpisodeStatistics(evaluator.policy)
-        outcome = evaluator.evaluate(np.ones(18), (2,), watch=statistics)
-    line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("The parts"))
-    parts = [float(p.rstrip(".").split()[-1]) for p in line.split(": ")[1].split("; ")]
-    assert sum(parts) == pytest.approx(outcome.mean, rel=1e-3)
 
 
 def test_a_hopper_is_told_hop_by_hop():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import (
-    ClipAction,
     FlattenObservation,
     FrameStackObservation,
     RescaleAction,
@@ -26,7 +23,7 @@ from llmopt.policies.words import docstrings
 from llmopt.policies.words.describe import MAX_WORDS
 from llmopt.policies.words.naming import slug
 from llmopt.policies.words.physics import MAX_PHYSICS, describe_physics
-from llmopt.policies.words.task_words import describe_parameters, describe_starts
+from llmopt.policies.words.task_words import describe_parameters
 
 
 def made(env_id, **kwargs):
@@ -157,14 +154,6 @@ def test_a_name_is_short_and_says_what_it_is(meaning, name):
     assert slug(meaning) == name
 
 
-def test_numbers_that_the_table_excludes_come_first_when_they_are_observed():
-    env = made("Swimmer-v5", exclude_current_positions_from_observation=False)
-    words = describe_environment(env)
-    assert names(words.observations)[:3] == ["tip_x_position", "tip_y_position", "front_tip_angle"]
-    assert len(words.observations) == 10
-    assert "exclude_current_positions_from_observation=False" in words.text
-
-
 def test_sections_that_a_controller_needs_are_kept_and_the_rest_is_dropped():
     text = describe_environment(made("MountainCarContinuous-v0")).text
     for needed in ("-0.1 * action^2", "0.45 (the goal", "0.0025 * cos", "[-0.6 , -0.4]"):
@@ -212,14 +201,6 @@ def test_users_words_and_names_come_first():
         describe_environment(made("Pendulum-v1"), observations=("a", "b"))
     with pytest.raises(SpaceError, match="one text on how the states are numbered"):
         describe_environment(made("FrozenLake-v1"), observations=("a", "b"))
-
-
-def test_an_environment_without_a_docstring_has_numbers():
-    words = describe_environment(Bare(), step_cap=70)
-    assert names(words.observations) == ["o0", "o1", "o2"]
-    assert "Environment: Bare." in words.text
-    assert "- a0: from -2 to 2" in words.text
-    assert "cut off after 70 steps" in words.text
 
 
 # -- wrappers -----------------------------------------------------------------------------
@@ -306,18 +287,6 @@ def test_the_probe_tells_what_an_action_out_of_bounds_does(clips, charges, said)
         return env
 
     assert said in describe_environment(make(), probe=make).text
-
-
-def test_mountain_car_charges_the_unclipped_action_unless_it_is_wrapped():
-    make = functools.partial(made, "MountainCarContinuous-v0")
-    assert "unclipped" in describe_environment(make(), probe=make).text
-
-    def wrapped():
-        return ClipAction(make())
-
-    text = describe_environment(wrapped(), probe=wrapped).text
-    assert "counts (charges) it unclipped" not in text
-    assert "ClipAction()" in text
 
 
 # -- ways to name an environment ----------------------------------------------------------
@@ -432,16 +401,6 @@ def test_whole_numbers_are_always_clipped():
 def test_a_table_is_told_the_names_of_its_own_states():
     table = LinearPolicy(spaces.Discrete(3, start=1), spaces.Discrete(2), bias=False)
     assert describe_parameters(table, choices=True).endswith("in one state: s1 that in state 1.")
-
-
-def test_starts_are_listed_where_they_differ():
-    box = spaces.Box(np.array([-10, -1], np.float32), np.array([10, np.inf], np.float32))
-    starts = [np.array([0.1 * k, 3.0 * k]) for k in range(3)]
-    assert describe_starts(starts, ("near", "far"), box).endswith("shown: far 0, 3, 6.")
-    assert describe_starts(starts[:1], ("near", "far"), box) == ""
-    assert describe_starts(starts, tuple("abcdefghijklm"), box) == ""
-    same = [np.zeros(2)] * 3
-    assert describe_starts(same, ("near", "far"), box) == ""
 
 
 def test_a_policy_search_tells_its_starts_and_the_users_ceiling():

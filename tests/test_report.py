@@ -12,7 +12,7 @@ from test_stats import line
 from llmopt.benchmarks.report.lines import ReportError
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
-from llmopt.benchmarks.report.table import Table, number
+from llmopt.benchmarks.report.table import number
 from llmopt.cli import main
 
 MODEL = "smollm2 (columns)"
@@ -128,14 +128,6 @@ def test_the_page_needs_nothing_else_and_its_links_lead_somewhere():
     assert len(set(read.ids)) == len(read.ids)
 
 
-def test_failed_evaluations_have_a_column_where_there_are_any():
-    lines = results(("CartPole-v1",))
-    assert "failed" not in Reader(page(lines)).tables[0][0]
-    lines[2]["failures"] = 4
-    table = Reader(page(lines)).tables[0]
-    assert dict(zip(table[0], table[3], strict=True))["failed"] == "4"
-
-
 def test_a_target_that_half_of_the_seeds_reach():
     lines = results(("CartPole-v1",), seeds=2)
     for one in lines:
@@ -143,19 +135,6 @@ def test_a_target_that_half_of_the_seeds_reach():
     table = Reader(page(lines)).tables[0]
     row = dict(zip(table[0], table[1], strict=True))
     assert (row["target reached"], row["evaluations to target"]) == ("1 of 2", "> 12")
-
-
-def test_the_headline_is_the_first_model_and_every_column_is_explained():
-    lines = results()
-    other = [one for one in results() if one["cell"]["method"] == "llm-columns"]
-    for one in other:
-        one["cell"] = {**one["cell"], "method": "llm-props"}
-        one["heldout"] += 1000
-    text = page(lines + other)
-    assert f"ties and losses are {MODEL}'s against" in " ".join(Reader(text).text)
-    read = Reader(text)
-    explained = re.findall(r"<dt>([^<]*)</dt>", text)
-    assert set(read.tables[-1][0]) <= set(explained)
 
 
 # -- Markdown -----------------------------------------------------------------------------
@@ -256,25 +235,6 @@ def test_a_figure_is_drawn_of_whatever_was_found():
         assert learning_curve({label: [1.0, -1e308]}, warmup=0, title=label, episodes=1)
     low, high = _score_range([np.array([0.9, 1.0, 1.1]), np.array([8.0, 9.0]), np.array([-1e6, 1])])
     assert -100 < low < 0.9 < 9 < high < 20  # a few very bad runs do not flatten all that matters
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("−12,346 [−20, 3]", -12346.0),
-        ("> 120", 120.0),
-        ("1 of 2", 1.0),
-        ("$0.2000", 0.2),
-        ("< 0.001", 0.001),
-        ("free", 0.0),
-        ("–", 1e300),
-        ("unknown", 1e300),
-        ("−∞ [−∞, 1]", -1e300),
-    ],
-)
-def test_a_page_sorts_by_the_first_number(text, key):
-    assert Table.of(["name", "n"], []).key(1, text) == key
-    assert Table.of(["name", "n"], []).key(0, text) == text.lower()
 
 
 # -- command line -------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
@@ -23,7 +22,6 @@ from llmopt.benchmarks.report.figures import learning_curve
 from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, command, contestants, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.published import load_warmup
 from llmopt.cli import main
 from llmopt.errors import (
@@ -271,47 +269,6 @@ def test_the_gif_shows_the_policy_of_the_model(best, tmp_path, monkeypatch, caps
     assert line.endswith(f"(the policy of {llm.label}{note})")
 
 
-@pytest.mark.parametrize(
-    ("drawn", "best", "better"),
-    [
-        ((96.51, 0.09), (93.62, 2.17), False),
-        ((93.62, 2.17), (96.51, 0.09), False),  # within twice the error of the difference
-        ((93.62, 2.17), (98.51, 0.09), True),
-        ((93.62, None), (98.51, None), False),  # one held-out start has no error
-        ((93.62, 2.17), (None, None), False),  # it failed there
-        ((None, None), (93.62, 2.17), True),
-    ],
-)
-def test_another_policy_is_better_only_where_held_out_starts_show_it(drawn, best, better):
-    one, other = (
-        MethodResult(name, name, 1, 1, *scores, 1, 1, 0, 0, 1.0, None, 0, (1.0,))
-        for name, scores in (("llm", drawn), ("cma", best))
-    )
-    text = command._compared(one, other)
-    assert text.startswith("; cma found" if better else "; that of cma was better on the starts")
-
-
-def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
-    from PIL import Image
-
-    from llmopt.benchmarks.report.figures import policy_gif
-    from llmopt.benchmarks.tasks.table import Task
-    from llmopt.policies.picture import FRAMES as GIF_FRAMES
-
-    monkeypatch.setattr(
-        Line, "step", lambda self, a: (self.state, 0.0, False, False, {}), raising=True
-    )
-    shades = itertools.count()
-    monkeypatch.setattr(
-        Line, "render", lambda self: np.full((20, 20, 3), next(shades) % 256, dtype=np.uint8)
-    )
-    data = policy_gif(Task("line", LINE, max_steps=999), [0, 0], seed=1)
-    with Image.open(io.BytesIO(data)) as gif:
-        assert gif.n_frames == GIF_FRAMES
-        assert gif.info["duration"] == 100  # 99 frames of 999 steps at 10 a second, but faster
-    assert next(shades) == GIF_FRAMES  # and no more were drawn
-
-
 @pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [None, None]}, {"a": [1.0]}])
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_learning_curve_of_next_to_nothing(curves, warmup):
@@ -390,23 +347,6 @@ def test_a_loaded_warmup_is_not_evaluated_again(tmp_path):
     assert first == second
     # The points were copied: the first run's folder can go.
     assert load_warmup(tmp_path / "second", 2) == load_warmup(tmp_path / "first", 2)
-
-
-def test_loaded_points_outside_the_box_are_moved_and_evaluated(tmp_path):
-    folder = tmp_path / "warmup"
-    folder.mkdir()
-    for i, params in enumerate(["1, 2", "9, 0"]):
-        (folder / f"warmup_rollout_{i}.txt").write_text(
-            f"{params}\nparameter ends\nTotal reward: 7\n"
-        )
-    config = replace(CONFIG, warmup=str(folder), methods=("random",))
-    with pytest.warns(UserWarning, match="1 of 2 loaded warm-up points lie outside"):
-        run(config, tmp_path / "r")
-    with RunFolder(tmp_path / "r") as out:
-        inside, moved = out.records["warmup"]
-    assert inside.returns == (7.0,)
-    assert moved.params == (6.0, 0.0)
-    assert moved.returns != (7.0,)
 
 
 # -- failures -----------------------------------------------------------------------------
@@ -587,15 +527,6 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
     assert facts(tmp_path / "cut") == facts(tmp_path / "whole")
     assert result.methods[0].label == "smollm2 (columns)"
     assert result.methods[0].fallback_share == 0.0
-
-
-def test_resume_with_another_configuration_names_what_differs(tmp_path):
-    run(CONFIG, tmp_path / "r", client=model())
-    other = replace(CONFIG, seed=3, box=(-2.0, 2.0))
-    with pytest.raises(RunConfigError, match=r"seed \(there 1, now 3\), box|box .*seed") as error:
-        run(other, tmp_path / "r", client=model(), resume=True)
-    assert "episodes" not in str(error.value)
-    run(replace(CONFIG, gif=True), tmp_path / "r", client=model(), resume=True)
 
 
 # -- every method of the benchmark --------------------------------------------------------

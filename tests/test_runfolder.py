@@ -161,28 +161,10 @@ def test_rollout_file_is_read_by_the_published_reader(tmp_path):
 # -- loading a warm-up folder -------------------------------------------------------------
 
 
-def test_what_a_run_writes_can_be_loaded(tmp_path):
-    with RunFolder.create(tmp_path, CONFIG) as folder:
-        for i in range(12):
-            folder.add(record(i, "warmup", returns=(float(i), i + 0.1)), ["s | a | r\n"])
-    for path in (tmp_path, tmp_path / "warmup"):
-        points = load_warmup(path, 3)
-        assert [p.returns[0] for p in points] == list(map(float, range(12)))  # by number, not name
-        assert points[3].returns == (3.0, 3.1)
-        assert points[3].params == (0.5, -1.0, 2.25)
-
-
 def put(folder, text, number=0):
     folder.mkdir(exist_ok=True)
     (folder / f"warmup_rollout_{number}.txt").write_text(text)
     return folder
-
-
-def test_published_files_are_read(tmp_path):
-    # A matrix on several lines, old-style text without a line end, the last reward negative.
-    put(tmp_path, "1.0, 2.0\n-3e0, 4\nparameter endsstate | action | reward\nTotal reward: -1.5\n")
-    assert load_warmup(tmp_path, 4)[0].params == (1, 2, -3, 4)
-    assert load_warmup(tmp_path, 4)[0].returns == (-1.5,)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from llmopt.cli import main
 from llmopt.report import read_search, report_page
 from llmopt.report.charts import thinned
 from llmopt.report.importance import importance
-from llmopt.report.scales import Scale, robust_scale
+from llmopt.report.scales import robust_scale
 
 SPACE = {
     "x": Float(-5, 5),
@@ -186,18 +186,6 @@ def test_a_storage_file_says_the_same_as_the_search(tmp_path):
     assert "heard" in (tmp_path / "r.html").read_text()
 
 
-def test_repeated_measurements_count_as_their_mean():
-    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), noisy=True)
-    for x, reward in ((0.5, 9.0), (0.1, 10.0), (0.5, 11.0), (0.5, 10.5)):
-        optimizer.tell({"x": x}, reward)
-    optimizer.tell_failure({"x": 0.9}, "no")
-    optimizer.tell({"x": 0.1}, 2.0)
-    data = read_search(optimizer)
-    assert (data.best.params["x"], data.best.number) == (0.5, 0)
-    assert data.best_so_far[-1][1] == pytest.approx(optimizer.best.reward)
-    checked(data)
-
-
 def test_a_run_folder_shows_the_other_methods(tmp_path, capsys):
     folder = tmp_path / "run"
     command = "run mountaincar --methods llm cma random --iterations 2 --warmup 2 --episodes 1"
@@ -306,14 +294,6 @@ def test_bad_warm_up_results_do_not_flatten_the_axis():
     assert best.high > 900
     losses = robust_scale([10.0**-k for k in range(8)], "minimize")
     assert losses.log
-
-
-def test_ticks_are_round_numbers_inside():
-    assert [t for _, t in Scale(-5.3, 5.3).ticks()] == ["−4", "−2", "0", "2", "4"]
-    assert [t for _, t in Scale(1e-6, 1, log=True).ticks(4)] == ["1e−6", "0.0001", "0.01", "1"]
-    assert [t for _, t in Scale(0, 1, choices=("a", "b")).ticks()] == ["a", "b"]
-    for low, high in ((0, 0), (-1e300, 1e300), (1e-320, 2e-320), (1e15, 1e15 + 1)):
-        assert all(0 <= share <= 1 for share, _ in Scale(low, high).ticks())
 
 
 def test_importance_finds_what_matters(monkeypatch):

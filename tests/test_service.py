@@ -235,14 +235,6 @@ class TestFilesOfSomebodyElse:
         result = ['{"params": {"x": 1, "k": 2}, "reward": 1}'] if command == "tell" else []
         assert "pipe" in run(capsys, command, str(tmp_path / name), *result, status=2)
 
-    def test_a_description_says_each_thing_once(self, tmp_path, capsys):
-        (tmp_path / "a.json").write_text('{"space": {}, "seed": 1, "seed": 2}')
-        assert "'seed' is there twice" in run(capsys, "ask", str(tmp_path / "a.json"), status=2)
-        (tmp_path / "a.json").write_bytes(b'{"description": "\xff"}')
-        assert "no text in UTF-8" in run(capsys, "ask", str(tmp_path / "a.json"), status=2)
-        twice = '{"params": {"x": 1, "k": 2}, "reward": 1, "reward": 2}'
-        assert "'reward' is there twice" in run(capsys, "tell", write(tmp_path), twice, status=2)
-
 
 class TestCompletion:
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -252,25 +244,6 @@ class TestCompletion:
         script = capsys.readouterr().out
         assert all(name in script for name in COMMANDS)
         assert "max-requests" in script
-
-
-def test_a_missing_key_leaves_no_file_of_the_search(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    path = write(tmp_path, model="openai:m")
-    assert "OPENAI_API_KEY" in run(capsys, "ask", path, status=2)
-    assert [p.name for p in tmp_path.iterdir()] == ["search.json"]
-    # Telling asks no model.
-    run(capsys, "tell", path, json.dumps({"params": {"x": 1, "k": 2}, "reward": 1}))
-    assert (tmp_path / "search.jsonl").exists()
-
-
-def test_a_description_gives_options_of_its_model(monkeypatch):
-    from llmopt.service.search_file import open_described
-
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
-    with open_described({"space": space, "model": "openai:gpt-6-luna?timeout=7"}, None) as search:
-        assert search.client.timeout == 7
 
 
 @pytest.mark.defect(72)

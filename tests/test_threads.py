@@ -43,20 +43,6 @@ def test_at_once_keeps_the_order_and_the_limit():
     assert most == 1
 
 
-def test_at_once_stops_at_an_error():
-    begun = []
-
-    def call(number):
-        begun.append(number)
-        if number == 2:
-            raise KeyError(number)
-        time.sleep(0.02)
-
-    with pytest.raises(KeyError):
-        at_once(call, range(100), 2)
-    assert len(begun) < 100
-
-
 SCRIPT = """
 import os, signal, sys, threading, time
 from wire import Hang, WireServer

@@ -388,30 +388,6 @@ class TestTwoSearchesOfOneName:
         begun.close()
         assert (tmp_path / "search-6").is_dir()
 
-    def test_the_same_in_every_tracker(self):
-        class Kept(RunTracker):
-            def __init__(self):
-                super().__init__()
-                self.runs = []
-
-            def _begin(self, search, mark, resumed):
-                self.runs.append([])
-                return self.runs[-1]
-
-            def _write(self, run, trial, row, best):
-                run.append((row["reward"], row["feedback"]))
-
-            def _end(self, run, reason):
-                run.append("end")
-
-        kept = Kept()
-        begun_twice(lambda: kept)
-        said = r"\x1b[2Jhm"
-        assert kept.runs == [
-            [(0.0, said), (1.0, said), (2.0, said), "end"],
-            [(10.0, said), (11.0, said), (12.0, said), "end"],
-        ]
-
 
 ODD_SPACE = {"x!": Float(0, 1), "x?": Float(0, 1), "größe/a b": Float(0, 1)}
 
