@@ -18,7 +18,6 @@ from llmopt.benchmarks.experiments import (
     design,
     findings,
     hpo,
-    rivals,
     studies,
     words,
 )
@@ -59,7 +58,6 @@ def rows(table):
 
 
 MADE = {
-    "rivals": rivals.make_page,
     "design": design.make_page,
     "words": words.table,
     "studies": studies.make_table,
