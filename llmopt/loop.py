@@ -45,10 +45,10 @@ from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
 from llmopt.search.events import Told, read_directions
-from llmopt.search.finals import Finals
 from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.outcome import described
+from llmopt.search.points import Finals
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
+from llmopt.search.session import described
 from llmopt.search.views import Views, search_html
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import (

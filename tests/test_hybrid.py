@@ -31,8 +31,8 @@ from llmopt import (
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
-from llmopt.search.ask_options import AskOptions
 from llmopt.search.meter import Meter
+from llmopt.search.options import AskOptions
 from llmopt.search.partners.cma import CMAEmitter, losses_of
 from llmopt.search.partners.scheduler import Scheduler
 

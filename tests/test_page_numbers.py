@@ -23,8 +23,7 @@ from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
 from llmopt.prompt import get_prompt
-from llmopt.search.ask_options import AskOptions
-from llmopt.search.options import SearchOptions
+from llmopt.search.options import AskOptions, SearchOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

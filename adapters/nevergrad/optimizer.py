@@ -34,12 +34,13 @@ from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
-from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
+from llmopt.search.options import AskArguments, AskOptions, Partners
 from llmopt.search.optuna_trials import number_of
-from llmopt.search.outcome import conclude, inform, informs, outcome
-from llmopt.search.partners.scheduler import Partners, make_scheduler
+from llmopt.search.partners.scheduler import make_scheduler
+from llmopt.search.session import conclude, inform, informs
+from llmopt.search.views import outcome
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -458,7 +459,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"params[0] <= params[1]"``. The prompt states them, no point that breaks one
             is proposed, and a recorded one ranks after all feasible ones. What is not linear
             is for Nevergrad's ``register_cheap_constraint``.
-        **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``attempts``,
+        **options: See `llmopt.search.options.AskOptions`: ``description``, ``attempts``,
             ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
             budget unless it is given. Where ``on_error="raise"``, as by default, `minimize` can
             be called again and continue. With ``may_stop=True`` a stop lets `minimize` return its

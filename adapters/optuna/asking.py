@@ -27,9 +27,9 @@ from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent, warn
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
-from llmopt.search.outcome import outcome
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.points import draw_new
+from llmopt.search.views import outcome
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace
 from llmopt.space.constraints import Limit

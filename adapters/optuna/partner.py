@@ -15,8 +15,8 @@ from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
 from llmopt.search.batch import Taken, keys_of
 from llmopt.search.emitter import PartnerEmitter
+from llmopt.search.options import partners_of
 from llmopt.search.partners.cma import CMAEmitter
-from llmopt.search.partners.scheduler import partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 

@@ -54,11 +54,10 @@ from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError, SearchStopped
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
-from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.outcome import conclude, inform, informs
+from llmopt.search.options import AskArguments, AskOptions, Partner, Partners
 from llmopt.search.partners.cma import several_objectives
-from llmopt.search.partners.scheduler import Partner, Partners
+from llmopt.search.session import conclude, inform, informs
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -134,7 +133,7 @@ class LLMSampler(BaseSampler):
             ranks after all feasible ones. See `llmopt.Space`.
         dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
-        **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
+        **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
             ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an
             exception would end ``study.optimize``: Optuna catches none of a sampler's;

@@ -89,9 +89,9 @@ class CodeOptimizer(Session):
         imports: Modules that the code may import; trusted, and loaded before confinement.
         seed: Seed of the requests; ``None`` samples one and records it.
         storage: JSON Lines file to append to, or to resume from.
-        **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``hint``,
-            ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the writer
-            (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
+        **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
+            ``hint``, ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the
+            writer (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
             ``allow_unsandboxed``. Of the budget (`llmopt.search.limits.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.

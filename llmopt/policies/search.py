@@ -64,8 +64,8 @@ from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
 from llmopt.search.options import SearchOptions
-from llmopt.search.outcome import described
 from llmopt.search.progress import Progress, say_kept, text_of_search
+from llmopt.search.session import described
 from llmopt.search.views import Views
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing

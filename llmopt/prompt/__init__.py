@@ -55,10 +55,10 @@ from typing import Any
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import StorageError, TemplateError, did_you_mean
+from llmopt.prompt.budget import Selection
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
 from llmopt.prompt.parse import Reading
-from llmopt.prompt.selection import Selection
 from llmopt.prompt.situation import Complaint, Prompt, Query, Situation
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.util.files import read_text

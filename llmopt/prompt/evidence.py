@@ -25,17 +25,18 @@ import numpy as np
 
 from llmopt.history import OLD_SOURCES, History, Trial
 from llmopt.prompt.answer import MAX_NOTE, zero_point
-from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
-from llmopt.prompt.differences import (
+from llmopt.prompt.describe import (
+    FEEDBACK_CHARS,
     gain,
+    names_of,
     number,
     paired_error,
+    quoted,
     rough,
     telling,
     within_noise,
 )
-from llmopt.prompt.draft import Draft
-from llmopt.prompt.past import RANDOM, Past, thought
+from llmopt.prompt.past import RANDOM, Draft, Past, thought
 from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences, estimate_tokens

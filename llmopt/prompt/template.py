@@ -15,7 +15,7 @@ from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
 from llmopt.prompt.answer import AnswerReader, zero_point
-from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.budget import Keep, Selection, TokenBudget, fit, ranked
 from llmopt.prompt.describe import (
     Entry,
     describe_goal,
@@ -30,7 +30,6 @@ from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.prompt.past import Past
 from llmopt.prompt.python_block import MOST_OUTPUT, code_in, data_words, shown_blocks
-from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.situation import (
     Complaint,
     Query,

@@ -22,9 +22,9 @@ from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.python_block import check_computes
-from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.batch import ModelBatch, Taken
 from llmopt.search.meter import Draft, Meter, Metered
+from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.points import ShownPoints
 from llmopt.space import Space
 
@@ -65,7 +65,7 @@ class ModelEmitter(Metered):
         client: The model.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the client.
-        **options: See `llmopt.search.ask_options.AskOptions`.
+        **options: See `llmopt.search.options.AskOptions`.
 
     Attributes:
         options: How the model is asked.

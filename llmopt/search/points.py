@@ -1,11 +1,11 @@
-"""Points of a search: as prompts show them, random ones, and the remaining ones."""
+"""Points of a search: those to begin with, as prompts show them, random ones, and the finalists."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from llmopt.errors import ParameterError
 from llmopt.history import Follower, History, Proposal, Trial
 from llmopt.prompt.describe import describe_params
 from llmopt.space import Space, Value
+from llmopt.util.arguments import whole_number
 from llmopt.util.text import short
+
+if TYPE_CHECKING:
+    from llmopt.search.results import Results
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
@@ -186,3 +190,62 @@ def list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
     """Return the points that are left, for the model to choose one."""
     lines = [describe_params(values, space, space.names) for values in points]
     return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
+
+
+_REPEATS = 2  # re-evaluations of a finalist
+_MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # maximum, and trials for each finalist
+
+
+class Finals:
+    """The last evaluations of a noisy search, which measure its best few points again.
+
+    The best of many single measurements is a lucky one. With each repeat the noise is known
+    better, and `History.rank` takes the point whose mean is good beyond it.
+    """
+
+    def __init__(self, finalists: int | Literal["auto"] | None, n_trials: int) -> None:
+        self.asked_for = finalists != "auto"
+        if finalists == "auto":
+            self._count = min(_MOST_FINALISTS, n_trials // _TRIALS_OF_FINALIST)
+            self._count = self._count if self._count > 1 else 0
+            return
+        self._count = whole_number("finalists", 0 if finalists is None else finalists, 0)
+        if 2 * _REPEATS * self._count > n_trials:
+            raise ValueError(
+                f"finalists={finalists}: measured {_REPEATS} times more each, they take more than "
+                f"half of {n_trials} evaluations. Expected at most {n_trials // (2 * _REPEATS)}"
+            )
+
+    @property
+    def most(self) -> int:
+        """Evaluations that they take."""
+        return _REPEATS * self._count
+
+    def due(self, optimizer: Results[Any], left: int, over: bool) -> bool:
+        """Return whether the best points are to be re-evaluated now.
+
+        `left` counts evaluations; `over` says whether the search itself has ended before.
+        """
+        since = self._since(optimizer.trials)
+        if since >= self.most or (since == 0 and left > self.most and not over):
+            return False
+        return bool(since) or self.asked_for or _is_noisy(optimizer)
+
+    def plan(self, optimizer: Results[Any]) -> list[Trial[Any]]:
+        """Return the points to measure again, in order; those done before an interrupt are not."""
+        trials = optimizer.trials
+        since = self._since(trials)
+        before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
+        best = before.merged(optimizer.space.key).ranked[: self._count]
+        return [best[i % len(best)] for i in range(since, self.most)] if best else []
+
+    def _since(self, trials: Sequence[Trial[Any]]) -> int:
+        """Count the last trials that measured a point again."""
+        kinds = enumerate(trial.kind for trial in reversed(trials))
+        return next((i for i, kind in kinds if kind != "finalist"), len(trials))
+
+
+def _is_noisy(optimizer: Results[Any]) -> bool:
+    """Whether measuring a point again gives another reward, as far as is known."""
+    history = optimizer.history
+    return history.noisy or any(t.stderr for t in history.complete)

@@ -20,13 +20,12 @@ from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, as_written, line_of
 from llmopt.search.events import Queued
 from llmopt.search.options import SearchOptions, options_to_store
-from llmopt.search.outcome import outcome
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, start_of
 from llmopt.search.session import Session
 from llmopt.search.state import SearchState
-from llmopt.search.views import TrialList, Views, dataframe, search_html
+from llmopt.search.views import TrialList, Views, dataframe, outcome, search_html
 from llmopt.space import Space
 from llmopt.trackers.callback import Search
 from llmopt.util.arguments import MOST_SEED, whole_number

@@ -16,7 +16,7 @@ from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, as_written
 from llmopt.search.events import Queued
 from llmopt.search.meter import Meter
-from llmopt.search.options import SearchOptions
+from llmopt.search.options import SearchOptions, stored_names
 from llmopt.search.points import StoredPoints
 from llmopt.search.spending import Books
 from llmopt.search.state import SearchState
@@ -112,14 +112,10 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         logger.warning("%s: goes on with %s", path, "; ".join(changed))
 
 
-# All that a file may say of a search: no file, no model and nothing that runs.
-_STORED_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata} | {"warmup_points"}
-
-
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that resume a stored run; `options` override its own."""
     stored = {k: v for k, v in start["options"].items() if k not in _FORMER_OPTIONS}
-    foreign = sorted(map(str, stored.keys() - _STORED_OPTIONS))
+    foreign = sorted(map(str, stored.keys() - {*stored_names(), "warmup_points"}))
     if foreign:
         raise StorageError(
             f"it is not as llmopt wrote it: {short(foreign[0])} is no option that a run stores. "

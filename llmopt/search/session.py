@@ -12,15 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.base import Client
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Metered
-from llmopt.search.outcome import conclude, described, inform, informs
 from llmopt.search.resume import State, replay
 from llmopt.search.spending import SpendFile, Spent
 from llmopt.trackers.callback import Bell
 from llmopt.util.closing import Closing
+from llmopt.util.text import clean, cut
 from llmopt.util.threads import uninterrupted
+
+_REASON = 1000  # characters of why a search ended
 
 
 class Session(Metered, Closing):
@@ -156,3 +159,26 @@ class Session(Metered, Closing):
         except BudgetExceededError as error:
             return str(error)
         return self._planned_end()
+
+
+def inform(client: Client, text: str) -> None:
+    """Give a client the outcome so far, if it takes it; see `llmopt.client.base.Client`."""
+    getattr(client, "inform", lambda text: None)(text)
+
+
+def informs(client: Client) -> bool:
+    """Whether a client takes the outcome of a search."""
+    return callable(getattr(client, "inform", None))
+
+
+def conclude(client: Client, text: str, reason: str) -> None:
+    """Give a client the outcome at the end of a search, and why it ended."""
+    ended = f"Why it ended: {cut(' '.join(clean(reason).split()), _REASON)}\n" if reason else ""
+    getattr(client, "conclude", lambda text: None)(ended + text)
+
+
+def described(error: BaseException) -> str:
+    """Return an exception that ended a search in words."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    return f"{type(error).__name__}: {error}".rstrip(": ")

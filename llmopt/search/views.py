@@ -1,4 +1,4 @@
-"""A search as a table, a picture and a page of a notebook."""
+"""A search as a table, a picture, a page of a notebook, and in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmopt.errors import needs
-from llmopt.history import Trial
+from llmopt.history import History, Trial
+from llmopt.prompt.evidence import Evidence
+from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import checked_call
 from llmopt.util.text import cut
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 SHOWN_TRIALS = 20
 """Trials that the page of a notebook shows: the latest of them."""
 
+_MOST_RESULTS = 16  # of the last answer in words
 _WORDS = 120  # characters of an explanation or a feedback in a cell
 
 
@@ -200,3 +203,41 @@ def search_html(title: str, facts: Sequence[tuple[str, Any]], trials: Sequence[T
     """Return a search as a page of a notebook: facts, then its latest trials."""
     lines = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in facts)
     return f"<p><b>{escape(title)}</b></p><table>{lines}</table>{trials_html(trials)}"
+
+
+def outcome(history: History, space: Space, recommended: int | None = None) -> str:
+    """Return the results of the last answer, the best point and the recommended one.
+
+    Args:
+        history: All trials.
+        space: Their space.
+        recommended: Number from 1 of the trial to keep; ``None`` for the history's best.
+    """
+    if not history.trials:
+        return ""
+    shown = Evidence(history, space, space.names, history.trials)
+    latest = shown.last_answer[-_MOST_RESULTS:] or [history.trials[-1]]
+    lines = [
+        f"Results of the last answer: {'; '.join(map(shown.result, latest))}",
+        f"The latest: {shown.latest()}",
+        f"Best first: {shown.ranking()}",
+    ]
+    if len(history.directions) > 1:
+        return "\n".join(lines) + "\n"
+    one = {trial.number: trial for trial in history.trials}
+    lucky = min(history.complete, key=History((), (), history.directions).rank, default=None)
+    kept = one.get((recommended or 0) - 1, history.best)
+    if lucky is not None:
+        lines.append(f"The best point: {_point(shown, lucky)}")
+    if kept is not None and lucky is not None and kept.number != lucky.number:
+        lines.append(f"The recommended point: {_point(shown, kept)}")
+    return "\n".join(lines) + "\n"
+
+
+def _point(shown: Evidence, trial: Trial[Any]) -> str:
+    values = (
+        f"{name}={shown.value(trial, i)}"
+        for i, name in enumerate(shown.labels)
+        if trial.values[i] is not ABSENT
+    )
+    return f"{shown.result(trial)}: {', '.join(values)}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
 from llmopt.prompt import PROMPTS
+from llmopt.search.options import stored_names
 from llmopt.space import Categorical, Dimension, Float, Int, Space
 from llmopt.space.when import read_when
 from llmopt.util.text import a_type
@@ -22,11 +23,13 @@ _MOST_CHOICES = 1000
 _MOST_NAME = 200  # characters
 _MOST_TEXT = 100_000
 _MOST_START = 1000
-_OPTIONS = tuple(
-    "direction seed warmup constraints total batch_size attempts out_of_range "
-    "on_error noisy may_stop points partner max_requests max_tokens max_cost".split()
+_OTHERS = ("space", "model", "prompt", "description", "start")  # read in their own ways
+_PYTHON = ("seeded", "task")  # for functions in Python
+_OPTIONS = (
+    *("direction", "seed", "constraints"),
+    *(name for name in stored_names() if name not in (*_OTHERS, *_PYTHON)),
 )
-_KEYS = ("space", "model", "prompt", "description", "start", *_OPTIONS)
+_KEYS = (*_OTHERS, *_OPTIONS)
 _WORDS = ("title", "description", "default", "examples", "$schema", "$id")
 _EXAMPLE = (
     'expected a JSON schema such as {"type": "number", "minimum": 0, "maximum": 1}, '

@@ -5,23 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from bisect import insort
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
 from llmopt.search.batch import Batch, Taken
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter
+from llmopt.search.options import partners_of, unknown_partner
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
 from llmopt.space import Space
-
-Partner = Literal["cma", "network"]
-"""A partner by name; `llmopt.adapters.optuna` takes samplers, too."""
-
-Partners = Partner | Sequence[Partner] | None
-"""What ``partner=`` may be."""
 
 # Of `Bandit`: points that are called the best; what is kept of a count with each point; good
 # points that each arm is given beforehand; the power of the rates.
@@ -187,33 +182,12 @@ def make_scheduler(
     return Scheduler(partners, model)
 
 
-def partners_of(partner: Any) -> tuple[Any, ...]:
-    """Return what was given as ``partner=`` as a tuple."""
-    if partner is None:
-        return ()
-    several = isinstance(partner, Iterable) and not isinstance(partner, str)
-    return tuple(partner) if several else (partner,)
-
-
-def checked_partners(partner: Any) -> Any:
-    """Return names of partners as a file keeps them: a list where there are several."""
-    names = partners_of(partner)
-    for name in names:
-        if name not in get_args(Partner):
-            raise _unknown(name)
-    return list(names) if len(names) > 1 else names[0] if names else None
-
-
-def _unknown(partner: Any) -> ValueError:
-    return ValueError(f"partner={partner!r}: expected 'cma', 'network', a list of them, or None")
-
-
 def _emitter(partner: Any, seed: int | None) -> PartnerEmitter:
     if partner == "cma":
         return CMAEmitter(seed)
     if partner == "network":
         return NetworkEmitter()
     if not callable(getattr(partner, "propose", None)):
-        raise _unknown(partner)
+        raise unknown_partner(partner)
     emitter: PartnerEmitter = partner
     return emitter
