@@ -54,7 +54,7 @@ from llmopt.search.points import point_to_ask, start_points, warmup_points
 from llmopt.search.results import Results
 from llmopt.search.resume import start_of, stored_options
 from llmopt.space import Dimension, Space
-from llmopt.trackers.callback import Bell
+from llmopt.trackers.callback import Callbacks
 from llmopt.util.arguments import (
     MOST_POINTS,
     checked_call,
@@ -172,9 +172,9 @@ class LLMOptimizer(Results[Params]):
             if self._model.calculator is not None:
                 self._model.calculator.folder = self._state.folder
         if given.callbacks:
-            self._bell = Bell(tuple(given.callbacks), self._search_info(given.storage))
+            self._callbacks = Callbacks(tuple(given.callbacks), self._search_info(given.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
-            self._meter.observe = partial(self._bell.ring, "sent")
+            self._meter.observe = partial(self._callbacks.notify, "sent")
         if given.import_trials is not None:
             report = self.import_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
@@ -227,12 +227,12 @@ class LLMOptimizer(Results[Params]):
                 lambda draft: (self._ask(n, draft), draft.warnings)
             )
         except SearchStopped as stopped:
-            if self._bell is not None:
-                self._bell.reason = str(stopped)
+            if self._callbacks is not None:
+                self._callbacks.reason = str(stopped)
             raise
-        if self._bell is not None:
+        if self._callbacks is not None:
             for proposal in proposals:
-                self._bell.ring("asked", proposal)
+                self._callbacks.notify("asked", proposal)
         return proposals, warned
 
     def _ask(self, n: int, draft: Draft) -> list[Proposal]:
@@ -466,8 +466,8 @@ class LLMOptimizer(Results[Params]):
                 told = replace(told, data=told.data.keep_in(file))
             self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
-        if self._bell is not None:
-            self._bell.ring("told", trial, self.history.best, self.usage)
+        if self._callbacks is not None:
+            self._callbacks.notify("told", trial, self.history.best, self.usage)
         self.inform()
         return trial
 

@@ -12,7 +12,7 @@ from test_stats import line
 from llmopt.benchmarks.report.lines import ReportError
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
-from llmopt.benchmarks.report.table import number
+from llmopt.benchmarks.report.table import plain_number
 from llmopt.cli import main
 
 MODEL = "smollm2 (columns)"
@@ -218,7 +218,7 @@ def test_the_table_goes_between_its_markers():
     ],
 )
 def test_numbers_are_short(value, text):
-    assert number(value) == text
+    assert plain_number(value) == text
 
 
 def test_a_figure_is_drawn_of_whatever_was_found():

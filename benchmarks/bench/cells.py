@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
-from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
 from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.pool import load_model, run_pool
@@ -32,7 +32,7 @@ from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
-from llmopt.trackers.callback import Bell, Callback, Search
+from llmopt.trackers.callback import Callback, Callbacks, Search
 from llmopt.util.arguments import MOST_COUNT
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
@@ -98,7 +98,7 @@ def run_cell(
     client: Client | None = None,
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
-) -> Line:
+) -> Row:
     """Run one cell in this process, a local model on some threads, and return its line."""
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
@@ -112,15 +112,15 @@ def run_cell(
     started = time.perf_counter()
     n = contest.policy.n_parameters
     contest.warm_up([(p, ()) for p in draw_warmup(task.box, n, cell["warmup"], cell.seed).tolist()])
-    bell = None
+    told = None
     if callbacks:
         names = tuple(f"params[{i}]" for i in range(n))
         title = f"{cell.task}-{name}-{cell.seed}"
-        bell = Bell(callbacks, Search(title, names, ("maximize",), cell.line()["cell"]))
+        told = Callbacks(callbacks, Search(title, names, ("maximize",), cell.line()["cell"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
         asking = Asking(client, max(cell["batch"], 1), cell["max_tokens"] or None)
-        contest.search(name, asking, bell)
+        contest.search(name, asking, told)
     own = kept.records[name]
     points = [*kept.records[WARMUP], *own]
     evaluating = sum(record.evaluation_seconds for record in points)
@@ -198,9 +198,9 @@ def _summary(line: dict[str, Any]) -> str:
     return f"held-out {score}, {sum(line['seconds'].values()):.0f} s"
 
 
-def read_results(*paths: str | Path) -> list[Line]:
+def read_results(*paths: str | Path) -> list[Row]:
     """Read the lines of one or more result files; the first of equal cells counts."""
-    lines: dict[Cell, Line] = {}
+    lines: dict[Cell, Row] = {}
     for path in paths:
         if Path(path).is_dir() or not Path(path).exists():
             got = "it is a folder" if Path(path).is_dir() else "there is no such file"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llmopt.benchmarks.engine.search import Outcome
+from llmopt.benchmarks.engine.search import Result
 from llmopt.benchmarks.methods.model import parameter_space, shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import MethodSpec
@@ -80,7 +80,7 @@ def make_problem(
     task: Task,
     policy: LinearPolicy,
     evaluations: int,
-    warmup: Sequence[tuple[Sequence[float], Outcome]],
+    warmup: Sequence[tuple[Sequence[float], Result]],
     prompt: str | Prompt | None = None,
     seeds: Sequence[int] = (),
 ) -> Problem:

@@ -10,7 +10,7 @@ from typing import Any
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import read_events
 
-Line = dict[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.task} {self.method} seed {self.seed} ({self.evaluations})"
 
-    def line(self, **found: Any) -> Line:
+    def line(self, **found: Any) -> Row:
         """Return the line of the search: the cell, and what was found."""
         fixed = ("task", "method", "seed", "evaluations", "model")
         cell = {name: getattr(self, name) for name in fixed}
         return {"cell": {**cell, **dict(self.options)}, **found}
 
 
-def read_lines(path: str | Path) -> list[Line]:
+def read_lines(path: str | Path) -> list[Row]:
     """Read a file of results; what each line's cell holds stands beside what was found, too."""
     return [{**line["cell"], **line} for line in read_events(path)]

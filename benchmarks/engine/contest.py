@@ -26,7 +26,7 @@ from llmopt.benchmarks.engine.asking import (
     prompt_name,
 )
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
-from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Asked, Outcome, search
+from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Proposed, Result, search
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
@@ -38,7 +38,7 @@ from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
 from llmopt.search.drive import FailureWatch
-from llmopt.trackers.callback import Bell
+from llmopt.trackers.callback import Callbacks
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Contest:
                 self._evaluate(WARMUP, index, params, by_model=False, source=WARMUP)
 
     def search(
-        self, name: str, asking: Asking, bell: Bell | None = None, *, over: bool = False
+        self, name: str, asking: Asking, callbacks: Callbacks | None = None, *, over: bool = False
     ) -> str:
         """Search with one method, and return why the model ended the search, if it did.
 
@@ -150,17 +150,19 @@ class Contest:
         method: Method = spec.make(problem, seed, asking)
         count = len(done) if over else self.terms.evaluations
         try:
-            reason = search(method, count, partial(self._answer, entrant, done), bell, len(done))
+            reason = search(
+                method, count, partial(self._answer, entrant, done), callbacks, len(done)
+            )
             if isinstance(method, ModelMethod):
                 self.usage[name] = method.usage
             return reason
         finally:
             if isinstance(method, ModelMethod):
                 method.close()
-            if bell is not None:
-                bell.end()
+            if callbacks is not None:
+                callbacks.end()
 
-    def _answer(self, entrant: Entrant, done: Sequence[Record], asked: Asked) -> Outcome:
+    def _answer(self, entrant: Entrant, done: Sequence[Record], asked: Proposed) -> Result:
         """Look a point up among those of an interrupted contest, or evaluate it."""
         name, proposal = entrant.name, asked.proposal
         if asked.index < len(done):
@@ -191,9 +193,9 @@ class Contest:
         record = self._evaluate(name, asked.index, params, by_model=by_model, **facts)
         return self._told(entrant, record)
 
-    def _told(self, entrant: Entrant, record: Record) -> Outcome:
+    def _told(self, entrant: Entrant, record: Record) -> Result:
         said = record.told.get(_form(entrant), "") if entrant.reads else ""
-        return Outcome.of(record.evaluation, said)
+        return Result.of(record.evaluation, said)
 
     def _evaluate(
         self,

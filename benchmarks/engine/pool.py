@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError
@@ -22,11 +22,11 @@ from llmopt.search.progress import Progress
 
 def run_pool(
     cells: Iterable[Cell],
-    run: Callable[[Cell], Line],
+    run: Callable[[Cell], Row],
     out: str | Path,
     *,
     jobs: int = 1,
-    summary: Callable[[Line], str] = lambda line: "done",
+    summary: Callable[[Row], str] = lambda line: "done",
 ) -> list[tuple[Cell, str]]:
     """Run the cells that a file of results does not hold yet, and append a line for each.
 
@@ -70,7 +70,7 @@ def _say(text: str) -> None:
     print(f"llmopt: {text}", file=sys.stderr, flush=True)
 
 
-def _attempt(run: Callable[[Cell], Line], cell: Cell) -> tuple[Cell, Line | None, str]:
+def _attempt(run: Callable[[Cell], Row], cell: Cell) -> tuple[Cell, Row | None, str]:
     """Run a cell; its own failure comes back as words, so that the others go on."""
     try:
         return cell, run(cell), ""
@@ -79,8 +79,8 @@ def _attempt(run: Callable[[Cell], Line], cell: Cell) -> tuple[Cell, Line | None
 
 
 def _results(
-    cells: Sequence[Cell], attempt: Callable[[Cell], tuple[Cell, Line | None, str]], jobs: int
-) -> Iterator[tuple[Cell, Line | None, str]]:
+    cells: Sequence[Cell], attempt: Callable[[Cell], tuple[Cell, Row | None, str]], jobs: int
+) -> Iterator[tuple[Cell, Row | None, str]]:
     if jobs == 1:
         yield from map(attempt, cells)
         return

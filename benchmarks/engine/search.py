@@ -13,7 +13,7 @@ from llmopt.benchmarks.methods.protocol import Method
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.evaluation import Evaluation
-from llmopt.trackers.callback import Bell
+from llmopt.trackers.callback import Callbacks
 
 FINALISTS = 5
 """The best few policies of a search, of which the best on fresh starts is chosen."""
@@ -23,7 +23,7 @@ FINAL_ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Asked:
+class Proposed:
     """A point that a method proposes."""
 
     index: int  # position among the method's own points, from 0
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """The result of a point, as a method receives it."""
 
     reward: float | None  # mean return, or `None` for a failed evaluation
@@ -41,7 +41,7 @@ class Outcome:
     stderr: float | None = None  # standard error of the reward, for a prompt that shows it
 
     @classmethod
-    def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:
+    def of(cls, evaluation: Evaluation, feedback: str = "") -> Result:
         """Return the result of an evaluation, with the report of the policy."""
         note = ". ".join(filter(None, [evaluation.failure, feedback]))
         return cls(evaluation.mean, note, evaluation.standard_error)
@@ -50,49 +50,49 @@ class Outcome:
 def search(
     method: Method,
     count: int,
-    evaluate: Callable[[Asked], Outcome],
-    bell: Bell | None = None,
+    evaluate: Callable[[Proposed], Result],
+    callbacks: Callbacks | None = None,
     known: int = 0,
 ) -> str:
     """Ask a method for its points one by one, and tell it what each one scored.
 
-    The first `known` points are of before the run went on, and no news to the bell. Returns why the
+    The first `known` points are of before the run went on: callbacks know them. Returns why the
     model ended the search; empty where it did not.
     """
     model = method if isinstance(method, ModelMethod) else None
-    if bell is not None and model is not None:
-        model.observe(bell)
+    if callbacks is not None and model is not None:
+        model.observe(callbacks)
     best: Trial | None = None
     for index in range(count):
         started = time.process_time()
         try:
             params = method.ask()
         except SearchStopped as end:
-            if bell is not None:
-                bell.reason = str(end)
+            if callbacks is not None:
+                callbacks.reason = str(end)
             return str(end)
         proposal = model.last if model is not None else None
-        if bell is not None:
+        if callbacks is not None:
             point = proposal or Proposal(tuple(map(float, params)), "user")
             if index >= known:
-                bell.ring("asked", point)
-        outcome = evaluate(Asked(index, params, proposal, time.process_time() - started))
+                callbacks.notify("asked", point)
+        outcome = evaluate(Proposed(index, params, proposal, time.process_time() - started))
         if outcome.reward is None:
             method.tell_failure(params, outcome.note)
         elif model is not None:
             model.tell(params, outcome.reward, outcome.note, outcome.stderr)
         else:
             method.tell(params, outcome.reward)
-        if bell is not None:
+        if callbacks is not None:
             trial = _trial(index, point, outcome)
             best = max(filter(None, [best, trial]), key=lambda t: t.rewards or (-math.inf,))
             if index >= known:
                 usage = Usage() if model is None else model.usage
-                bell.ring("told", trial, best if best.rewards else None, usage)
+                callbacks.notify("told", trial, best if best.rewards else None, usage)
     return ""
 
 
-def _trial(index: int, point: Proposal, outcome: Outcome) -> Trial:
+def _trial(index: int, point: Proposal, outcome: Result) -> Trial:
     return Trial(
         index,
         point.values,

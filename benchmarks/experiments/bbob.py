@@ -35,9 +35,9 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.pool import load_model
-from llmopt.benchmarks.engine.search import Asked, Outcome, search
+from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments.command import Experiment
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
@@ -87,7 +87,7 @@ def instance_of(
     return value, Problem(-5, 5, dimension, budget, known)
 
 
-def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
     """Run one search and return its line; the model's answers are not kept."""
     function, dimension = int(cell.task[1:]), cell["dimension"]
     instance, problem = instance_of(function, cell.seed, dimension, cell.evaluations)
@@ -100,9 +100,9 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
         warnings.simplefilter("ignore")
         method = make_method(cell.method, problem, seed, client=client, batch_size=BATCH)
 
-        def evaluate(asked: Asked) -> Outcome:
+        def evaluate(asked: Proposed) -> Result:
             rewards.append(-instance(asked.params))
-            return Outcome(rewards[-1])
+            return Result(rewards[-1])
 
         search(method, cell.evaluations, evaluate)
     line = cell.line(

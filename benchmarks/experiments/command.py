@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.cell import Cell, Row, read_lines
 from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.client.base import Client
@@ -47,8 +47,8 @@ class Experiment:
     tasks: Sequence[str]
     methods: Sequence[str]  # or arms
     results: Path
-    run: Callable[..., Line]  # `run(cell, source=, record=)` runs a search and returns its line
-    page: Callable[[Sequence[Line]], str] | None  # makes the Markdown page, if it has one
+    run: Callable[..., Row]  # `run(cell, source=, record=)` runs a search and returns its line
+    page: Callable[[Sequence[Row]], str] | None  # makes the Markdown page, if it has one
     asks: Callable[[str], bool]  # whether a method asks the model of the command line
     trace: str  # field of a line, with every value of the search
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of the command's options
@@ -57,9 +57,9 @@ class Experiment:
     # raises where a package is missing
     check: Callable[[Sequence[Cell]], None] = lambda cells: None
     # returns the cells to run of some, given the lines that there are
-    missing: Callable[[Sequence[Cell], Sequence[Line]], Sequence[Cell]] = lambda cells, lines: cells
-    summary: Callable[[Line], str] = lambda line: "done"
-    draw: Callable[[Sequence[Line]], bytes | None] | None = None  # makes the picture, if it can be
+    missing: Callable[[Sequence[Cell], Sequence[Row]], Sequence[Cell]] = lambda cells, lines: cells
+    summary: Callable[[Row], str] = lambda line: "done"
+    draw: Callable[[Sequence[Row]], bytes | None] | None = None  # makes the picture, if it can be
 
     def parser(self, doc: str | None) -> argparse.ArgumentParser:
         """Return the command's options."""
@@ -126,7 +126,7 @@ class Experiment:
             write_bytes_atomically(args.picture, picture)
         return 1 if failures else 0
 
-    def _again(self, run: Callable[[Cell], Line], args: argparse.Namespace) -> int:
+    def _again(self, run: Callable[[Cell], Row], args: argparse.Namespace) -> int:
         wanted = set(self._cells(args))
         lines = [line for line in read_lines(args.out) if Cell.of(line) in wanted]
         differ = 0

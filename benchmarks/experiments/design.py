@@ -50,7 +50,7 @@ from typing import Any
 from gymnasium.wrappers import TimeLimit
 
 import llmopt
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.cell import Cell, Row, read_lines
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.command import Experiment, answering, kept_in
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
@@ -108,7 +108,7 @@ class Watch(Callback):
         """Keep a trial."""
         self.trials.append((trial, usage.requests))
 
-    def line(self, value: Callable[[Trial], Any], usage: Usage, stopped: str) -> Line:
+    def line(self, value: Callable[[Trial], Any], usage: Usage, stopped: str) -> Row:
         """Return what was seen, with a value for each trial."""
         return {
             "curve": [value(trial) for trial, _ in self.trials],
@@ -120,7 +120,7 @@ class Watch(Callback):
         }
 
 
-def search_policy(cell: Cell, client: Client) -> Line:
+def search_policy(cell: Cell, client: Client) -> Row:
     """Search a policy and return what was found."""
     task, watch = POLICIES[cell.task], Watch()
     # As the committed searches and their recordings were made.
@@ -137,7 +137,7 @@ def search_policy(cell: Cell, client: Client) -> Line:
         }
 
 
-def search_function(cell: Cell, client: Client) -> Line:
+def search_function(cell: Cell, client: Client) -> Row:
     """Minimize a function and return what was found, without noise."""
     function, watch = Function(cell.task, cell.seed), Watch()
     options = dict(_SET.get(cell.method, {}))
@@ -162,7 +162,7 @@ def search_function(cell: Cell, client: Client) -> Line:
     }
 
 
-def search_problem(cell: Cell, client: Client) -> Line:
+def search_problem(cell: Cell, client: Client) -> Row:
     """Minimize a described objective and return what was found, beside its reference value."""
     problem, watch = PROBLEMS[cell.task], Watch()
     result = llmopt.minimize(
@@ -184,7 +184,7 @@ def search_problem(cell: Cell, client: Client) -> Line:
     }
 
 
-def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
     """Run one search and return its line, with the tokens of its recording."""
     began = time.monotonic()
     if record is None or source.startswith(
@@ -208,7 +208,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
 # -- the table ----------------------------------------------------------------------------
 
 
-def earlier(lines: Iterable[Line]) -> list[Line]:
+def earlier(lines: Iterable[Row]) -> list[Row]:
     """Return the searches of before, in the form of this experiment's lines.
 
     Of those in ``words.jsonl`` one request made one point after the warm-up.
@@ -221,7 +221,7 @@ def earlier(lines: Iterable[Line]) -> list[Line]:
     return [*found, *(line for line in lines if line["method"] == "before")]
 
 
-def best_measured(line: Line) -> float:
+def best_measured(line: Row) -> float:
     """Return the best value of an evaluation that is no check."""
     kinds = line.get("sources", [""] * len(line["curve"]))
     pairs = zip(line["curve"], kinds, strict=True)
@@ -229,7 +229,7 @@ def best_measured(line: Line) -> float:
     return float(min(values) if "optimum" in line else max(values))
 
 
-def requests_until(line: Line, target: float) -> float:
+def requests_until(line: Row, target: float) -> float:
     """Return the requests until a value is within one percent of another, or better; else ∞."""
     sign, slack = -1 if "optimum" in line else 1, 0.01 * abs(target)
     kinds = line.get("sources", [""] * len(line["curve"]))
@@ -239,7 +239,7 @@ def requests_until(line: Line, target: float) -> float:
     return math.inf
 
 
-def make_page(lines: Sequence[Line]) -> str:
+def make_page(lines: Sequence[Row]) -> str:
     """Return the Markdown page: a row for each task and arm, beside the searches of before."""
     before = earlier(lines)
     rows: list[list[str]] = []
@@ -291,7 +291,7 @@ def make_page(lines: Sequence[Line]) -> str:
     return "\n".join([*text, ""])
 
 
-def _middle(lines: Sequence[Line], name: str) -> float:
+def _middle(lines: Sequence[Row], name: str) -> float:
     return median(line[name] for line in lines) if lines else math.nan
 
 
@@ -299,7 +299,7 @@ def _count(value: float) -> str:
     return "–" if math.isnan(value) else "not reached" if math.isinf(value) else f"{value:.3g}"
 
 
-def _results(lines: Sequence[Line]) -> str:
+def _results(lines: Sequence[Row]) -> str:
     """Return held-out returns, or distances to the optimum, by seed."""
     shown = []
     for line in sorted(lines, key=lambda line: int(line["seed"])):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llmopt.benchmarks.engine.cell import Line, read_lines
+from llmopt.benchmarks.engine.cell import Row, read_lines
 from llmopt.benchmarks.report import figures
 from llmopt.benchmarks.report.markdown import between_markers
 from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair
@@ -62,7 +62,7 @@ class Question:
         return f"**{said}**" if said in ("win", "lose") else said
 
 
-def lines_of(name: str) -> list[Line]:
+def lines_of(name: str) -> list[Row]:
     """Return the lines of a committed file of results."""
     return read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
 

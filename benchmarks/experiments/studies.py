@@ -36,7 +36,7 @@ import optuna
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.extras import require_packages
@@ -156,7 +156,7 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     return LLMSampler(client, **options)
 
 
-def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
     """Run one study and return its line.
 
     Args:
@@ -173,7 +173,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
         return _run(cell, client)
 
 
-def _run(cell: Cell, client: Any) -> Line:
+def _run(cell: Cell, client: Any) -> Row:
     task = STUDIES[cell.task]
     names: dict[str, str] = {}
     values: list[float | None] = []
@@ -227,7 +227,7 @@ def search(
     first: Mapping[str, Any] | None = None,
     direction: Literal["minimize", "maximize"] = "minimize",
     catch: tuple[type[Exception], ...] = (),
-) -> Line:
+) -> Row:
     """Run a study, and return what its model cost, if it has one.
 
     Args:
@@ -408,7 +408,7 @@ def _duels(found: Regrets, main: str, methods: Sequence[str]) -> list[str]:
     return ["", title, "", *Table.of(head, rows).markdown()]
 
 
-def _summary(line: Line) -> str:
+def _summary(line: Row) -> str:
     value = judged_after(line, TRIALS)
     return "nothing" if value is None else f"{value:.4g}"
 

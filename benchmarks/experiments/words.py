@@ -56,8 +56,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import RescaleObservation, TimeLimit
 
-from llmopt.benchmarks.engine.cell import Cell, Line
-from llmopt.benchmarks.engine.search import Asked, Outcome, search
+from llmopt.benchmarks.engine.cell import Cell, Row
+from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.systems import (
     Cascade,
@@ -278,12 +278,12 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
         curve: list[float | None] = []
         sound: list[tuple[float, Any]] = []
 
-        def evaluate(asked: Asked) -> Outcome:
+        def evaluate(asked: Proposed) -> Result:
             outcome, _ = policies.measure(asked.params)
             curve.append(outcome.mean)
             if outcome.mean is not None:
                 sound.append((outcome.mean, asked.params))
-            return Outcome(outcome.mean, "failed")
+            return Result(outcome.mean, "failed")
 
         optimizer = LLMOptimizer(space, "smollm2", "columns", seed=seed, warmup=WARMUP)
         search(optimizer, min(WARMUP, evaluations), evaluate)
@@ -304,7 +304,7 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
         }
 
 
-def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Line:
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
     """Run one search and return its line."""
     began = time.monotonic()
     if cell.method in BASELINES:
@@ -348,10 +348,10 @@ TITLES |= {name: f"data `{name}`, hyper-parameters" for name in ("spills", "swit
 PRESENT = 4
 """The first seed that was searched under version 2 of the prompt `words`, in the main table."""
 
-Cells = dict[tuple[str, str], list[Line]]
+Cells = dict[tuple[str, str], list[Row]]
 
 
-def table(lines: Sequence[Line]) -> str:
+def table(lines: Sequence[Row]) -> str:
     """Return the held-out returns as Markdown tables.
 
     They are of unknown systems, of known ones, of unknown ones seed by seed, and of earlier forms
@@ -374,7 +374,7 @@ def table(lines: Sequence[Line]) -> str:
     return "\n\n".join(parts)
 
 
-def is_present(line: Line) -> bool:
+def is_present(line: Row) -> bool:
     """Whether a search was made with the present form of the prompt, or without a model."""
     return line["method"] in BASELINES or line["seed"] >= PRESENT
 
@@ -405,7 +405,7 @@ def _by_seed(cells: Cells) -> str:
     return "\n".join(Table.of(["system", "seed", *(COLUMNS[a] for a in arms)], rows).markdown())
 
 
-def _cell(group: Sequence[Line], chat: bool) -> str:
+def _cell(group: Sequence[Row], chat: bool) -> str:
     held = [line["held_out"] for line in group]
     if not held:
         return "–"
@@ -415,7 +415,7 @@ def _cell(group: Sequence[Line], chat: bool) -> str:
     return text + (f" ({', '.join(str(len(g['curve'])) for g in group)})" if chat else "")
 
 
-def picture(lines: Sequence[Line]) -> bytes:
+def picture(lines: Sequence[Row]) -> bytes:
     """Draw the best value so far of each search on systems written or changed for this.
 
     Systems without a search without words, and earlier prompts, are skipped.

@@ -18,7 +18,7 @@ from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt
 from llmopt.space import Float, Space
-from llmopt.trackers.callback import Bell
+from llmopt.trackers.callback import Callbacks
 
 
 def shown_decimals(low: float, high: float) -> int:
@@ -91,9 +91,9 @@ class ModelMethod:
         """What the model has cost so far."""
         return self._optimizer.usage
 
-    def observe(self, bell: Bell) -> None:
+    def observe(self, callbacks: Callbacks) -> None:
         """Tell callbacks of every request from now on."""
-        self._optimizer.observe(partial(bell.ring, "sent"))
+        self._optimizer.observe(partial(callbacks.notify, "sent"))
 
     def ask(self) -> np.ndarray:
         """Return the next point; one model request for each batch."""

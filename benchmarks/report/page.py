@@ -29,7 +29,7 @@ from llmopt.benchmarks.report.lines import (
 )
 from llmopt.benchmarks.report.markdown import methods_table
 from llmopt.benchmarks.report.stats import compare, quartiles
-from llmopt.benchmarks.report.table import Column, Table, number
+from llmopt.benchmarks.report.table import Column, Table, plain_number
 from llmopt.benchmarks.tasks.table import TARGETS
 
 _CURVES = 6  # methods shown in colour; the others are grey
@@ -114,7 +114,7 @@ def _problem(
         "key": key,
         "parameters": line["parameters"],
         "seeds": str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
-        "target": None if target is None else number(target),
+        "target": None if target is None else plain_number(target),
         "figure": base64.b64encode(figure).decode(),
         "table": _problem_table(list(runs.values())),
     }
@@ -176,7 +176,7 @@ def _method_row(runs: Runs) -> list[str]:
         *((f"{reached} of {len(lines)}", to_target) if has_target else ("–", "–")),
         f"{np.mean([line['episodes'] for line in lines]):,.0f}",
         *spent,
-        number(float(np.mean([line["seconds"]["proposing"] for line in lines]))),
+        plain_number(float(np.mean([line["seconds"]["proposing"] for line in lines]))),
         fallback,
         f"{sum(line.get('failures', 0) for line in lines):,.0f}",
     ]
@@ -184,7 +184,7 @@ def _method_row(runs: Runs) -> list[str]:
 
 def _spread(values: Any) -> str:
     low, middle, high = quartiles(values)
-    return f"{number(middle)} [{number(low)}, {number(high)}]"
+    return f"{plain_number(middle)} [{plain_number(low)}, {plain_number(high)}]"
 
 
 def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:
@@ -208,7 +208,7 @@ def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:
         for label, line in pairs:
             picture = gif(line)
             if picture is not None:
-                text = f"{env_id}: {label}, held-out {number(line['heldout'])}"
+                text = f"{env_id}: {label}, held-out {plain_number(line['heldout'])}"
                 films.append({"text": text, "data": base64.b64encode(picture).decode()})
     return films
 
@@ -229,7 +229,7 @@ def _explanations(grouped: Grouped, named: Mapping[ProblemKey, str]) -> list[dic
 
 def _return_of(line: Mapping[str, Any], index: int) -> str:
     mean = line["means"][line["cell"]["warmup"] + index]
-    return "failed" if mean is None else number(mean)
+    return "failed" if mean is None else plain_number(mean)
 
 
 def _sha256(text: str) -> str:

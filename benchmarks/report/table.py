@@ -65,7 +65,7 @@ class Table:
         return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
-def number(value: float) -> str:
+def plain_number(value: float) -> str:
     """Return a number for an axis or a table, as short as it can be read."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else "–"
@@ -81,5 +81,5 @@ def short_number(value: float) -> str:
     """Return a number with about three digits, which is what a narrow table holds."""
     size = abs(value)
     if not math.isfinite(value) or size < 10:
-        return number(value)
+        return plain_number(value)
     return f"{value:,.{0 if size >= 99.95 else 1}f}".replace("-", "−")

@@ -49,7 +49,7 @@ from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.words.describe import solved_from
-from llmopt.trackers.callback import Bell, Callback, Search
+from llmopt.trackers.callback import Callback, Callbacks, Search
 from llmopt.util.files import (
     write_bytes_atomically,
     write_text_atomically,
@@ -173,19 +173,19 @@ class _Session:
         asking = Asking(client, batch, options=self._model_options(name, spec))
         # A search that the model ended stays ended when the run is resumed.
         over = name in self.folder.stopped
-        reason = self.contest.search(name, asking, self._bell(name), over=over)
+        reason = self.contest.search(name, asking, self._callbacks_of(name), over=over)
         if reason:
             self.folder.stop(name, reason)
             self.progress.tell(f"{label}: {reason}")
         if name in self.folder.stopped:
             self.progress.drop(self.config.iterations - len(self.folder.records[name]))
 
-    def _bell(self, name: str) -> Bell:
+    def _callbacks_of(self, name: str) -> Callbacks:
         names = tuple(f"params[{i}]" for i in range(self.contest.policy.n_parameters))
         settings = {**asdict(self.config), "method": name, "model": self.contestants.model}
         title = f"{self.folder.path.name}-{name}"
         place = os.path.abspath(self.folder.path)
-        return Bell(self.callbacks, Search(title, names, ("maximize",), settings, place))
+        return Callbacks(self.callbacks, Search(title, names, ("maximize",), settings, place))
 
     def _model_options(self, name: str, spec: MethodSpec) -> dict[str, Any]:
         """Return storage and caps of a method that asks a model, or of its stand-in."""

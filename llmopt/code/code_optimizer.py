@@ -30,7 +30,7 @@ from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
-from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start
+from llmopt.code.events import FORMAT, CodeState, GaveUp, Scored, Written, check_start
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError
@@ -323,7 +323,7 @@ class CodeOptimizer(Session):
             raise
         try:
             with uninterrupted():
-                self._record(Asked(tuple(trial_of(c) for c in candidates)))
+                self._record(Written(tuple(trial_of(c) for c in candidates)))
                 self._meter.count_proposal("llm", len(candidates))
                 self._meter.commit(draft)
                 self._pending.update({c.number: c for c in candidates})
@@ -421,7 +421,7 @@ class CodeOptimizer(Session):
                         "another optimizer returned it. Tell its source (candidate.source)"
                     )
             with uninterrupted():
-                self._record(Told(trial_of(mine, **told)))
+                self._record(Scored(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()
             self.inform()

@@ -32,7 +32,7 @@ _TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
 
 @dataclass(frozen=True)
-class Asked:
+class Written:
     """The candidates of one request, each as a trial without a score, stored together."""
 
     trials: tuple[CodeTrial, ...]
@@ -63,7 +63,7 @@ class GaveUp:
 
 
 @dataclass(frozen=True)
-class Told:
+class Scored:
     """A candidate was scored, or failed."""
 
     trial: CodeTrial
@@ -72,7 +72,7 @@ class Told:
         return {"event": "tell", **_of_trial(self.trial, space)}
 
 
-CodeEvent = Asked | Refused | GaveUp | Told
+CodeEvent = Written | Refused | GaveUp | Scored
 
 
 def read_event(line: Line, space: Space | None) -> CodeEvent:
@@ -81,14 +81,14 @@ def read_event(line: Line, space: Space | None) -> CodeEvent:
     match line["event"]:
         case "ask":
             entries = rest["candidates"]
-            return Asked(tuple(_trial({**entry, "reward": None}, space) for entry in entries))
+            return Written(tuple(_trial({**entry, "reward": None}, space) for entry in entries))
         case "reject":
             texts = (rest["text"], rest["reason"], rest.get("kind", "unreadable"))
             return Refused(whole_number("number", rest["number"], 0), *map(text_of, texts))
         case "give_up" | "failure":  # the name in older files
             return GaveUp()
         case "tell":
-            return Told(_trial(rest, space))
+            return Scored(_trial(rest, space))
     raise LookupError(f"no event is called {line['event']!r}")
 
 
@@ -118,7 +118,7 @@ class CodeState:
             case Refused():
                 self.refusals.append(event)
                 self.rejected[event.kind] += 1
-            case Asked():
+            case Written():
                 for trial in event.trials:
                     if trial.number < self.next:
                         raise ValueError(f"candidate {trial.number} was asked before")
@@ -128,7 +128,7 @@ class CodeState:
             case GaveUp():
                 self.failures += 1
                 self.refusals.clear()
-            case Told(trial):
+            case Scored(trial):
                 if any(t.number == trial.number for t in self.trials):
                     raise ValueError(f"candidate {trial.number} was recorded before")
                 self.trials.append(trial)
@@ -139,7 +139,7 @@ class CodeState:
         """Apply the event of a line of a file."""
         event = read_event(line, self.space)
         self.apply(event)
-        if isinstance(event, Asked):
+        if isinstance(event, Written):
             asked = books.usage.proposals.get("llm", 0) + len(event.trials)
             books.asked(proposals={"llm": asked})
         elif isinstance(event, GaveUp):

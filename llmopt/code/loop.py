@@ -15,8 +15,8 @@ from llmopt.search.drive import INTERRUPTED, drive
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of a candidate: its score and feedback; without a score, the reason.
+class Score:
+    """A candidate's score with its feedback; without a score, the reason.
 
     Attributes:
         ties: See `CodeOptimizer.tell`, also for `samples`.
@@ -36,20 +36,20 @@ def search(
     optimizer: CodeOptimizer,
     env: gym.Env[Any, Any],
     steps: int,
-    score: Callable[[Candidate], Outcome],
+    score: Callable[[Candidate], Score],
     on_step: Callable[[int, Any, str], None] | None,
-    done: Callable[[Outcome], bool],
+    done: Callable[[Score], bool],
 ) -> bool:
     """Search until `steps` candidates of the model were tried; return whether one is `done`.
 
-    `on_step` gets a candidate's number (-1 if there was none), ``Outcome.made`` and words.
+    `on_step` gets a candidate's number (-1 if there was none), ``Score.made`` and words.
 
     Raises:
         CandidateError: The initial code does not pass the checks.
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     optimizer.steps = steps
-    found: list[Outcome] = []  # the one that is done
+    found: list[Score] = []  # the one that is done
 
     def say(number: int, made: Any, words: str) -> None:
         if on_step is not None:
@@ -65,7 +65,7 @@ def search(
         return [] if candidate is None else [candidate]
 
     def tell(
-        candidate: Candidate, outcome: Outcome, error: Exception | None
+        candidate: Candidate, outcome: Score, error: Exception | None
     ) -> tuple[str, str] | None:
         if error is not None:
             error.add_note(f"llmopt: raised while candidate {candidate.number} was evaluated")

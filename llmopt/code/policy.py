@@ -20,7 +20,7 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.language import LanguageFeedback, Verdict
-from llmopt.code.loop import Outcome, search
+from llmopt.code.loop import Score, search
 from llmopt.errors import LLMOptError
 from llmopt.policies.episode import (
     FAILED,
@@ -428,15 +428,15 @@ def improve(
     if measure is None:
         samples = samples or (lambda score: score.returns)
 
-    def score(candidate: Candidate) -> Outcome:
+    def score(candidate: Candidate) -> Score:
         made = evaluate_policy(candidate, env, seeds, **options)
         if made.failure:
             broken = not any(e.by_policy for e in made.failed)
-            return Outcome(None, made.failure, broken=broken, made=made)
+            return Score(None, made.failure, broken=broken, made=made)
         told = made.mean_return if measure is None else measure(made)
         first, *ties = told if isinstance(told, tuple) else (told,)
         each = () if samples is None else samples(made)
-        return Outcome(first, made.feedback(), ties, each, made=made)
+        return Score(first, made.feedback(), ties, each, made=made)
 
     return search(optimizer, env, steps, score, on_step, lambda outcome: done(outcome.made))
 

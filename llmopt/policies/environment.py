@@ -25,10 +25,10 @@ from llmopt.policies.wrapping import (
     WrapperError,
     check_wrapper,
     stack,
-    text_of,
     title_of,
     usual_wrappers,
     wrap,
+    wrapper_text,
 )
 from llmopt.util.text import a_type, first_line, function_name
 
@@ -104,7 +104,7 @@ class EnvMaker:
         """
         with closing(self()) as env:
             spec = self._source if specified and isinstance(self._source, EnvSpec) else None
-            texts = [text_of(wrapper) for wrapper in (spec.additional_wrappers if spec else ())]
+            texts = [wrapper_text(w) for w in (spec.additional_wrappers if spec else ())]
             texts += self._wrappers or ()
             for _ in texts:
                 env = env.env  # type: ignore[attr-defined]

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Line(NamedTuple):
+class Topic(NamedTuple):
     """A subject of the report: a head, and items; `fit` may drop the last ones."""
 
     head: str
     items: Sequence[str]
-    shorter: Sequence[Line] = ()  # shorter forms, for less room
+    shorter: Sequence[Topic] = ()  # shorter forms, for less room
 
 
-def fit(lines: Iterable[Line], most: float) -> str:
+def fit(lines: Iterable[Topic], most: float) -> str:
     """Join lines, the most important first; drop a line's last items if room is short.
 
     Uses a line's first form that leaves room for all later lines, or takes a third of the room.
@@ -42,7 +42,7 @@ def fit(lines: Iterable[Line], most: float) -> str:
     return text
 
 
-def _length(line: Line) -> int:
+def _length(line: Topic) -> int:
     return len(line.head) + sum(len(item) + 2 for item in line.items) + 1
 
 

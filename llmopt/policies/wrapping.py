@@ -299,7 +299,7 @@ def _name(text: str) -> str:
     return text.partition("=")[0]
 
 
-def text_of(wrapper: WrapperSpec) -> str:
+def wrapper_text(wrapper: WrapperSpec) -> str:
     """Return the text of a wrapper in a specification, or raise `SpaceError`."""
     own = wrapper.entry_point.startswith("gymnasium.wrappers.") and wrapper.name != NORMALIZE
     arguments = []

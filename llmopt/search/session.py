@@ -18,7 +18,7 @@ from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Metered
 from llmopt.search.resume import State, replay
 from llmopt.search.spending import SpendFile, Spent
-from llmopt.trackers.callback import Bell
+from llmopt.trackers.callback import Callbacks
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, cut
 from llmopt.util.threads import uninterrupted
@@ -36,7 +36,7 @@ class Session(Metered, Closing):
     space: Any = None
     _state: State
     _log: EventLog | None = None
-    _bell: Bell | None = None  # calls the callbacks, if there are any
+    _callbacks: Callbacks | None = None  # calls the callbacks, if there are any
     _concluded = False
 
     def __init__(self, meter: Meter) -> None:
@@ -104,8 +104,8 @@ class Session(Metered, Closing):
 
     def close(self) -> None:
         """Close the storage file, and tell callbacks. What is known can still be read."""
-        if self._bell is not None:
-            self._bell.end()
+        if self._callbacks is not None:
+            self._callbacks.end()
         if self._log is not None:
             with contextlib.suppress(StorageError):  # its value when it was to be written
                 self._meter.flush()
@@ -118,7 +118,7 @@ class Session(Metered, Closing):
     @property
     def stopped_by_callback(self) -> SearchStopped | None:
         """Why a callback ended the search, if one did."""
-        return None if self._bell is None else self._bell.stopped
+        return None if self._callbacks is None else self._callbacks.stopped
 
     @property
     def stopped(self) -> str:

@@ -70,7 +70,7 @@ class Callback:
         """The search was closed; `reason` says why, if the model ended it."""
 
 
-class Bell:
+class Callbacks:
     """Calls the callbacks of one search, and contains their exceptions."""
 
     def __init__(self, callbacks: Sequence[Callback], search: Search) -> None:
@@ -81,7 +81,7 @@ class Bell:
         self._failed: set[tuple[int, str]] = set()
         self._ended = False
 
-    def ring(self, event: str, *args: Any) -> None:
+    def notify(self, event: str, *args: Any) -> None:
         """Call one method of every callback."""
         for callback in self.callbacks:
             try:
@@ -101,7 +101,7 @@ class Bell:
         """Call ``ended``, once."""
         if not self._ended:
             self._ended = True
-            self.ring("ended", self.reason)
+            self.notify("ended", self.reason)
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:

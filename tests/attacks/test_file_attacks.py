@@ -30,7 +30,7 @@ from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
 from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.events import Asked, CodeState, Told, check_start, replay
+from llmopt.code.events import CodeState, Scored, Written, check_start, replay
 from llmopt.errors import LLMOptError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
@@ -81,8 +81,8 @@ def journal(folder):
         book.append({"event": "request", "digest": f"d{number}", "failed": 0})
         book.append({"event": "reply", "digest": f"d{number}", "reply": reply, "failed": 0})
         trial = CodeTrial(number, f"def f(x): return {number}", None, 0.5 + number)
-        book.append(Asked((trial,)).line(None))
-        book.append(Told(trial).line(None))
+        book.append(Written((trial,)).line(None))
+        book.append(Scored(trial).line(None))
     book.close()
 
     def read(path):

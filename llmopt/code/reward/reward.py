@@ -26,7 +26,7 @@ import numpy as np
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.loop import Outcome, search
+from llmopt.code.loop import Score, search
 from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.policies.environment import make_gymnasium
 from llmopt.policies.episode import (
@@ -456,7 +456,7 @@ def improve_reward(
     given = {"episodes": episodes, "cap": cap, **options}
     with contextlib.closing(gym.make(env_id)) as env:
 
-        def score(candidate: Candidate) -> Outcome:
+        def score(candidate: Candidate) -> Score:
             try:
                 made = train_all(candidate, env, train, trainings, seed, **given)
                 candidate.close()
@@ -467,10 +467,10 @@ def improve_reward(
                     raise EnvironmentFailure(words)
             except CandidateError as error:
                 broken = isinstance(error, EnvironmentFailure)
-                return Outcome(None, error.feedback(), broken=broken)
+                return Score(None, error.feedback(), broken=broken)
             means = [j.rank for j in judged]
             tie = fmean(j.success_rate or 0.0 for j in judged)
-            return Outcome(fmean(means), reflect(made, judged), [tie], means, made=(made, judged))
+            return Score(fmean(means), reflect(made, judged), [tie], means, made=(made, judged))
 
         def watch(number: int, made: Any, words: str) -> None:
             if on_step is not None:

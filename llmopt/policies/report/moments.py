@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.episode import TERMINATED
-from llmopt.policies.line import Line, counted, figure, scaled, short
+from llmopt.policies.line import Topic, counted, figure, scaled, short
 from llmopt.policies.report.gait import Stance, chosen, lengths, stances
 from llmopt.policies.report.recording import Recording
 
@@ -18,7 +18,7 @@ _STANCES, _BODIES = 4, 2  # shown of a gait: the bodies that touch down most oft
 _TOUCHDOWNS = 2  # minimum of a gait
 
 
-def gait(rec: Recording) -> Iterator[Line]:
+def gait(rec: Recording) -> Iterator[Topic]:
     """Yield observations and actions at each touchdown and lift-off of the bodies.
 
     Shows a median episode, and also the worst one if only some episodes end early.
@@ -53,11 +53,11 @@ def gait(rec: Recording) -> Iterator[Line]:
             before = body
         head, items, _ = _moments(rec, parts, titles, near=False)
         seen = len(rec.inputs)  # if room is short, drop the last observations, not the actions
-        forms.append(Line(head, [*items[seen:], *items[:seen]]))
+        forms.append(Topic(head, [*items[seen:], *items[:seen]]))
     yield forms[0]._replace(shorter=forms[1:])
 
 
-def trace(rec: Recording) -> Iterator[Line]:
+def trace(rec: Recording) -> Iterator[Topic]:
     """Yield steps of the worst and a median episode; only the median if the returns are similar.
 
     Yields nothing for a gait: `gait` reports it by its contacts.
@@ -103,7 +103,7 @@ def _moments(
     titles: Sequence[str],
     *,
     near: bool,
-) -> Line:
+) -> Topic:
     """Return observations and actions at some steps, possibly grouped, of some episodes.
 
     The largest value of all steps sets the decimals; with `near` the largest value shown, and
@@ -135,7 +135,7 @@ def _moments(
             always = f"always {values[0]}" if len(values) > 1 and len({*values}) == 1 else ""
             courses.append(always or ", ".join("/".join(group) for group in texts))
         items.append(f"{name} {' | '.join(courses)}")
-    return Line(f"{' | '.join(titles)}:", items)
+    return Topic(f"{' | '.join(titles)}:", items)
 
 
 def _grid(length: int, count: int) -> list[int]:

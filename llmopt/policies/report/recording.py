@@ -171,7 +171,7 @@ class Recording:
         none = Part()
         named = {
             name: np.array([e.parts.get(name, none).sum for e in self.episodes])
-            for name in names_of(self.episodes, "parts")
+            for name in kind_names(self.episodes, "parts")
             if not self.summed_already(name)
         }
         turned = {
@@ -201,7 +201,7 @@ def is_sum(name: str) -> bool:
     return _SO_FAR.search(name.lower()) is not None
 
 
-def names_of(tracks: Sequence[Track], kind: str) -> list[str]:
+def kind_names(tracks: Sequence[Track], kind: str) -> list[str]:
     """Return the names of all parts or facts, in the order of their first appearance."""
     return list(dict.fromkeys(name for track in tracks for name in getattr(track, kind)))
 

@@ -15,10 +15,20 @@ from gymnasium import spaces
 
 from llmopt.policies.episode import TERMINATED
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.line import Line, alike, counted, digits, figure, fit, scaled, short, span
+from llmopt.policies.line import (
+    Topic,
+    alike,
+    counted,
+    digits,
+    figure,
+    fit,
+    scaled,
+    short,
+    span,
+)
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.report.moments import gait, trace
-from llmopt.policies.report.recording import FAILURE, SUCCESS, Recording, Track, names_of
+from llmopt.policies.report.recording import FAILURE, SUCCESS, Recording, Track, kind_names
 from llmopt.policies.wrapping import bounds_of
 from llmopt.prompt.describe import FEEDBACK_CHARS
 
@@ -32,7 +42,7 @@ _LISTED_FACTS = 8
 _SELDOM = 0.005  # a smaller share of steps at a bound is not reported
 _PARTS = 3  # parts of the return that are listed for each episode
 
-Probe = Callable[[Recording], Iterable[Line]]
+Probe = Callable[[Recording], Iterable[Topic]]
 """A function that reads a recording and yields lines of the report, or none."""
 
 
@@ -84,7 +94,7 @@ class EpisodeStatistics(Recording):
 # -- probes of every policy -------------------------------------------------------------------
 
 
-def failure(rec: Recording) -> Iterator[Line]:
+def failure(rec: Recording) -> Iterator[Topic]:
     """Report where an evaluation failed, with the last observation and action."""
     last, returns = rec.episodes[-1], rec.evaluation.returns
     items = [f"after {counted(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
@@ -94,17 +104,17 @@ def failure(rec: Recording) -> Iterator[Line]:
     if last.seen:
         state = f"last state: s{last.seen[-1]}"
         items.append(state if rec.table else "last seen: " + _values(rec, last.seen[-1]))
-    yield Line("Failed", items)
+    yield Topic("Failed", items)
 
 
-def outcome(rec: Recording) -> Iterator[Line]:
+def outcome(rec: Recording) -> Iterator[Topic]:
     """Report each episode's return, the terms of it that differ, its length and its end."""
     returns, episodes = rec.evaluation.returns, rec.episodes
     lengths = [len(e.rewards) for e in episodes]
     per_step = short(sum(returns) / sum(lengths)) + " a step"
     if len(returns) == 1:
         end = _end(episodes[0])
-        yield Line("", [f"Return {figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
+        yield Topic("", [f"Return {figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
         return
     mean = f"Mean return {figure(float(np.mean(returns)))} over {len(returns)} starts"
     items = [f"{mean}, {per_step}"]
@@ -134,10 +144,10 @@ def outcome(rec: Recording) -> Iterator[Line]:
             head += f", {_early(usual.replace('early', ''))}"
             head += " unless marked" if any(marks) else ""
         items.append(f"{head}: {', '.join(each)}")
-    yield Line("", items)
+    yield Topic("", items)
 
 
-def quarters(rec: Recording) -> Iterator[Line]:
+def quarters(rec: Recording) -> Iterator[Topic]:
     """Report the reward per step in each quarter of the episodes, which shows transients."""
     long = [np.array(e.rewards) for e in rec.episodes if len(e.rewards) >= 8]
     if not long:
@@ -145,13 +155,13 @@ def quarters(rec: Recording) -> Iterator[Line]:
     means = np.mean([[q.mean() for q in np.array_split(r, 4)] for r in long], axis=0)
     if np.ptp(means) > 0.02 * np.abs(means).max():
         said = "Reward a step in each quarter of an episode " + ", ".join(map(short, means))
-        yield Line("", [said])
+        yield Topic("", [said])
 
 
-def parts(rec: Recording) -> Iterator[Line]:
+def parts(rec: Recording) -> Iterator[Topic]:
     """Report the terms of the mean return that `info` names."""
     items = [f"{name} {figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
-    yield Line("The parts of the mean return:", items)
+    yield Topic("The parts of the mean return:", items)
 
 
 def _differing(rec: Recording) -> tuple[dict[str, np.ndarray], str]:
@@ -172,24 +182,24 @@ def _differing(rec: Recording) -> tuple[dict[str, np.ndarray], str]:
     return {name: sums for name, sums in found.items() if name in widest[1:]}, rest
 
 
-def facts(rec: Recording) -> Iterator[Line]:
+def facts(rec: Recording) -> Iterator[Topic]:
     """Report the other numbers in `info` at the end of the episodes."""
     if rec.table:
         return
     found: list[tuple[str, list[float]]] = []
-    for name in names_of(rec.episodes, "parts"):
+    for name in kind_names(rec.episodes, "parts"):
         if rec.summed_already(name):
             found.append((name, [e.parts[name].last for e in rec.episodes if name in e.parts]))
-    for name in names_of(rec.episodes, "facts"):
+    for name in kind_names(rec.episodes, "facts"):
         found.append((name, [e.facts[name] for e in rec.episodes if name in e.facts]))
     items = []
     for name, values in found[:_LISTED_FACTS]:
         spread = f" [{short(min(values))}, {short(max(values))}]" if np.ptp(values) else ""
         items.append(f"{name} {short(np.mean(values))}{spread}")
-    yield Line("At the end of the episodes, mean [least, largest]:", items)
+    yield Topic("At the end of the episodes, mean [least, largest]:", items)
 
 
-def actions(rec: Recording) -> Iterator[Line]:
+def actions(rec: Recording) -> Iterator[Topic]:
     """Report the distribution of each action, and how often it was at a bound."""
     space = rec.policy.action_space
     done = np.concatenate([np.stack(e.done) for e in rec.episodes])
@@ -200,7 +210,7 @@ def actions(rec: Recording) -> Iterator[Line]:
         runs = sum(1 + int(np.sum(np.diff(np.stack(e.done)[:, 0]) != 0)) for e in rec.episodes)
         if not rec.table and runs > len(rec.episodes):
             items.append(f"the same for {short(len(taken) / runs)} steps on average")
-        yield Line("Actions taken:", items)
+        yield Topic("Actions taken:", items)
         return
     low, high = bounds_of(space)
     items = []
@@ -213,23 +223,23 @@ def actions(rec: Recording) -> Iterator[Line]:
                 item += f", up to {short(np.abs(column).max())} in size"
             item += ")"
         items.append(item)
-    yield Line("Actions, mean and standard deviation sd (share at or beyond each bound):", items)
+    yield Topic("Actions, mean and standard deviation sd (share at or beyond each bound):", items)
 
 
-def contacts(rec: Recording) -> Iterator[Line]:
+def contacts(rec: Recording) -> Iterator[Topic]:
     """Report for which share of the steps each body touched the ground, and when."""
     items = []
     for name in rec.bodies:
         late = [name in t for e in rec.episodes for t in e.touched[len(e.touched) // 2 :]]
         if np.mean(late) >= 0.01:
             items.append(f"{name} {np.mean(late):.0%}")
-    yield Line("On the ground, share of the steps of the second half:", items)
+    yield Topic("On the ground, share of the steps of the second half:", items)
 
 
 # -- probes of tables -------------------------------------------------------------------------
 
 
-def last_steps(rec: Recording) -> Iterator[Line]:
+def last_steps(rec: Recording) -> Iterator[Topic]:
     """Report the last state, action and end of the episodes of a table."""
     if rec.table:
         ends = Counter(
@@ -237,10 +247,10 @@ def last_steps(rec: Recording) -> Iterator[Line]:
             f"({_end(e)}, return {short(e.total)})"
             for e in rec.episodes
         )
-        yield Line("Last steps:", [f"{n} × {text}" for text, n in ends.most_common()])
+        yield Topic("Last steps:", [f"{n} × {text}" for text, n in ends.most_common()])
 
 
-def visited(rec: Recording) -> Iterator[Line]:
+def visited(rec: Recording) -> Iterator[Topic]:
     """Report the visited states with the actions taken there."""
     if rec.table:
         pairs = ((e.seen, e.done) for e in rec.episodes)
@@ -249,13 +259,13 @@ def visited(rec: Recording) -> Iterator[Line]:
         ranked = sorted(steps.items(), key=lambda item: (-item[1], item[0]))
         count = len({s for s, _ in steps})
         head = f"{count} states visited (action there, share of the steps):"
-        yield Line(head, [f"s{s} {a} {n / total:.0%}" for (s, a), n in ranked])
+        yield Topic(head, [f"s{s} {a} {n / total:.0%}" for (s, a), n in ranked])
 
 
 # -- probes of observed numbers ---------------------------------------------------------------
 
 
-def endings(rec: Recording) -> Iterator[Line]:
+def endings(rec: Recording) -> Iterator[Topic]:
     """Yield a line for each way in which episodes ended early.
 
     A last observation outside the range of all earlier ones explains an end. The observation that
@@ -295,7 +305,7 @@ def _told_by(rec: Recording, numbers: list[int], inside: np.ndarray) -> tuple[st
     return said, group
 
 
-def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
+def _ending(rec: Recording, group: list[int], said: str, most: int) -> Topic:
     """Report the last observations of the median of some episodes that ended early."""
     episodes = rec.episodes
     returns = sorted(rec.evaluation.returns[k] for k in group)
@@ -317,10 +327,10 @@ def _ending(rec: Recording, group: list[int], said: str, most: int) -> Line:
     if len(episodes) > 1:
         head += f", return {span(returns)}"
     median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
-    return Line(f"{head}. Seen {at} the end{median}:", items)
+    return Topic(f"{head}. Seen {at} the end{median}:", items)
 
 
-def observations(rec: Recording) -> Iterator[Line]:
+def observations(rec: Recording) -> Iterator[Topic]:
     """Report each observed number in the second half of the full episodes, or of all if none is."""
     if not rec.shows_numbers:
         return
@@ -341,14 +351,14 @@ def observations(rec: Recording) -> Iterator[Line]:
         bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
         items.append(f"{name} {mean} sd {short(c.std())} {ends}{bound}")
     head = f"Observed{which}, mean and standard deviation sd of the second half"
-    yield Line(f"{head} [range of all steps]:", items)
+    yield Topic(f"{head} [range of all steps]:", items)
 
 
-def single_episodes(rec: Recording) -> Iterator[Line]:
+def single_episodes(rec: Recording) -> Iterator[Topic]:
     """Report start and end of each episode."""
     for number, e in enumerate(rec.episodes if rec.shows_numbers else ()):
         ends = ["start " + _values(rec, e.seen[0]), "end " + _values(rec, e.last)]
-        yield Line(f"Episode {number}:", ends)
+        yield Topic(f"Episode {number}:", ends)
 
 
 PROBES: tuple[Probe, ...] = (

@@ -24,7 +24,7 @@ from llmopt.policies.words.docstrings import (
     docstring_of,
     sections_of,
 )
-from llmopt.policies.words.naming import Quantity, names_of
+from llmopt.policies.words.naming import Quantity, quantity_names
 from llmopt.policies.words.physics import describe_physics
 from llmopt.policies.wrapping import acting_space, bounds_of, scaling, stack, title_of
 from llmopt.util.text import clean, cut
@@ -92,8 +92,8 @@ def describe_environment(
     """
     doc = docstring_of(env)
     sections = sections_of(doc)
-    seen = names_of(env, sections, "observation", observations)
-    done = names_of(env, sections, "action", actions)
+    seen = quantity_names(env, sections, "observation", observations)
+    done = quantity_names(env, sections, "action", actions)
     spec = env.spec
     title = title_of(env)
     made_with = {} if spec is None else spec.kwargs

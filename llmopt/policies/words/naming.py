@@ -56,7 +56,7 @@ _SAME_OBSERVATION = {
 _SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction"}
 
 
-def names_of(
+def quantity_names(
     env: gym.Env[Any, Any], sections: list[Section], kind: str, given: Sequence[str]
 ) -> tuple[Quantity, ...]:
     """Return names of observed numbers or actions: the user's, the docstring's or numbers."""
