@@ -30,7 +30,7 @@ from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
 from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.events import CodeState, Scored, Written, check_start, replay
+from llmopt.code.events import CodeState, Scored, Written, check_start
 from llmopt.errors import LLMOptError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
@@ -38,6 +38,7 @@ from llmopt.policies.wrapping import Surroundings
 from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
+from llmopt.search.resume import replay
 from llmopt.util.files import seal, unseal
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "300"))
