@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -85,23 +83,6 @@ class TestOptuna:
             return [t.params for t in study.trials]
 
         assert points([9, 1, 15, 20]) == points([45])
-
-    def test_where_it_begins_again_follows_from_the_storage_not_from_the_seed(self):
-        """Flat rewards let it converge, and the next mean is a function of the trials."""
-        study = optuna.create_study(sampler=sampler())
-        study.optimize(lambda trial: bowl(trial) * 0, n_trials=150)
-        means = []
-        for seed in (1, 2):
-            worker = sampler(seed=seed)
-            copied = copy.deepcopy(study)
-            copied.sampler = worker
-            trial = copied.ask()
-            bowl(trial)
-            emitter = worker._asker._emitter.partners[0].numbers
-            view = worker._asker._reader.view(copied, copied.get_trials()[:-1], -1)
-            emitter._follow(view.history)
-            means.append(np.array(emitter._strategy.mean))
-        assert np.array_equal(*means)
 
     def test_the_numbers_of_the_best_branch_are_searched(self):
         def objective(trial) -> float:

@@ -239,7 +239,7 @@ def test_best_that_is_not_listed_is_told():
 # The token budget
 
 
-@pytest.mark.parametrize("limit", [330, 400, 555, 800, 1500, 4000, 100_000])
+@pytest.mark.parametrize("limit", [330, 400, 800, 4000, 100_000])
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(
     "options", [{}, {"history": "best", "best": 70}, {"history": "best+last", "best": 30}]
