@@ -356,19 +356,6 @@ def test_several_points_of_a_structured_answer():
     assert structured(most=4, proposals=[item("#3")], converged=True).stop
 
 
-def test_a_prompt_offers_several_points_where_they_are_wanted():
-    def asked(points, **facts):
-        situation = Situation.after(History(), SPACE, ModelFacts("m", **facts), points=points)
-        return get_prompt("words").prepare(situation).request
-
-    assert "One answer may give 1 to 4 points" in asked(4).text
-    assert "up to" not in asked(1).text
-    form = asked(4, structured=True, schema=True).json_schema
-    assert list(form["properties"]) == ["lesson", "analysis", "proposals"]
-    one = get_prompt("props").prepare(Situation.after(History(), SPACE, ModelFacts("m"), points=4))
-    assert one.read("gain: 1, bias: 1, steps: 1\nProposal: no.\nProposal: no.").more == ()
-
-
 PIECES = st.sampled_from(
     ["Analysis:", "Proposal:", "Hypothesis:", "Lesson:", "Start from: #2", LINE, "gain", ": 1",
      "\n", "\n\n", "```", "|", "->", "}", "zero", "f = 3", "[1, 2, 3]", "<think>", "nan", " "]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -175,18 +174,6 @@ def test_steps_of_a_logarithmic_scale_stay_in_reach(at):
     assert {max(at - 1, 1), min(at + 1, 16)} <= read
 
 
-def test_a_small_space_of_numbers_does_not_end_in_fallbacks():
-    space = {name: Int(0, 9) for name in "abc"}
-    optimizer = LLMOptimizer(space, GaussianGrammarClient(), "columns", warmup=20, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(60):
-            point = optimizer.ask()
-            optimizer.tell(point, -sum((v - 4) ** 2 for v in point.values()))
-    assert optimizer.usage.fallbacks <= 4
-    assert optimizer.best.reward == 0
-
-
 def failures(f, space, seed, **options):
     trials = minimize(f, space, 25, "network", seed=seed, **options).trials
     return sum(t.state == "failed" for t in trials if t.source != "warmup")
@@ -310,21 +297,6 @@ def test_categorical_parameters_alone_are_drawn_with_no_model():
         optimizer.tell(point, float(point["kind"] == "b"))
     assert optimizer.usage.proposals == {"warmup": 2, "drawn": 3}
     assert (optimizer.usage.requests, optimizer.usage.fallbacks) == (0, 0)
-
-
-def test_a_mixed_space_is_searched():
-    target = {"kind": "b", "x": 0.3, "n": 7, "on": 1}
-    space = {n: d for n, d in zip(MIXED.names, MIXED.dimensions, strict=True)}
-    best = []
-    for seed in range(3):
-        optimizer = LLMOptimizer(space, NetworkClient(), "columns", warmup=10, seed=seed)
-        for _ in range(60):
-            params = optimizer.ask()
-            off = abs(params["x"] - target["x"]) + abs(params["n"] - target["n"]) / 8
-            optimizer.tell(params, -off - (params["kind"] != target["kind"]))
-        best.append(optimizer.best.rewards[0])
-        assert optimizer.usage.fallbacks == 0
-    assert min(best) > -0.02
 
 
 def test_the_length_does_not_grow_and_keeps_within_a_budget():
@@ -499,17 +471,6 @@ def test_equal_places_have_no_slope():
     plain, turned, leading = sloped(points, np.full(30, 14.5))
     assert leading is None
     assert turned is plain
-
-
-def test_far_points_do_not_set_the_slope():
-    """A hill beside the elites' valley: what is far away says nothing about the way down."""
-    rng = np.random.default_rng(5)
-    near = 0.7 + 0.02 * rng.standard_normal((40, 2))
-    far = rng.uniform(0, 0.4, (20, 2))
-    points = np.vstack([near, far])
-    losses = np.concatenate([near[:, 0], 10 + far[:, 0]])  # near: better to the left
-    _, turned, leading = sloped(points, np.argsort(np.argsort(losses)).astype(float))
-    assert turned.axes.matrix[0, leading] < 0
 
 
 # Requests and clients

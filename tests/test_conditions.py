@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
 from llmopt.errors import ParameterError, ParseError, SpaceError
 from llmopt.prompt.answer import parse_parameters
 from llmopt.prompt.structured import Form
@@ -341,3 +341,29 @@ def test_any_conditional_space_and_any_answer(space, seed, text):
     except ParseError:
         return
     space.unflatten(reading.values)
+
+
+def test_a_search_resumes_and_is_imported(tmp_path):
+    def objective(point):
+        assert set(point) == active(point)
+        return point["layers"] + point.get("momentum", 0.5)
+
+    path = tmp_path / "search.jsonl"
+    minimize(objective, DIMENSIONS, client="network", n_trials=6, seed=1, warmup=3, storage=path)
+    result = minimize(
+        objective, DIMENSIONS, client="network", n_trials=14, seed=1, warmup=3, storage=path
+    )
+    whole = minimize(objective, DIMENSIONS, client="network", n_trials=14, seed=1, warmup=3)
+    assert [t.values for t in result.trials] == [t.values for t in whole.trials]
+    assert len({SPACE.key(t.values) for t in result.trials}) == 14
+    other = LLMOptimizer(DIMENSIONS, "network", direction="minimize")
+    report = other.import_trials(path)
+    assert len(other.trials) == 14, report
+    rows = [
+        {"optimizer": "adam", "layers": 1, "momentum": "", "reward": 1.0},
+        {"optimizer": "adam", "layers": 1, "momentum": 7, "reward": 2.0},
+        {"optimizer": "sgd", "layers": 1, "momentum": 7, "reward": 2.0},
+    ]
+    table = LLMOptimizer(DIMENSIONS, "network")
+    table.import_trials(rows)
+    assert [t.params for t in table.trials] == [{"optimizer": "adam", "layers": 1}] * 2

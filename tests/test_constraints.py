@@ -155,17 +155,6 @@ class TestOptimizer:
         assert LIMIT in request.messages[-1].content
         assert LIMIT not in request.messages[0].content  # which prefix caches keep
 
-    @pytest.mark.parametrize("prompt", ["props", "words", "opro"])
-    def test_searches_without_them_have_the_same_prompt(self, prompt):
-        texts = []
-        for options in ({}, {"constraints": LIMIT}):
-            optimizer = made(["x: 1, y: 1"], prompt=prompt, **{"constraints": (), **options})
-            optimizer.ask()
-            texts.append(optimizer.client.requests[0].text)
-        said = f"Every point must keep these limits:\n- {LIMIT}\n"
-        assert said in texts[1]
-        assert texts[1].replace(f"\n{said}", "").replace("\n", "") == texts[0].replace("\n", "")
-
     def test_a_point_that_breaks_one_is_moved_and_marked(self):
         optimizer = made(["x: 10, y: 5"])
         point = optimizer.ask()
@@ -205,6 +194,12 @@ class TestOptimizer:
             made(warmup=[{"x": 10, "y": 5}])
         with pytest.raises(ParameterError, match=r"breaks x \+ 2 \* y <= 10 \(by 10\)"):
             made().enqueue({"x": 10, "y": 5})
+
+    def test_or_asked_again(self):
+        optimizer = made(["x: 10, y: 5", "x: 2, y: 3"], out_of_range="reject")
+        assert optimizer.ask() == {"x": 2.0, "y": 3.0}
+        assert "breaks x + 2 * y <= 10 (by 10)" in optimizer.client.requests[1].text
+        assert optimizer.usage.rejected == {"constraint": 1}
 
 
 class TestStart:
@@ -303,6 +298,12 @@ class TestOptuna:
         assert "The point k: 2, x: 9.0 is what production uses." in text
         assert "violates the constraints by 1" in text
 
+    def test_a_contradiction_is_an_error(self):
+        sampler = LLMSampler(ScriptedClient([]), n_startup_trials=1, constraints="x <= -1")
+        study = optuna.create_study(sampler=sampler)
+        with pytest.raises(SpaceError, match="no point"):
+            study.optimize(self.objective, n_trials=2)
+
 
 class TestNevergrad:
     def test_keeps_them_and_tells_the_model(self):
@@ -332,16 +333,6 @@ class TestNevergrad:
         text = client.requests[0].messages[-1].content
         assert "- x + 2 * k <= 10" in text
         assert "The point x: 8.0, k: 1 is what production uses." in text
-
-    def test_a_told_point_that_breaks_one_ranks_last(self):
-        ng = pytest.importorskip("nevergrad")
-        from llmopt.adapters.nevergrad import ParametrizedLLM
-
-        made = ParametrizedLLM(model=ScriptedClient([]), constraints="params[0] <= params[1]")
-        optimizer = made(ng.p.Array(shape=(2,)).set_bounds(-1, 1), budget=9)
-        for value, loss in (((0.5, 0.0), 0.0), ((0.0, 0.5), 1.0)):
-            optimizer.tell(optimizer.parametrization.spawn_child(np.array(value)), loss)
-        assert optimizer.history.best.rewards == (1.0,)
 
 
 @pytest.mark.defect(54)

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from llmopt import Evaluation, Float, LLMOptimizer, ScriptedClient, minimize
+from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.compute import data as stored
 from llmopt.compute import packing
 from llmopt.compute.data import NO_DATA, TrialData, read_data_file
@@ -189,16 +189,6 @@ def test_a_compression_that_nothing_here_writes_is_refused(kind):
     sent[at + 5 : at + 9] = b"\xff" * 4  # LZMA: a dictionary of 4 GB
     with pytest.raises(DataError, match="compression"):
         unpack(bytes(sent))
-
-
-def test_an_objective_returns_an_evaluation():
-    found = minimize(
-        lambda p: Evaluation(p["x"], "seen", {"path": np.arange(3)}),
-        SPACE, 2, ScriptedClient([]), warmup=2, progress=False, seed=1,
-    )  # fmt: skip
-    assert found.trials[0].data["path"].tolist() == [0, 1, 2]
-    assert found.trials[0].feedback == "seen"
-    assert found.trials[0].reward == found.trials[0].params["x"]
 
 
 def test_files_of_data(tmp_path):

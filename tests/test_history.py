@@ -187,16 +187,6 @@ def test_a_growing_history_is_merged_as_a_whole_one():
     assert merged.of(history) == copy.copy(merged).of(history)
 
 
-@pytest.mark.parametrize("flip", [False, True])
-def test_both_ends_of_a_front_come_before_its_middle(flip):
-    line = [(0.0, 4.0), (1.0, 3.0), (2.0, 2.0), (3.9, 0.1), (4.0, 0.0)]
-    rewards = [r[::-1] for r in line] if flip else line
-    ranked = numbers(history(rewards).ranked)
-    assert set(ranked[:2]) == {0, 4}
-    assert ranked[2] == 2  # the gaps beside it are the widest
-    assert ranked[-1] == 3
-
-
 def test_the_best_so_far_follows_the_one_ranking():
     found = history([1.0, 3.0, 2.0, 9.0, 4.0], violations=[0, 0, 0, 1, 0]).best_so_far
     assert numbers(found) == [0, 1, 1, 4]

@@ -16,6 +16,7 @@ from llmopt import (
     ParameterError,
     RewardError,
     ScriptedClient,
+    StorageError,
     minimize,
 )
 from llmopt.cli import main
@@ -267,3 +268,42 @@ class TestTables:
         path.write_text(f"lr,layers,act,reward,note\n0.1,2,relu,1,{'x' * 200_000}\n")
         with pytest.raises(ParameterError, match=r"line \d+.*CSV"):
             make().import_trials(path)
+
+    def test_a_column_named_twice_is_refused(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text("lr,layers,act,reward,lr\n0.1,2,relu,1,0.9\n")
+        with pytest.raises(ParameterError, match="lr"):
+            make().import_trials(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "words"),
+    [
+        (3, {}, TypeError, "got an int: expected the path of a storage file"),
+        ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
+        ("sqlite:///a:pw@b.db", {}, StorageError, "import_trials(optuna.load_study(study_name="),
+        (database, {}, StorageError, "old.db, a database: expected a storage file of llmopt"),
+        ([], {"out_of_range": "move"}, ValueError, "expected one of 'reject', 'clip'"),
+    ],
+)
+def test_what_is_refused_whole(source, options, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error) as caught:
+        make().import_trials(source() if callable(source) else source, **options)
+    assert words in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
+def test_a_row_without_a_column_of_rewards_is_refused():
+    report = make().import_trials([{**point, "loss": reward} for point, reward in POINTS])
+    assert report.counts == {"refused": 3}
+    assert "no reward found; rename its column to 'reward'" in str(report)
+    assert make().import_trials([{**POINTS[0][0], "state": "failed"}]).counts == {"taken": 1}
+
+
+@pytest.mark.parametrize("columns", [("reward_0", "reward_1"), ("values_0", "values_1")])
+def test_several_rewards_are_read_from_a_table(columns):
+    optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
+    table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
+    assert optimizer.import_trials(table).counts == {"taken": 1}
+    assert optimizer.trials[0].rewards == (1.0, 2.0)

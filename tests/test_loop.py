@@ -524,3 +524,9 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_class():
         minimize(Shy(), {"x": Float(0, 1)}, n_trials=1)
     with pytest.raises(TypeError, match="model is <Shy>"):
         LLMOptimizer({"x": Float(0, 1)}, Shy())
+
+
+def test_a_model_that_never_answered_is_an_error():
+    client = ScriptedClient([ClientError("the line is dead")])
+    with pytest.raises(ClientError, match="the line is dead"):
+        minimize(bowl, SPACE, 4, client, warmup=0, prompt="props")

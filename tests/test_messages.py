@@ -63,26 +63,6 @@ def test_wrong_parameters(params, parts):
     told(ParameterError, lambda: make(warmup=[POINT, params]), "warmup[1]", *parts)
 
 
-@pytest.mark.parametrize(
-    ("reward", "parts"),
-    [
-        ("1.0", ("'1.0'", "str")),
-        ([1.0], ("[1.0]", "list")),
-        (np.zeros(2), ("ndarray", "of shape (2,)")),
-        (np.array([1.0]), ("of shape (1,)",)),
-        (True, ("True", "bool")),
-        (1j, ("1j", "complex")),
-        (np.complex128(1j), ("1j",)),
-        ({"reward": 1.0}, ("dict",)),
-    ],
-)
-def test_wrong_reward(reward, parts):
-    optimizer = make(client=ScriptedClient(["lr: 0.5, k: 3"]))
-    point = optimizer.ask()
-    told(RewardError, lambda: optimizer.tell(point, reward), "reward=", "real number", *parts)
-    assert optimizer.tell(point, 1.0).source == "llm"
-
-
 def test_reward_beyond_a_float():
     told(RewardError, lambda: make().tell(POINT, 10**400), "a float's range")
     told(RewardError, lambda: make().tell(POINT, np.timedelta64(5, "s")), "timedelta64(5")

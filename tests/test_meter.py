@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
-import pickle
 import threading
 
 import pytest
@@ -189,20 +187,6 @@ def test_nothing_is_sent_where_the_check_refuses():
     with pytest.raises(StorageError, match="closed"):
         meter.send(request("1"))
     assert meter.client.requests == []
-
-
-@pytest.mark.parametrize(
-    "clone", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
-)
-def test_a_copy_has_its_own_account_and_stores_nothing(clone):
-    file = File()
-    meter = make([reply("a"), reply("b")] * 2)
-    meter.send(request("1"))
-    meter.journal = file
-    other = clone(meter)
-    other.send(request("2"))
-    assert (meter.usage.requests, other.usage.requests) == (1, 2)
-    assert file.spent == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

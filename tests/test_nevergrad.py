@@ -568,15 +568,6 @@ class TestAskTell:
     def test_the_warm_up_is_shorter_in_a_short_search(self, budget, expected):
         assert LLM(2, budget)._n_warmup == expected
 
-    def test_losses_reach_the_model_as_they_were_told(self):
-        client = ScriptedClient(points((0.5, 0.5), (1.0, 1.0)))
-        optimizer = make(client)
-        candidate = optimizer.ask()
-        optimizer.tell(candidate, 0.125)
-        optimizer.ask()
-        assert "params[0]: 0.50, params[1]: 0.50; f = 0.125" in client.requests[1].text
-        assert "minimum" in client.requests[1].text
-
     def test_out_of_order_tells_find_their_points(self):
         optimizer = make([points((0, 0.5), (1, 0.5), (2, 0.5))], workers=3)
         a, b, c = (optimizer.ask() for _ in range(3))
@@ -889,16 +880,6 @@ class TestWords:
         assert [t.stderr for t in trials] == [0.5] * 3
         assert "feedback: came to 0.50" in client.requests[1].text
 
-    def test_it_survives_a_dump(self, tmp_path):
-        optimizer = make(points((1, 1), (2, 2)))
-        candidate = optimizer.ask()
-        optimizer.tell_feedback(candidate, "still running", stderr=1.5)
-        optimizer.dump(tmp_path / "run.pkl")
-        loaded = LLM.load(tmp_path / "run.pkl")
-        loaded.tell(candidate, 1.0)
-        assert loaded.history.trials[0].feedback == "still running"
-        assert loaded.history.trials[0].stderr == 1.5
-
     def test_the_objective_describes_itself(self):
         client = ScriptedClient(points((1, 1)))
         optimizer = make(client, prompt="words", description=sphere)
@@ -917,16 +898,6 @@ class TestWords:
         assert (trial.rewards, trial.stderr, trial.evaluations) == ((2.0,), 1.0, 2)
         assert "2 ± 1 (2 times)" in client.requests[2].text
         assert optimizer.usage.proposals == {"llm": 3}
-
-    def test_the_model_may_end_the_search(self):
-        point = "Start from: new\nProposal:\nparams[0]: 1, params[1]: 2"
-        stop = "Analysis: flat\nHypothesis: done\nStart from: #1\nProposal: stop"
-        optimizer = make([point, stop, stop], budget=9, prompt="words", may_stop=True)
-        best = optimizer.minimize(sphere)
-        assert optimizer.num_tell == 1
-        assert best.value.tolist() == [1, 2]
-        with pytest.raises(SearchStopped, match="ended the search"):
-            optimizer.ask()
 
     def test_the_points_of_one_answer_serve_the_workers_and_then_it_ends(self):
         answer = "".join(

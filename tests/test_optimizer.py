@@ -108,15 +108,6 @@ class TestAsk:
         assert [p.source for p in optimizer.pending_proposals] == ["llm"]
         assert optimizer.pending_proposals[0].explanation == "because of 1.5"
 
-    def test_learns_nothing_by_itself(self):
-        optimizer = make(answers((1, 1), (2, 2)))
-        optimizer.ask()
-        optimizer.ask()
-        assert optimizer.trials == []
-        assert optimizer.history.best is None
-        with pytest.raises(NoTrialsError, match=r"no trial was recorded.*tell"):
-            optimizer.best  # noqa: B018
-
     def test_box_comes_back_as_an_array_that_the_space_contains(self):
         box = gym.spaces.Box(-6, 6, (2, 2), dtype=np.float32)
         client = ScriptedClient(
@@ -281,6 +272,10 @@ class TestTell:
         assert [t.number for t in optimizer.history.pareto_front] == [0, 1, 3]
         with pytest.raises(RewardError, match="2 numbers"):
             optimizer.tell({"x": 0.0, "k": 9}, 1.0)
+
+    @pytest.mark.parametrize("reward", [1, np.float32(1), np.int64(1), np.array(1.0)])
+    def test_any_real_scalar_is_a_reward(self, reward):
+        assert make().tell({"x": 0, "k": 0}, reward).reward == 1.0
 
 
 class TestUsage:

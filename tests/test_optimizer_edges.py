@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import logging
 import os
 import pickle
@@ -29,7 +28,6 @@ from llmopt import (
     Request,
     ScriptedClient,
     Space,
-    StorageError,
 )
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.history import History
@@ -153,15 +151,6 @@ class TestWarnings:
         line = "proposer.propose(space, History(), rng)"
         assert self.line(caught) == ("test_optimizer_edges.py", line)
 
-    def test_a_loop_shows_the_same_warning_once_by_default(self):
-        optimizer = make(lambda request: "no")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            for _ in range(5):
-                optimizer.ask()
-        assert len([w for w in caught if w.category is FallbackWarning]) == 1
-        assert optimizer.usage.fallbacks == 5
-
     def test_as_errors_they_lose_no_point(self):
         optimizer = make(lambda request: "no")
         with warnings.catch_warnings():
@@ -173,16 +162,6 @@ class TestWarnings:
 
 class TestCutOff:
     """An ask that fails half-way keeps what was paid for."""
-
-    def test_good_samples_survive_a_failure_of_the_next_request(self):
-        optimizer = make([["x: 1"], ClientError("down"), ["x: 2"]])
-        with pytest.raises(ClientError, match="down"):
-            optimizer.ask(2)
-        assert optimizer.pending == []
-        assert optimizer.ask(2) == [{"x": 1.0}, {"x": 2.0}]
-        assert len(optimizer.client.requests) == 3
-        assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (3, 1)
-        assert optimizer.usage.rejected == {}
 
     def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
         at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
@@ -255,15 +234,6 @@ class TestCutOff:
 
 
 class TestWarmup:
-    def test_with_rewards_needs_no_request(self):
-        optimizer = make(seeded, warmup=3)
-        for i in range(3):
-            optimizer.tell({"x": float(i)}, float(i), feedback="from the paper")
-        assert optimizer.client.requests == []
-        optimizer.ask()
-        assert optimizer.usage.proposals == {"llm": 1}
-        assert "from the paper" in optimizer.client.requests[0].text
-
     def test_failed_points_count_too(self):
         optimizer = make(seeded, warmup=2)
         optimizer.tell_failure({"x": 0.0}, "crashed")
@@ -373,15 +343,6 @@ class TestState:
         second.tell({"x": 1.0}, 5.0)
         assert first.trials == []
 
-    def test_a_loaded_optimizer_knows_what_is_being_evaluated(self, tmp_path):
-        first = make([["x: 1", "x: 2"]], batch_size=2)
-        first.ask()
-        first.save(tmp_path / "state.jsonl")
-        client = ScriptedClient([["x: 1", "x: 2"], ["x: 3", "x: 4"]])
-        loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
-        assert [p["x"] for p in loaded.ask(3)] == [2.0, 3.0, 4.0]
-        assert loaded.usage.rejected == {"duplicate": 2}
-
     def test_replies_that_were_used_are_not_kept(self, tmp_path, caplog):
         path = tmp_path / "run.jsonl"
         first = make(seeded, storage=path)
@@ -390,34 +351,6 @@ class TestState:
         with caplog.at_level(logging.WARNING):
             make(seeded, storage=path).ask()
         assert caplog.text == ""
-
-    def test_load_may_change_the_caps(self, tmp_path):
-        optimizer = make(seeded, max_requests=1)
-        optimizer.ask()
-        optimizer.save(tmp_path / "a.jsonl")
-        loaded = LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient(seeded), max_requests=2)
-        loaded.ask()
-        with pytest.raises(BudgetExceededError):
-            loaded.ask()
-
-    def test_spending_that_could_not_be_stored_is_stored_with_the_next_event(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        optimizer = make([ClientError("down"), "x: 1"], storage=path)
-        log = optimizer._log
-        write = log.append
-
-        def full(event):
-            if event["event"] != "request":
-                raise StorageError("full")
-            write(event)
-
-        log.append = full
-        with pytest.raises(ClientError):
-            optimizer.ask()
-        log.append = write
-        optimizer.tell({"x": 3.0}, 1.0)
-        events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-        assert events == ["start", "request", "failure", "tell"]
 
     def test_reason_of_a_failure_keeps_the_users_words(self):
         optimizer = make([])

@@ -126,36 +126,6 @@ class TestEverySpace:
         assert optimizer.usage.fallbacks == 5
         assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 5
 
-    def test_resumes_from_its_file(self, name, tmp_path):
-        given = SPACES[name]
-
-        def run(path, cut=None):
-            optimizer = LLMOptimizer(
-                given, ScriptedClient(model(Space.of(given))), "props", seed=3, warmup=2,
-                storage=path,
-            )  # fmt: skip
-            for p in optimizer.pending_proposals:
-                optimizer.tell(optimizer.space.unflatten(p.values), 0.5)
-            while len(optimizer.trials) < 6:
-                point = optimizer.ask()
-                if len(optimizer.trials) == cut:
-                    optimizer.close()
-                    return run(path)
-                optimizer.tell(point, 0.5)
-            optimizer.close()
-            return optimizer
-
-        whole, resumed = run(tmp_path / "a.jsonl"), run(tmp_path / "b.jsonl", cut=4)
-        loaded = LLMOptimizer.load(tmp_path / "b.jsonl", ScriptedClient([]))
-        assert loaded.space == whole.space
-        for other in (resumed, loaded):
-            assert [t.values for t in other.trials] == [t.values for t in whole.trials]
-            assert all(
-                equal(a.params, b.params) and str(form(a.params)) == str(form(b.params))
-                for a, b in zip(other.trials, whole.trials, strict=True)
-            )
-            assert other.usage == whole.usage
-
 
 FINITE = {
     "discrete": spaces.Discrete(5, start=-2),

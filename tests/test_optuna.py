@@ -7,9 +7,6 @@ import importlib.util
 import json
 import logging
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -599,22 +596,6 @@ class TestConditional:
         assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
         assert sampler.usage.fallbacks == 0
 
-    def test_a_whole_repeat_is_refused(self):
-        replies = ["kind: tree", "kind: net, rate: 0.10", "kind: net, rate: 0.9"]
-        sampler = make(replies)
-        study = study_of(sampler)
-
-        def objective(trial):
-            if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
-                return trial.suggest_float("rate", 0, 1)
-            return 3.0
-
-        study.enqueue_trial({"kind": "net", "rate": 0.1})
-        study.enqueue_trial({"kind": "tree"})
-        study.optimize(objective, n_trials=3)
-        assert sampler.usage.rejected == {"duplicate": 2}
-        assert study.trials[2].params == {"kind": "net", "rate": 0.9}
-
     def test_a_changed_range_is_followed(self):
         sampler = make([f"x: {x}" for x in (1, 2, 3, 4, 46, 47, 48)])
         study = study_of(sampler)
@@ -694,37 +675,6 @@ class TestGivenParameters:
 
 
 class TestState:
-    def test_reproducible_in_another_process_and_after_an_interruption(self, tmp_path):
-        program = textwrap.dedent(
-            """
-            import json, sys
-            sys.path.insert(0, sys.argv[1])
-            from test_optuna import bowl, make, optuna, study_of
-            optuna.logging.set_verbosity(optuna.logging.ERROR)
-            backend = optuna.storages.journal.JournalFileBackend(sys.argv[2])
-            for trials in map(int, sys.argv[3:]):
-                study = study_of(
-                    make(n_startup_trials=3, seed=5), study_name="s", load_if_exists=True,
-                    storage=optuna.storages.JournalStorage(backend),
-                )
-                study.optimize(bowl, n_trials=trials)
-            print(json.dumps([t.params for t in study.trials]))
-            """
-        )
-        runs = []
-        for name, parts in (("whole", ["8"]), ("parts", ["2", "3", "3"])):
-            done = subprocess.run(
-                [sys.executable, "-c", program, Path(__file__).parent, tmp_path / name, *parts],
-                capture_output=True,
-                text=True,
-                check=True,
-                env={"PYTHONHASHSEED": str(len(runs) + 1), "PATH": ""},
-            )
-            runs.append(json.loads(done.stdout))
-        study = study_of(make(n_startup_trials=3, seed=5))
-        study.optimize(bowl, n_trials=8)
-        assert runs[0] == runs[1] == [t.params for t in study.trials]
-
     def test_reseeding_changes_what_is_drawn(self):
         draws = []
         for reseed in (False, False, True):
@@ -869,29 +819,6 @@ class TestBatch:
         assert study.ask(XY).params["x"] == 3
         assert sampler.usage.proposals == {"llm": 2}
         assert sampler.usage.rejected == {"taken meanwhile": 1}
-
-
-class TestPruners:
-    def test_hyperband(self):
-        pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=9)
-        sampler = make(n_startup_trials=1)
-        study = study_of(sampler, pruner=pruner)
-        study.set_user_attr("hint", "in-every-bracket")
-
-        def objective(trial):
-            value = bowl(trial)
-            for step in range(9):
-                trial.report(value + 1 / (step + 1), step)
-                if trial.should_prune():
-                    raise optuna.TrialPruned
-            return value
-
-        study.optimize(objective, n_trials=24)
-        states = {t.state for t in study.trials}
-        assert states == {TrialState.COMPLETE, TrialState.PRUNED}
-        assert sampler.usage.proposals["llm"] >= 15
-        assert all("in-every-bracket" in r.text for r in requests(sampler))
-        assert any("pruned" in r.text for r in requests(sampler))
 
 
 class TestEquivalence:

@@ -88,18 +88,6 @@ class TestFeedback:
         assert "> the tail flaps\n> and the fin does not" in texts(sampler)[1]
         assert "3.25 ± 0.25" in texts(sampler)[1]
 
-    @pytest.mark.parametrize("value", ["no number", None, -1.0, math.nan, True, [1]])
-    def test_what_is_no_standard_error_is_none(self, value):
-        sampler = make([new(1.5, 1)])
-        study = optuna.create_study(sampler=sampler)
-        study.add_trial(
-            optuna.create_trial(
-                params={"x": 0.5, "y": 0}, distributions=XY, value=1.0, user_attrs={"stderr": value}
-            )
-        )
-        study.ask(XY)
-        assert "±" not in texts(sampler)[0].partition("# What was measured")[2]
-
 
 class TestCurves:
     @staticmethod
@@ -138,17 +126,6 @@ class TestCurves:
             assert ("curve 0" in texts(study.sampler)[0]) is shown
             assert "MemoryError" in texts(study.sampler)[0]
 
-    def test_a_long_trial_says_how_long_it_took(self):
-        sampler = make([new(1.5, 1)])
-        study = study_of(sampler)
-        trial = study.trials[0]
-        ended = trial.datetime_start + datetime.timedelta(seconds=1234)
-        trial.datetime_complete, trial.params = ended, {"x": 3, "y": 3}
-        study._storage.create_new_trial(study._study_id, template_trial=trial)
-        study.ask(XY)
-        assert texts(sampler)[0].count("took") == 1
-        assert "took 1200 s" in texts(sampler)[0]
-
     def test_the_wait_for_a_model_is_no_time_of_the_trial(self, monkeypatch):
         clock = iter(range(0, 9000, 900))
         monkeypatch.setattr(asking.time, "monotonic", lambda: float(next(clock, 9000)))
@@ -162,21 +139,6 @@ class TestCurves:
         assert duration_of(trial) == ""
         trial.datetime_complete += datetime.timedelta(seconds=25)
         assert duration_of(trial) == "took 30 s"
-
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_what_is_no_number_is_shown_as_that(self, value):
-        sampler = make([new(1.5, 1)])
-        study = optuna.create_study(sampler=sampler)
-        study.add_trial(
-            optuna.create_trial(
-                params={"x": 0.5, "y": 0},
-                distributions=XY,
-                value=1.0,
-                intermediate_values={1: value, 2: 3.0},
-            )
-        )
-        study.ask(XY)
-        assert "curve 1: nan, 2: 3 (best 3 at 2)" in texts(sampler)[0]
 
 
 class TestStart:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmopt import Float, LLMOptError, ScriptedClient, maximize, minimize, optimize
-from llmopt.search.drive import Threads, drive
+from llmopt.search.drive import Threads, drive, workers_of
 from llmopt.search.progress import in_notebook
 
 SPACE = {"x": Float(-5, 5)}
@@ -127,26 +127,6 @@ def test_a_worker_that_dies_ends_the_search_and_its_point_is_kept(tmp_path):
     with ProcessPoolExecutor(1) as executor, pytest.raises(Exception, match="terminated"):
         search(die, executor=executor, storage=path, catch=Exception)
     assert len(search(square, storage=path, n_jobs=2).trials) == 12
-
-
-def test_an_error_ends_the_search_once_what_runs_is_told(tmp_path):
-    started = threading.Barrier(3, timeout=30)
-
-    def f(point):
-        number = started.wait()
-        if number == 0:
-            raise ZeroDivisionError("no mass")
-        time.sleep(0.1)
-        return 1.0
-
-    path = tmp_path / "s.jsonl"
-    with pytest.raises(ZeroDivisionError, match="no mass"):
-        search(f, n_jobs=3, storage=path)
-    evaluated = []
-    result = search(lambda point: evaluated.append(point) or 1.0, n_jobs=3, storage=path)
-    assert len(evaluated) == 10  # two were recorded; the one that failed is evaluated again
-    assert len(result.trials) == 12
-    assert len({t.values for t in result.trials}) == 12
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -366,3 +346,35 @@ def test_a_terminal_gets_a_bar_and_a_notebook_is_known(capsys, monkeypatch):
     shell = SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert in_notebook()
+
+
+def test_an_executor_of_dask_is_used():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert workers_of(None, client.get_executor())[0] == 2
+        assert len(search(square, 8, executor=client.get_executor(pure=False)).trials) == 8
+        with pytest.raises(TypeError, match=r"get_executor\(\)"):
+            search(square, executor=client)
+
+
+def test_a_search_in_another_thread_leaves_ctrl_c_alone():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(search(square, 8, n_jobs=2)))
+    thread.start()
+    thread.join(30)
+    assert len(found[0].trials) == 8
+
+
+def test_a_terminal_without_a_width_gets_lines(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
+    monkeypatch.setattr("os.get_terminal_size", lambda fd=1: os.terminal_size((0, 0)))
+    search(square, 6)
+    assert "llmopt: 6/6 trials" in capsys.readouterr().err
+    search(square, 6, progress=False)
+    assert capsys.readouterr().err == ""

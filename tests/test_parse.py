@@ -313,3 +313,11 @@ def test_hostile_text_takes_linear_time(unit):
     for space in (BOX, MIXED):
         read_or_error(text, space)
     assert time.process_time() - start < 10  # about 0.5; quadratic time would be minutes
+
+
+def test_labels_stand_for_names():
+    space = Space({"x": Float(-1, 1), "y": Float(-1, 1)})
+    for text in ("a: 0.5, b: -0.5", "x: 0.5, y: -0.5"):
+        assert parse_parameters(text, space, labels=("a", "b")).values == (0.5, -0.5)
+    with pytest.raises(ValueError, match="got 1 labels, expected one for each of 2"):
+        parse_parameters("1", space, labels=("a",))

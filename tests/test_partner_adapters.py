@@ -61,29 +61,6 @@ def quiet():
 
 
 class TestOptuna:
-    def test_both_propose_and_the_better_one_more(self):
-        study = optuna.create_study(sampler=sampler())
-        study.optimize(bowl, n_trials=100)
-        sources = [source(t) for t in study.trials]
-        assert set(sources[4:]) == {"llm", "cma"}
-        assert sources[40:].count("cma") > 25
-        assert study.best_value < 0.1
-        spent = [t.user_attrs for t in study.trials if source(t) == "cma"]
-        assert all("llmopt:model" not in attributes for attributes in spent)
-        assert study.sampler.usage.proposals == {n: sources.count(n) for n in set(sources)}
-
-    def test_a_search_that_goes_on_elsewhere_gives_the_same_points(self):
-        def points(parts, **options):
-            storage = optuna.storages.InMemoryStorage()
-            for n in parts:
-                study = optuna.create_study(
-                    study_name="s", storage=storage, sampler=sampler(**options), load_if_exists=True
-                )
-                study.optimize(bowl, n_trials=n)
-            return [t.params for t in study.trials]
-
-        assert points([9, 1, 15, 20]) == points([45])
-
     def test_the_numbers_of_the_best_branch_are_searched(self):
         def objective(trial) -> float:
             kind = trial.suggest_categorical("kind", ["a", "b"])

@@ -640,3 +640,10 @@ def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
         for number in ("1,500", "500", "2,700"):
             assert f"{number} characters under" not in page.read_text(), page
             assert f"report at {number}" not in page.read_text(), page
+
+
+def test_bad_selection():
+    with pytest.raises(ValueError, match="history='newest': expected one of all, last, best"):
+        get_prompt("props", history="newest")
+    with pytest.raises(ValueError, match="best=-1"):
+        get_prompt("opro", best=-1)

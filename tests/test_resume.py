@@ -15,7 +15,6 @@ import pytest
 from test_optimizer import SPACE, answers, make, numbered, outcome, search
 
 from llmopt import (
-    ClientError,
     Float,
     LLMOptimizer,
     ScriptedClient,
@@ -36,15 +35,6 @@ class TestResume:
     def open(path, client=None, **options) -> LLMOptimizer:
         options = {"warmup": 4, "seed": 5, "storage": path, "batch_size": 2, **options}
         return LLMOptimizer(SPACE, client or ScriptedClient(numbered), **options)
-
-    def test_a_run_without_calls_given_up_is_stored_as_before(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        optimizer = make([ClientError("no"), *answers((1.5, 7))], storage=path)
-        with pytest.raises(ClientError):
-            optimizer.ask()
-        optimizer.ask()
-        optimizer.save(tmp_path / "saved.jsonl")
-        assert "unpriced" not in path.read_text() + (tmp_path / "saved.jsonl").read_text()
 
     def test_a_killed_process_resumes(self, tmp_path):
         script = textwrap.dedent(
@@ -70,18 +60,6 @@ class TestResume:
         plain = self.open(tmp_path / "plain.jsonl")
         search(plain, 24)
         assert outcome(resumed) == outcome(plain)
-
-    def test_another_configuration_is_refused(self, whole):
-        path, _ = whole
-        for options, name in (
-            ({"direction": "minimize"}, "directions"),
-            ({"noisy": True}, "noisy"),
-            ({"task": {"data": "b"}}, "task"),
-            ({"start": [{"x": 1.0, "k": 1}]}, "start"),
-            ({"warmup": 7}, "warmup"),
-        ):
-            with pytest.raises(StorageError, match=rf"{name}.*import_trials\(FILE\)"):
-                self.open(path, **options)
 
     @pytest.mark.defect(24)
     def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import time
 
 import pytest
@@ -48,6 +49,22 @@ def searched(callbacks, storage=None, client=None) -> LLMOptimizer:
     optimizer.tell_failure({"x": 0, "kind": "b"}, "diverged")
     optimizer.close()
     return optimizer
+
+
+@pytest.fixture(scope="session")
+def empty_mlflow(tmp_path_factory):
+    """A database of MLflow without runs: to make one takes seconds."""
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def mlflow_uri(empty_mlflow, tmp_path):
+    return f"sqlite:///{shutil.copy(empty_mlflow, tmp_path / 'mlflow.db')}"
 
 
 class Everything(Callback):
@@ -136,13 +153,11 @@ def test_logging(caplog):
     assert text.endswith("search: ended")
 
 
-def test_mlflow(tmp_path):
-    pytest.importorskip("mlflow")
+def test_mlflow(tmp_path, mlflow_uri):
     from mlflow.tracking import MlflowClient
 
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    searched([MLflow("mine", tracking_uri=uri)], storage=tmp_path / "tuning.jsonl")
-    client = MlflowClient(tracking_uri=uri)
+    searched([MLflow("mine", tracking_uri=mlflow_uri)], storage=tmp_path / "tuning.jsonl")
+    client = MlflowClient(tracking_uri=mlflow_uri)
     experiment = client.get_experiment_by_name("mine")
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = [r for r in runs if r.info.run_name == "tuning"]
@@ -201,17 +216,15 @@ def test_a_tracker_is_switched_off_after_three_failures(caplog):
 
 
 @pytest.mark.defect(68)
-def test_no_text_and_no_name_keeps_mlflow_from_its_run(tmp_path, caplog):
-    pytest.importorskip("mlflow")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def test_no_text_and_no_name_keeps_mlflow_from_its_run(caplog, mlflow_uri):
     names = ["..", "a//b", "a/", "/a", ".", "x" * 300, "x" * 299, "./c", "ü"]
     space = {name: Float(0, 1) for name in names}
-    tracker = MLflow(tracking_uri=uri, content=True)
+    tracker = MLflow(tracking_uri=mlflow_uri, content=True)
     options = {"description": "a lone \udc80 surrogate", "callbacks": [tracker], "seed": 0}
     with LLMOptimizer(space, ScriptedClient([]), "props", warmup=5, **options) as search:
         for number in range(2):
             search.tell(search.ask(), number, feedback="\udc80")
-    runs = mlflow_runs(uri)
+    runs = mlflow_runs(mlflow_uri)
     assert len(runs) == 3
     assert {r.info.status for r in runs} == {"FINISHED"}
     children = [r for r in runs if r.info.run_name.startswith("trial")]
@@ -226,21 +239,16 @@ def objective(point):
 
 @pytest.mark.defect(69)
 @pytest.mark.parametrize("content", [False, True])
-def test_the_task_is_written_only_if_it_is_asked_for(tmp_path, content):
-    pytest.importorskip("mlflow")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    tracker = MLflow(tracking_uri=uri, content=content)
+def test_the_task_is_written_only_if_it_is_asked_for(content, mlflow_uri):
+    tracker = MLflow(tracking_uri=mlflow_uri, content=content)
     options = {"description": objective, "callbacks": [tracker], "seed": 0}
     with LLMOptimizer(SPACE, ScriptedClient([]), "props", **options) as search:
         search.tell({"x": 1, "kind": "a"}, 1.0)
-    assert ("planted secret" in str(mlflow_runs(uri))) == content
+    assert ("planted secret" in str(mlflow_runs(mlflow_uri))) == content
 
 
-def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path):
-    pytest.importorskip("mlflow")
+def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path, mlflow_uri):
     from mlflow.tracking import MlflowClient
-
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
 
     def tell(path, *points):
         """Go on with a search as a new process does."""
@@ -250,14 +258,14 @@ def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path):
                 ScriptedClient([]),
                 seed=0,
                 storage=path,
-                callbacks=[MLflow("mine", tracking_uri=uri)],
+                callbacks=[MLflow("mine", tracking_uri=mlflow_uri)],
             )
         ) as search:
             for x in points:
                 search.tell({"x": x, "kind": "b"}, x)
 
     def runs(name):
-        client = MlflowClient(tracking_uri=uri)
+        client = MlflowClient(tracking_uri=mlflow_uri)
         (place,) = [client.get_experiment_by_name("mine").experiment_id]
         found = [r for r in client.search_runs([place]) if r.info.run_name == name]
         steps = [
@@ -348,13 +356,11 @@ def begun_twice(make):
 
 @pytest.mark.defect(21)
 class TestTwoSearchesOfOneName:
-    def test_mlflow(self, tmp_path):
-        pytest.importorskip("mlflow")
+    def test_mlflow(self, mlflow_uri):
         from mlflow.tracking import MlflowClient
 
-        uri = f"sqlite:///{tmp_path}/mlflow.db"
-        begun_twice(lambda: MLflow("mine", tracking_uri=uri, children=False))
-        client = MlflowClient(tracking_uri=uri)
+        begun_twice(lambda: MLflow("mine", tracking_uri=mlflow_uri, children=False))
+        client = MlflowClient(tracking_uri=mlflow_uri)
         runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
         rewards = [client.get_metric_history(r.info.run_id, "reward") for r in runs]
         assert sorted([m.value for m in one] for one in rewards) == [[0, 1, 2], [10, 11, 12]]
@@ -393,16 +399,14 @@ ODD_SPACE = {"x!": Float(0, 1), "x?": Float(0, 1), "größe/a b": Float(0, 1)}
 
 
 @pytest.mark.defect(21, 43)
-def test_names_and_words_of_any_kind_stay_data(tmp_path, caplog):
-    pytest.importorskip("mlflow")
+def test_names_and_words_of_any_kind_stay_data(tmp_path, caplog, mlflow_uri):
     pytest.importorskip("tensorboard")
     from mlflow.tracking import MlflowClient
 
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
     folder = tmp_path / "tb"
     caplog.set_level(logging.INFO, "llmopt.search")
     storage = tmp_path / "..\x1b[2J" / "a\nb.jsonl"
-    followed = [MLflow("mine", tracking_uri=uri), TensorBoard(folder), Log()]
+    followed = [MLflow("mine", tracking_uri=mlflow_uri), TensorBoard(folder), Log()]
     options = {"seed": 0, "storage": storage, "callbacks": followed}
     search = LLMOptimizer(ODD_SPACE, ScriptedClient([]), "props", **options)
     words = "\x1b[2J<script>" + "ü\n" * 100_000
@@ -411,7 +415,7 @@ def test_names_and_words_of_any_kind_stay_data(tmp_path, caplog):
     search.close()
     assert [r.getMessage() for r in caplog.records if "failed" in r.getMessage()] == []
     assert all(r.getMessage().isprintable() for r in caplog.records)
-    client = MlflowClient(tracking_uri=uri)
+    client = MlflowClient(tracking_uri=mlflow_uri)
     runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     (child,) = [r for r in runs if r.info.run_name == "trial 1"]
     assert sorted(child.data.params.values()) == ["0.5"] * 3

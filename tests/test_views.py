@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import get_args
 
 import pytest
 
-from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
 from llmopt.history import Source, Trial
 from llmopt.report import plots
 from llmopt.report.data import SearchData
@@ -76,3 +77,26 @@ def test_a_notebook_shows_trials_and_nothing_in_them_is_markup():
         assert "&lt;b&gt;loud&lt;/b&gt; &amp; clear" in page
         assert "<b>loud" not in page
     assert "best reward</th><td>3<" in optimizer._repr_html_()
+
+
+def test_several_objectives_have_a_column_each():
+    pytest.importorskip("pandas")
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), direction=["maximize", "minimize"])
+    optimizer.tell(POINTS[0], (1.0, 2.0))
+    optimizer.tell_failure(POINTS[1])
+    frame = optimizer.trials_dataframe()
+    assert frame["reward_0"].tolist()[0] == 1.0
+    assert frame["reward_1"].isna().tolist() == [False, True]
+    pytest.importorskip("matplotlib")
+    with pytest.raises(LLMOptError, match="2"):
+        optimizer.plot_history()
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [("pandas", LLMOptimizer.trials_dataframe), ("matplotlib.pyplot", LLMOptimizer.plot_history)],
+)
+def test_a_missing_package_is_named(package, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"pip install {package.split('.')[0]}"):
+        call(searched())

@@ -8,8 +8,7 @@ import os
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.code import CodeOptimizer
-from llmopt.errors import BudgetExceededError, ClientError, StorageError
+from llmopt.errors import BudgetExceededError
 from llmopt.search.limits import Limits
 
 SPACE = {"x": Float(-5, 5)}
@@ -72,51 +71,6 @@ def test_caps_hold_through_kills_in_a_request(tmp_path):
     optimizer = made(ScriptedClient([]), path)
     assert optimizer.usage.requests == optimizer.usage.failed_requests == 3
     optimizer.close()
-
-
-def test_a_full_disk_is_noticed_before_anything_is_paid(tmp_path, monkeypatch):
-    optimizer = made(numbered(), tmp_path / "a.jsonl")
-
-    def full(number):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    for _ in range(3):
-        with pytest.raises(StorageError, match="No space left"):
-            optimizer.ask()
-    assert optimizer.client.requests == []
-    optimizer.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", ["numbers", "code"])
-def test_calls_at_unknown_cost_count_through_a_kill(tmp_path, kind):
-    """Also where the kill comes upon the second call, before the cost of the first is stored."""
-    path = tmp_path / "a.jsonl"
-
-    def opened(client):
-        if kind == "numbers":
-            return made(client, path)
-        return CodeOptimizer("f(x)", "A number.", client, seed=1, storage=path)
-
-    calls = iter([0])
-
-    def killed(request):
-        for _ in calls:
-            return ClientError("gave up", retryable=True, unpriced=1)
-        os._exit(9)
-
-    child = os.fork()
-    if not child:
-        try:
-            opened(ScriptedClient(killed)).ask()
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 9 << 8
-    again = opened(ScriptedClient([]))
-    assert again.usage.requests == again.usage.failed_requests == 2
-    assert again.usage.unpriced == 2  # the one that was given up, and the one that was cut off
-    again.close()
 
 
 @pytest.mark.parametrize("kind", ["back", "return"])
