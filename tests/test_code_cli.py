@@ -65,6 +65,13 @@ class TestCode:
         assert "&lt;script&gt;" in page
         assert "flag at position 0.45" in client.requests[0].text
 
+    def test_the_folder_of_runs_is_made(self, monkeypatch, tmp_path):
+        give(monkeypatch, IDLE)
+        monkeypatch.chdir(tmp_path)
+        assert cli([*self.ARGS[:-1], "--steps", "1"]) == 0
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert (folder / "candidates" / "000.py").exists()
+
     def test_a_run_is_resumed(self, monkeypatch, tmp_path, capsys):
         give(monkeypatch, IDLE, ClientError("the connection broke"))
         folder = str(tmp_path / "run")

@@ -14,6 +14,7 @@ import pytest
 
 from llmopt.errors import LLMOptError
 from llmopt.service.mcp_tools import SearchFolder
+from llmopt.service.search_file import open_file
 
 SPACE = {
     "x": {"type": "number", "minimum": -5, "maximum": 5},
@@ -111,6 +112,21 @@ class TestSearchFolder:
             with pytest.raises(LLMOptError, match="it is a link"):
                 call("a")
         assert outside.read_text() == before
+
+    def test_reading_waits_for_nobody(self, tmp_path):
+        searches = SearchFolder(tmp_path / "searches", wait=0)
+        create(searches, "mine", SEARCH)
+        searches.tell("mine", {"x": 1, "k": 2}, 3)
+        described = tmp_path / "searches" / "mine.json"
+        with contextlib.closing(open_file(described)):
+            assert searches.status("mine")["trials"] == len(searches.trials("mine")) == 1
+            with pytest.raises(LLMOptError, match="in use"):
+                searches.tell("mine", {"x": 1, "k": 2}, 3)
+
+    def test_a_result_or_a_failure(self, searches):
+        create(searches, "mine", SEARCH)
+        with pytest.raises(LLMOptError, match='got both "reward"'):
+            searches.tell("mine", {"x": 1, "k": 2}, 3, failed="no power")
 
     @pytest.mark.defect(42, 46)
     def test_searches_that_are_begun_at_once_are_whole(self, searches, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -164,6 +165,7 @@ class TestShell:
             ('{"params": {"x": 1, "k": 2}, "rewards": 1}', "unknown key 'rewards'"),
             ('{"params": {"x": 1, "k": 2}, "reward": 1, "samples": 3}', "expected a list of num"),
             ('{"params": {"x": 1, "k": 2}, "reward": 1, "samples": "12"}', "expected a list"),
+            ('{"params": {"x": 1, "k": 2}, "reward": 1, "failed": "x"}', 'or "failed" if'),
         ],
     )
     def test_a_wrong_result_is_an_error_in_one_line(self, tmp_path, capsys, result, said):
@@ -197,6 +199,28 @@ class TestShell:
         )
         assert "in use" in run(capsys, "ask", file, "--wait", "0", status=2)
         holder.close()
+
+    @pytest.mark.parametrize("name", ["search.json", "search.jsonl"])
+    def test_status_waits_for_nobody(self, tmp_path, capsys, monkeypatch, name):
+        file = write(tmp_path)
+        run(capsys, "tell", file, '{"params": {"x": 1, "k": 2}, "reward": 1}')
+        monkeypatch.setattr("llmopt.service.search_file.time.sleep", pytest.fail)
+        space, storage = read_space(SPACE), tmp_path / "search.jsonl"
+        with LLMOptimizer(space, "smollm2", storage=storage, warmup=50, seed=0) as holder:
+            before = storage.read_bytes()
+            (shown,) = run(capsys, "status", str(tmp_path / name), "--trials")
+            assert shown["reward"] == 1
+            assert storage.read_bytes() == before
+            holder.tell({"x": 2, "k": 2}, 3)
+        assert main(["status", str(tmp_path / name)]) == 0
+        assert json.loads(capsys.readouterr().out)["best"]["reward"] == 3
+
+    def test_nothing_to_do_is_refused(self, tmp_path, capsys, monkeypatch):
+        file = write(tmp_path)
+        assert "at least 1" in run(capsys, "ask", file, "-n", "0", status=2)
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+        assert "no result was given" in run(capsys, "tell", file, status=2)
+        assert not (tmp_path / "search.jsonl").exists()
 
 
 @pytest.mark.defect(20)

@@ -28,7 +28,12 @@ from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.policies.picture import policy_gif
 from llmopt.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.service.folder_settings import resume_command
-from llmopt.util.files import check_new_recording, write_bytes_atomically, write_json_atomically
+from llmopt.util.files import (
+    check_new_recording,
+    make_folder,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from llmopt.util.text import clean, cut, first_line
 
 _OF_THE_SEARCH = (
@@ -86,6 +91,7 @@ def make_optimizer(
             trial.ask_initial()
     client = Announced(client, partial(_announce, client_name(client)))
     say(f"run folder: {run.path}")
+    make_folder(run.path, "give another --out")
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin(starts)
     if config["record"] is not None:  # what plays it again needs the same starts

@@ -8,18 +8,24 @@ import json
 import sys
 
 from llmopt.commands.shared import add_option_argument
+from llmopt.errors import LLMOptError
 from llmopt.service.search_file import of_proposal, open_file
 
 _WAIT = 600.0
 
 
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+def add_file_argument(parser: argparse.ArgumentParser) -> None:
     """Add what `ask`, `tell` and `status` have in common."""
     parser.add_argument(
         "file",
         metavar="FILE",
         help="description of the search (.json or .toml), or its storage (.jsonl)",
     )
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `ask` and `tell`, which write to the file, have in common."""
+    add_file_argument(parser)
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
@@ -51,13 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object for each point: ``params``, ``source`` and ``explanation``."""
     wanted = 1 if args.n is None else args.n
+    if wanted < 1 and not (wanted == 0 and args.trials):  # to import only
+        raise LLMOptError(f"-n {wanted}: expected a whole number of at least 1")
     optimizer = open_file(
         args.file, model=args.model, options=getattr(args, "option", ()), wait=args.wait
     )
     with contextlib.closing(optimizer):
         if args.trials:
             print(optimizer.import_trials(args.trials), file=sys.stderr)
-        points = optimizer.pending_proposals[: max(wanted, 0)] if args.again else []
+        points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending_proposals)
             optimizer.ask(wanted - len(points))

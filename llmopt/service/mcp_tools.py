@@ -73,7 +73,8 @@ class SearchFolder:
     """Searches in one folder; nothing outside is read or written.
 
     Agents may have `models` asked, the first by default, beside themselves. `caps` on requests,
-    tokens and cost hold for each search. Another process that has one open is waited for.
+    tokens and cost hold for each search. To change one, another process that has it open is waited
+    for.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class SearchFolder:
         return self._folder / f"{name}.json", self._folder / f"{name}.jsonl"
 
     @contextlib.contextmanager
-    def _search(self, name: Any, answer: str | None = None) -> Iterator[LLMOptimizer[Any]]:
+    def _search(
+        self, name: Any, answer: str | None = None, *, reads: bool = False
+    ) -> Iterator[LLMOptimizer[Any]]:
         described, storage = self._paths(name)
         if not described.exists():
             raise LLMOptError(
@@ -109,11 +112,17 @@ class SearchFolder:
                 if self._names()
                 else f"there is no search {name!r}: create_search makes one"
             )
-        with contextlib.closing(self._open(_read(described), storage, answer)) as optimizer:
+        opened = self._open(_read(described), storage, answer, reads=reads)
+        with contextlib.closing(opened) as optimizer:
             yield optimizer
 
     def _open(
-        self, description: Mapping[str, Any], storage: Path | None, answer: str | None = None
+        self,
+        description: Mapping[str, Any],
+        storage: Path | None,
+        answer: str | None = None,
+        *,
+        reads: bool = False,
     ) -> LLMOptimizer[Any]:
         model = description.get("model") or self._models[0]
         if model not in self._models:
@@ -130,8 +139,8 @@ class SearchFolder:
             client = _AgentClient(answer)
             # Its request is no failure to fall back from; and it answers one at a time.
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
-            return open_described(changed, storage, client=client, wait=self._wait)
-        return open_described(changed, storage, wait=self._wait)
+            return open_described(changed, storage, client=client, reads=reads, wait=self._wait)
+        return open_described(changed, storage, reads=reads, wait=self._wait)
 
     def _names(self) -> list[str]:
         found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())
@@ -287,13 +296,13 @@ class SearchFolder:
 
     def status(self, name: str) -> dict[str, Any]:
         """Get the best trial, the pending points, and the usage."""
-        with self._search(name) as optimizer:
+        with self._search(name, reads=True) as optimizer:
             return status(optimizer)
 
     def trials(self, name: str, last: int = 20) -> list[dict[str, Any]]:
         """Get the latest trials, oldest first."""
         last = whole_number("last", last, 1, 1000)
-        with self._search(name) as optimizer:
+        with self._search(name, reads=True) as optimizer:
             return [of_trial(t) for t in optimizer.trials[-last:]]
 
     def plot(self, name: Any) -> bytes:
@@ -302,7 +311,7 @@ class SearchFolder:
         with needs("a plot", "matplotlib", extra="bench", otherwise=otherwise):
             from matplotlib.figure import Figure
         figure = Figure(figsize=(6, 4), layout="constrained")
-        with self._search(name) as optimizer:
+        with self._search(name, reads=True) as optimizer:
             optimizer.plot_history(figure.subplots()).set_title(str(name))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=100)

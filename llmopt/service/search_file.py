@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -28,7 +29,7 @@ from llmopt.search.eventlog import as_written, read_events
 from llmopt.search.resume import start_of, stored_options
 from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
-from llmopt.util.text import cut
+from llmopt.util.text import cut, short
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
@@ -43,7 +44,7 @@ def open_file(
     options: Sequence[str] = (),  # of the model, each ``name=value``
     wait: float = 0.0,  # seconds, for another process that has the file open
     asks: bool = True,  # else a model that cannot be had does not matter to a search that has begun
-    begins: bool = True,  # whether a search without a storage begins, and gets one
+    reads: bool = False,  # whether it is only read: no file is made, and none is waited for
 ) -> LLMOptimizer[Any]:
     """Open a search for asking and telling.
 
@@ -58,20 +59,22 @@ def open_file(
         described = path.with_suffix(suffix)
         if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
-            begun = storage.exists()
             return open_described(
                 read_mapping(described, most=MOST_DESCRIPTION),
-                storage if begun or begins else None,
+                storage,
                 model=model,
                 options=options,
                 wait=wait,
-                asks=asks or not begun,
+                asks=asks or not storage.exists(),
+                reads=reads,
             )
     if not path.is_file():
         raise StorageError(
             f"there is no {path}: give the description of a search (.json or .toml), or a file "
             "that storage= wrote"
         )
+    if reads and (stored := _stored(path)) is not None:
+        return stored
     start = start_of(list(read_events(path)), path)
     with as_written(path, 1, start):
         arguments = {**stored_options(start, {}), "client": str(start["client"])}
@@ -107,6 +110,7 @@ def _open(
     options: Sequence[str] = (),
     wait: float = 0.0,
     asks: bool = True,
+    reads: bool = False,
 ) -> LLMOptimizer[Any]:
     """Open a search by the arguments of `LLMOptimizer`."""
     described = str(arguments.get("client") or "")
@@ -127,6 +131,10 @@ def _open(
             arguments["client"] = ScriptedClient([], name=arguments["client"])
     until = time.monotonic() + wait
     try:
+        if reads:
+            optimizer = LLMOptimizer(**arguments)  # whether the description is valid
+            begun = path is not None and os.path.lexists(path)
+            return (_stored(path) if begun else None) or optimizer
         while True:
             try:
                 return LLMOptimizer(storage=path, **arguments)
@@ -138,6 +146,19 @@ def _open(
         if isinstance(error, LLMOptError):
             raise
         raise LLMOptError(str(error)) from error
+
+
+def _stored(path: Path) -> LLMOptimizer[Any] | None:
+    """Return a stored search to read, whoever has its file open; ``None`` for an empty file."""
+    events = list(read_events(path, links=False))
+    if not events:
+        return None
+    start = start_of(events, path)
+    with as_written(path, 1, start):  # nothing is proposed
+        arguments = stored_options(start, {"prompt": "words", "partner": None})
+        optimizer: LLMOptimizer[Any] = LLMOptimizer(client=ScriptedClient([]), **arguments)
+    optimizer.resume(events, path)
+    return optimizer
 
 
 def plain(value: Any) -> Any:
@@ -209,6 +230,11 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     for key in told:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
+    if told.get("failed") is not None and told.get("reward") is not None:
+        raise LLMOptError(
+            f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
+            'give "reward" if the point was evaluated, or "failed" if it has no result'
+        )
     if "failed" in told:
         return optimizer.read_failure(told["params"], str(told["failed"] or ""))
     if "reward" not in told:

@@ -6,19 +6,19 @@ import argparse
 import contextlib
 import json
 
-from llmopt.service.ask import add_file_arguments
+from llmopt.service.ask import add_file_argument
 from llmopt.service.search_file import of_trial, open_file, status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt status``."""
-    add_file_arguments(parser)
+    add_file_argument(parser)
     parser.add_argument("--trials", action="store_true", help="print every trial, one a line")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object; with ``--trials`` one for each trial."""
-    optimizer = open_file(args.file, wait=args.wait, asks=False, begins=False)
+    optimizer = open_file(args.file, asks=False, reads=True)
     with contextlib.closing(optimizer):
         if args.trials:
             for trial in optimizer.trials:

@@ -30,6 +30,11 @@ def main(args: argparse.Namespace) -> int:
     """Record all results, or none where one is wrong, and print their trials as JSON."""
     # Read before the search is opened: nobody is kept waiting meanwhile.
     results = list(_results(args.result or [line for line in sys.stdin if line.strip()]))
+    if not results:
+        raise LLMOptError(
+            "no result was given: expected one JSON object a line on standard input, or as an "
+            f'argument: llmopt tell {args.file} \'{{"params": {{...}}, "reward": 0.5}}\''
+        )
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
         for trial in tell(optimizer, results):
