@@ -66,7 +66,7 @@ from llmopt.benchmarks.experiments.systems import (
     TwoZones,
 )
 from llmopt.benchmarks.methods.protocol import Method
-from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
+from llmopt.benchmarks.report.figures import Panel, best_so_far, panels
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
 from llmopt.history import Trial
@@ -443,7 +443,7 @@ def picture(lines: Sequence[Row]) -> bytes:
     styles = {arm: {"color": c, "linewidth": w} for arm, (_, c, w) in looks.items()}
     labels = {arm: name for arm, (name, _, _) in looks.items()}
     grid = [drawn[i : i + 3] for i in range(0, len(drawn), 3)]
-    return panels(grid, Look(styles, labels))
+    return panels(grid, styles, labels)
 
 
 EXPERIMENT = Experiment(

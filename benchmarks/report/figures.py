@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -213,26 +213,17 @@ class Panel:
 
     title: str
     curves: Sequence[tuple[str, np.ndarray, np.ndarray]]  # name, x and y of each curve
-    limits: tuple[float, float] | None = None  # of the vertical axis; `None` for all
-    mark: float | None = None  # where a thin vertical line stands; `None` for none
+    limits: tuple[float, float]  # of the vertical axis
 
 
-@dataclass(frozen=True)
-class Look:
-    """How `panels` draws."""
-
-    styles: Mapping[str, Mapping[str, Any]]  # arguments of `plot`, in the legend's order
-    labels: Mapping[str, str] = field(default_factory=dict)  # where another name is shown
-    xlabel: str = "evaluations"  # of all panels
-    ylabel: str = "best so far"  # of all panels
-    log: bool = False  # whether the horizontal axis is logarithmic
-    size: tuple[float, float] = (4.0, 3.0)  # inches of a panel
-
-
-def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
-    """Draw rows of panels with one legend."""
+def panels(
+    grid: Sequence[Sequence[Panel]],
+    styles: Mapping[str, Mapping[str, Any]],
+    labels: Mapping[str, str],
+) -> bytes:
+    """Draw rows of panels with one legend; `styles` are arguments of `plot`, in its order."""
     columns = max(map(len, grid))
-    figure = new_figure(look.size[0] * columns, look.size[1] * len(grid) + 0.6, 100)
+    figure = new_figure(4.0 * columns, 3.0 * len(grid) + 0.6, 100)
     table = figure.subplots(len(grid), columns, squeeze=False)
     drawn: dict[str, Any] = {}
     for places, row in zip(table, grid, strict=True):
@@ -240,17 +231,12 @@ def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
             axes.set_axis_off()
         for axes, panel in zip(places, row, strict=False):
             for name, x, y in panel.curves:
-                (drawn[name],) = axes.plot(x, y, **look.styles[name])
-            if look.log:
-                axes.set_xscale("log")
-            if panel.limits is not None:
-                axes.set_ylim(*panel.limits)
-            if panel.mark is not None:
-                axes.axvline(panel.mark, color="#cccccc", linewidth=0.8, zorder=0)
-            axes.set_xlabel(look.xlabel)
+                (drawn[name],) = axes.plot(x, y, **styles[name])
+            axes.set_ylim(*panel.limits)
+            axes.set_xlabel("evaluations")
             plain(axes, panel.title)
-        places[0].set_ylabel(look.ylabel)
-    handles = {look.labels.get(name, name): drawn[name] for name in look.styles if name in drawn}
+        places[0].set_ylabel("best so far")
+    handles = {labels[name]: drawn[name] for name in styles if name in drawn}
     return png(figure, handles, 5)
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from llmopt._version import __version__
 from llmopt.benchmarks.report.figures import comparison
@@ -31,6 +27,7 @@ from llmopt.benchmarks.report.markdown import methods_table
 from llmopt.benchmarks.report.stats import compare, quartiles
 from llmopt.benchmarks.report.table import Column, Table, plain_number
 from llmopt.benchmarks.tasks.table import TARGETS
+from llmopt.report.page import environment
 
 _CURVES = 6  # methods shown in colour; the others are grey
 _SAID = 40  # explanations shown of one run
@@ -69,29 +66,24 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
     named = titles(grouped)
     model = first_model(grouped)
     always = _in_colour(grouped, model)
-    environment = Environment(
-        loader=PackageLoader("llmopt.benchmarks.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["breakable"] = _breakable
-    environment.filters["sha256"] = _sha256
-    return environment.get_template("page.html.j2").render(
-        version=__version__,
-        versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
-        seeds=sum(len(runs.seeds) for runs in every(grouped)),
-        notes=notes(grouped),
-        columns=COLUMNS,
-        overall=_overall(grouped, named, model) if len(grouped) > 1 else None,
-        problems=[
-            _problem(f"p{i}", key, runs, named[key], always)
-            for i, (key, runs) in enumerate(grouped.items())
-        ],
-        films=_films(grouped, gif) if gif else [],
-        said=_explanations(grouped, named),
-        most_said=_SAID,
+    return (
+        environment("llmopt.benchmarks.report")
+        .get_template("page.html.j2")
+        .render(
+            version=__version__,
+            versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
+            seeds=sum(len(runs.seeds) for runs in every(grouped)),
+            notes=notes(grouped),
+            columns=COLUMNS,
+            overall=_overall(grouped, named, model) if len(grouped) > 1 else None,
+            problems=[
+                _problem(f"p{i}", key, runs, named[key], always)
+                for i, (key, runs) in enumerate(grouped.items())
+            ],
+            films=_films(grouped, gif) if gif else [],
+            said=_explanations(grouped, named),
+            most_said=_SAID,
+        )
     )
 
 
@@ -230,13 +222,3 @@ def _explanations(grouped: Grouped, named: Mapping[ProblemKey, str]) -> list[dic
 def _return_of(line: Mapping[str, Any], index: int) -> str:
     mean = line["means"][line["cell"]["warmup"] + index]
     return "failed" if mean is None else plain_number(mean)
-
-
-def _sha256(text: str) -> str:
-    """Return what a content security policy names a script by."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _breakable(text: str) -> Markup:
-    """Return text that may be broken within a long name, such as an environment's."""
-    return Markup(re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", str(escape(text))))
