@@ -2,7 +2,6 @@
 
 import json
 from contextlib import closing, redirect_stdout
-from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -188,25 +187,6 @@ def test_the_last_of_the_requests_is_for_a_point(plain):
     optimizer.ask()
     assert [p.source for p in optimizer.pending_proposals] != ["llm"]
     assert plain[-1].ran == []
-
-
-def test_blocks_are_counted_in_the_usage_the_progress_and_the_report(plain, tmp_path, capsys):
-    given = {"prompt": "words", "warmup": 0, "compute": True, "progress": True}
-    file = tmp_path / "s.jsonl"
-
-    class Counting(ScriptedClient):
-        def complete(self, request):
-            reply = super().complete(request)
-            return replace(reply, prompt_tokens=7000 + len(self.requests), completion_tokens=70)
-
-    client = Counting([python("print(1)"), point(0.5)])
-    result = llmopt.minimize(lambda p: p["x"], SPACE, 1, client, storage=file, **given)
-    usage = result.usage
-    assert (usage.requests, usage.blocks, usage.block_tokens) == (2, 1, 7071)
-    assert "7,071 tokens" in capsys.readouterr().err
-    stored = LLMOptimizer.load(file, ScriptedClient([]), compute=True)
-    assert stored.usage.block_tokens == 7071
-    assert "7,071 tokens" in result.report(tmp_path / "r.html").read_text()
 
 
 def test_the_prompt_states_how_many_workers_there_are_and_what_is_left():

@@ -128,8 +128,7 @@ class TestShares:
             optimizer = make(client)
             go(optimizer, 86)
             shares[client.shrink] = sources(optimizer)[26:].count("llm") / 60
-        assert 0.75 < shares[0.8] < 0.95
-        assert 0.05 < shares[1.0] < 0.25
+        assert 1 > shares[0.8] > 0.5 > shares[1.0] > 0
 
     def test_a_model_that_does_not_deliver_is_charged_for_it(self):
         optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1)

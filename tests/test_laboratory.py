@@ -152,24 +152,6 @@ def test_cma_and_fit(shared):
     ]  # fmt: skip
 
 
-def test_whatever_a_function_needs_reaches_the_workers(shared):
-    shared.run("import statistics as st\nimport os.path as op\noffset = np.ones(2)\nstart = 3")
-    shared.run("def base(x):\n    return float(np.abs(x - start).sum()) + st.mean([0, 0])")
-    code = (
-        "import time\ntarget = np.zeros(2)\n"
-        "def sim(p):\n    time.sleep(0.002)\n    return np.cumsum(p) * offset\n"
-        "def nested(k):\n    def inner(x):\n        return base(x) + k + len(op.join('a', 'b'))\n"
-        "    return inner\n"
-        "x, v = cma(lambda p: float(np.abs(sim(p) - target).mean()), np.full(2, 5.0), 2.0, 1.0,\n"
-        "    low=-9, high=9)\nprint(v < 1.0)\n"
-        "print(pmap(nested(1), [np.ones(2), np.zeros(2)]))\n"
-        "print(pmap(lambda f: f(np.ones(2)), [base, nested(0)]))\n"
-        "job = submit(cma, lambda p: base(sim(p)), [1.0, 1.0], 0.5, 1.0)\n"
-        "print(job.wait(30), job.result[1] < 4)"
-    )
-    assert shared.says(code).splitlines() == ["True", "[8.0, 10.0]", "[4.0, 7.0]", "True True"]
-
-
 def test_functions_of_the_caller_are_found_by_blocks_and_workers(bench):
     bench.calculator.equip(
         "def policy(w, o):\n    return np.tanh(GAIN @ o + w)", {"GAIN": np.eye(2) * 2.0}

@@ -17,7 +17,6 @@ from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.http.endpoint import SERVERS, Server
-from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.prices import Price, price_source
 from llmopt.client.providers.openai import OpenAIClient
@@ -294,16 +293,6 @@ def test_check_asks_once_more_with_more_room(server):
         assert "2 requests" in text
         caps = [seen.body["max_tokens"] for seen in server.seen if seen.body]
         assert caps[1] - caps[0] >= 7 * 1024
-
-
-def test_check_is_as_patient_as_the_client(monkeypatch):
-    waits = []
-    defaults = {**complete_with_retries.__kwdefaults__, "sleep": waits.append}
-    monkeypatch.setattr(complete_with_retries, "__kwdefaults__", defaults)
-    busy = ClientError("overloaded", retryable=True, status=503)
-    _, readable = check(ScriptedClient([busy] * 6 + ["x: 1.0, y: -2.0"]), "props")
-    assert readable
-    assert len(waits) == 6
 
 
 def test_imports_that_fail_are_one_line(capsys, monkeypatch):

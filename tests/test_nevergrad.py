@@ -821,16 +821,6 @@ class TestObjectives:
         assert "f = (3, 0.25)" in client.requests[1].text
         assert "minimize f1, minimize f2" in client.requests[1].text
 
-    def test_nevergrads_pareto_front_is_part_of_ours(self):
-        optimizer = make(gaussian_steps, budget=60, warmup=10, prompt="opro")
-        optimizer.minimize(two_losses)
-        ours = {t.rewards for t in optimizer.history.pareto_front}
-        theirs = {tuple(c.losses.tolist()) for c in optimizer.pareto_front()}
-        # Nevergrad leaves out what lies beyond the reference point of its hypervolume.
-        assert theirs <= ours
-        assert len(theirs) > 3
-        assert len(optimizer.pareto_front(size=2, subset="hypervolume")) == 2
-
 
 class TestFailures:
     @pytest.mark.parametrize(
@@ -887,17 +877,6 @@ class TestWords:
         assert "np.sum((np.asarray(x) - 0.5) ** 2)" in client.requests[0].text
         named = ParametrizedLLM(description=sphere).name
         assert named == "ParametrizedLLM(description='f is computed by th…')"
-
-    def test_noisy_points_may_be_measured_again_and_are_merged(self):
-        client = ScriptedClient(points((1, 1), (1, 1), (1, 1)))
-        optimizer = make(client, prompt="words", noisy=True)
-        for loss in (1.0, 3.0):
-            optimizer.tell(optimizer.ask(), loss)
-        optimizer.ask()
-        (trial,) = optimizer.history.trials
-        assert (trial.rewards, trial.stderr, trial.evaluations) == ((2.0,), 1.0, 2)
-        assert "2 ± 1 (2 times)" in client.requests[2].text
-        assert optimizer.usage.proposals == {"llm": 3}
 
     def test_the_points_of_one_answer_serve_the_workers_and_then_it_ends(self):
         answer = "".join(

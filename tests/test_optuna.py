@@ -33,7 +33,6 @@ from llmopt import (
     parse_parameters,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.prompt import Query, Situation
 
@@ -270,16 +269,6 @@ class TestPrompt:
         assert "global maximum" in text
         assert "f = 0.875" in text
 
-    def test_shows_only_the_hints_asked_for(self):
-        sampler = make(hints=["shown"])
-        study = study_of(sampler)
-        study.set_user_attr("shown", "yes-this")
-        study.set_user_attr("hidden", "not-this")
-        told(study, XY, {"x": 0.0, "y": 0}, 1.0)
-        study.ask(XY)
-        assert "yes-this" in requests(sampler)[0].text
-        assert "not-this" not in requests(sampler)[0].text
-
     def test_shows_pruned_failed_and_infinite_trials_as_such(self):
         sampler = make()
         study = begun(sampler)
@@ -428,24 +417,6 @@ class TestConditional:
         assert "only with k = a" in text
         assert ("#2 | 5 | b | – | 5" if prompt == "words" else "k: b, v: 5.0") in text
 
-    def test_groups_of_parameters_and_what_tells_when_they_are_there(self):
-        replies = [
-            "depth: 3, kind: net, rate: 0.75, decay: 0.25\nslowly",
-            "depth: 4, kind: tree, prune: 0.5",
-        ]
-        sampler = make(replies)
-        study = study_of(sampler)
-        study.enqueue_trial({"depth": 2, "kind": "net", "rate": 0.1, "decay": 0.2})
-        study.enqueue_trial({"depth": 1, "kind": "tree", "prune": 0.9})
-        study.optimize(conditional, n_trials=4)
-        assert study.trials[2].params == {"depth": 3, "kind": "net", "rate": 0.75, "decay": 0.25}
-        assert study.trials[3].params == {"depth": 4, "kind": "tree", "prune": 0.5}
-        text = requests(sampler)[0].text
-        assert "rate: a number from 0.00 to 1.00 with 2 decimals, only with kind = net" in text
-        assert "prune: a number from 0.00 to 1.00 with 2 decimals, only with kind = tree" in text
-        assert "depth: 1, kind: tree, prune: 0.90; f = 1.9\n" in text
-        assert study.trials[2].user_attrs["llmopt:explanation"] == "slowly"
-
     ANSWERS = (
         "Lesson: none\nHypothesis: a is better\nStart from: #2\nProposal:\nu: 3",
         "Hypothesis: less u\nStart from: #3\nProposal:\nk: a, u: 2.5",
@@ -585,25 +556,6 @@ class TestConditional:
         assert "z: a number from 0.00 to 1.00 with 2 decimals, not in every point" in first
         assert "already set for this proposal: x = 1.0, y = 1.0" in second
         assert study.trials[3].params == {"x": 1, "y": 1, "z": 0.5}
-
-    def test_the_embedded_models_prompt_asks_for_all_at_once(self):
-        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=8, seed=1)
-        study = study_of(sampler)
-        study.optimize(conditional, n_trials=30)
-        proposals = sampler.usage.proposals
-        # One request for all of a branch, or none where its numbers are drawn evenly.
-        assert sampler.usage.requests == proposals["llm"] == 22 - proposals["drawn"]
-        assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
-        assert sampler.usage.fallbacks == 0
-
-    def test_a_changed_range_is_followed(self):
-        sampler = make([f"x: {x}" for x in (1, 2, 3, 4, 46, 47, 48)])
-        study = study_of(sampler)
-        for high in (5, 50):
-            study.optimize(lambda t, h=high: t.suggest_float("x", h - 5, h), n_trials=4)
-        assert "from 45.00 to 50.00" in requests(sampler)[-1].text
-        assert 45 <= study.trials[4].params["x"] <= 50
-        assert [t.params["x"] for t in study.trials[5:]] == [46, 47, 48]
 
     def test_warns_as_optunas_samplers_do(self, caplog):
         def objective(trial):

@@ -288,16 +288,6 @@ class TestStop:
         assert "no gain" in study.trials[2].user_attrs["llmopt:explanation"]
         assert sampler.usage.fallbacks == 0
 
-    def test_a_study_that_goes_on_learns_nothing_of_the_stop(self):
-        sampler = make([STOP, new(2.5, 2)], may_stop=True)
-        study = study_of(sampler)
-        study.enqueue_trial({"x": 1.5})
-        study.optimize(bowl, n_trials=20)
-        assert study.trials[1].params == {"x": 1.5}
-        study.optimize(bowl, n_trials=1)
-        assert study.trials[2].params == {"x": 2.5, "y": 2}
-        assert "stopped early" not in texts(sampler)[1]
-
     def test_it_is_offered_where_there_is_a_loop_to_end(self):
         sampler = make([new(1.5, 1), new(2.5, 1), STOP])
         study = study_of(sampler)

@@ -685,17 +685,6 @@ class TestHandling:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
-    @needs_confinement
-    def test_an_import_path_that_is_not_all_text(self, monkeypatch, tmp_path):
-        """Import passes over a Path, and takes a relative entry from the folder one is in."""
-        (tmp_path / "beside").mkdir()
-        (tmp_path / "beside" / "my_tools.py").write_text("ANSWER = 2\n")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", ["beside", tmp_path, *sys.path])
-        with Sandbox(imports=("my_tools",)) as box:
-            box.load("def f():\n    return my_tools.ANSWER\n")
-            assert box.call("f") == 2
-
     def test_a_worker_that_cannot_be_started(self, monkeypatch):
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with Sandbox(allow_unsandboxed=True) as box:
@@ -721,14 +710,6 @@ class TestEncoding:
         assert np.array_equal(back, array.T)
         assert (back.shape, back.dtype) == ((3, 2), array.dtype.newbyteorder("<"))
         back[0, 0] = 1
-
-    def test_what_becomes_plain(self):
-        class Odd(dict):
-            pass
-
-        assert type(encoding.decode(encoding.encode(Odd(a=np.bool_(True))))) is dict
-        assert encoding.decode(encoding.encode({"1": (1, "a")})) == {"1": [1, "a"]}
-        assert encoding.decode(encoding.encode("\ud800")) == "\\ud800"  # no file takes the half
 
     DEEP = functools.reduce(lambda inner, _: [inner], range(10_000), 1)
     NOT_SENT = (
