@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -378,3 +378,18 @@ def test_a_terminal_without_a_width_gets_lines(capsys, monkeypatch):
     assert "llmopt: 6/6 trials" in capsys.readouterr().err
     search(square, 6, progress=False)
     assert capsys.readouterr().err == ""
+
+
+class OneThread(Executor):
+    """Runs everything at `submit`, and does not say how many workers it has."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_any_executor_will_do_that_has_submit():
+    assert len(search(square, 6, executor=OneThread(), n_jobs=3).trials) == 6
+    with pytest.raises(ValueError, match="add n_jobs="):
+        search(square, executor=OneThread())

@@ -205,6 +205,13 @@ class TestNevergrad:
         with pytest.raises(SpaceError, match="is a choice"):
             optimizer(ng.p.Instrumentation(x=ng.p.Choice(["a", "b"])))
 
+    def test_several_objectives(self):
+        one = optimizer(warmup=2)
+        for _ in range(2):
+            one.tell(one.ask(), [1.0, 2.0])
+        with pytest.raises(ValueError, match="one objective"):
+            one.ask()
+
 
 @pytest.mark.defect(28)
 @pytest.mark.parametrize(

@@ -206,6 +206,15 @@ class TestHostileAttributes:
             study.set_user_attr(f"note{i}", "y" * 500)
         assert len(asks_well(study)) < 40_000
 
+    @pytest.mark.parametrize("value", ["list", "no text", "NaN", "mapping"])
+    def test_of_constraints(self, value):
+        study = seeded()
+        trial = study.ask(XY)
+        for name in ("constraints", "constraints:size"):
+            study._storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [1.0])
+        asks_well(study)
+
 
 class TestOtherTrials:
     @pytest.mark.parametrize(
