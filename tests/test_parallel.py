@@ -187,6 +187,43 @@ def test_a_parallel_search_that_was_killed_evaluates_what_it_had_begun(n_jobs, t
     assert result.optimizer.pending == []
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "with ProcessPoolExecutor(1, multiprocessing.get_context('fork')) as pool:\n"
+        "    search(die, 30, executor=pool, storage=path)",
+        "search(fork, 30, storage=path)",
+    ],
+)
+def test_a_search_that_was_killed_resumes_while_its_worker_processes_live(begin, tmp_path):
+    path = tmp_path / "s.jsonl"
+    script = f"""
+import multiprocessing, os, signal, sys
+from concurrent.futures import ProcessPoolExecutor
+sys.path.insert(0, {str(os.path.dirname(__file__))!r})
+from test_parallel import search
+path = {str(path)!r}
+def die(point):
+    print(os.getpid(), flush=True)
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+def fork(point):
+    multiprocessing.get_context("fork").Process(target=die, args=(point,)).start()
+    signal.pause()
+{begin}
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    worker = int(process.stdout.readline())
+    try:
+        assert process.wait() == -signal.SIGKILL
+        assert len(search(lambda p: p["x"], 5, storage=path).trials) == 5
+        os.kill(worker, 0)  # it lives
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        process.stdout.close()
+
+
 def interrupted(body, signals=1):
     """Run a script that sends itself Ctrl-C, and return its process."""
     script = f"""

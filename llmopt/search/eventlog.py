@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -113,6 +114,37 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
         ) from error
 
 
+_open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
+
+
+def holders_of(place: tuple[int, int]) -> list[int]:
+    """Return the processes that lock a file, by its device and inode, where Linux shows them."""
+    found = set()
+    for process in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            for number in os.listdir(f"/proc/{process}/fd"):
+                status = os.stat(f"/proc/{process}/fd/{number}")
+                if (status.st_dev, status.st_ino) == place:
+                    facts = Path(f"/proc/{process}/fdinfo/{number}").read_text()
+                    found.update([int(process)] if "FLOCK" in facts else [])
+    return sorted(found)
+
+
+def _in_use(path: Path, place: tuple[int, int]) -> str:
+    holders = holders_of(place)
+    if os.getpid() in holders:
+        return (
+            f"{path} is in use by another optimizer of this process: close() that one, or give "
+            "each its own file"
+        )
+    who = f"process {' and '.join(map(str, holders))}" if holders else "another process"
+    see = "" if holders else f" (`lsof {path}` may name it)"
+    return (
+        f"{path} is in use by {who}{see}: end that search, or give each its own file. Several "
+        "processes can share one search as an Optuna study with LLMSampler (docs/workers.md)"
+    )
+
+
 class EventLog:
     """One file of events, held open and locked for appending; `events` are those it began with.
 
@@ -142,6 +174,7 @@ class EventLog:
             self.path.parent.mkdir(exist_ok=True)  # a mistyped path is no reason for others
             made = not self.path.exists()
             self._file: BinaryIO | None = open_to_append(self.path)
+            _open_logs.add(self)
         except OSError as error:
             raise StorageError(
                 f"cannot open {self.path} for appending: {error.strerror or error}. "
@@ -188,10 +221,7 @@ class EventLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StorageInUseError(
-                f"{self.path} is in use by another optimizer: close that one, or give each "
-                "its own file"
-            ) from None
+            raise StorageInUseError(_in_use(self.path, self._place)) from None
         except OSError:  # a file system without locks
             logger.warning("%s: the file system has no locks", self.path)
 
@@ -200,13 +230,13 @@ class EventLog:
 
         To be called before anything is paid for that is to be stored.
         """
-        if self._file is None:
-            raise StorageError(f"{self.path} is closed: resume the run to write to it again")
         if os.getpid() != self._process:
             raise StorageError(
                 f"{self.path} belongs to the process that this one was forked from: return the "
                 "results there and tell them there"
             )
+        if self._file is None:
+            raise StorageError(f"{self.path} is closed: resume the run to write to it again")
         with uninterrupted(), self._lock:  # not in the middle of a write
             try:
                 status = os.stat(self.path)
@@ -277,7 +307,27 @@ class EventLog:
                 if self._made and self.is_at(self.path) and self.path.stat().st_size == 0:
                     self.path.unlink()
                 if fcntl is not None:
-                    # Worker processes that were forked meanwhile hold the open file, too.
+                    # A child that was forked without Python's knowledge holds the open file, too.
                     fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
         self._file = None
+
+    def leave(self) -> None:
+        """Close the file in a forked child, and leave its lock to the parent.
+
+        Closed is this process's descriptor only: the lock ends with the last one of all processes,
+        so that a worker that outlives a killed parent must not keep one. ``LOCK_UN`` would take the
+        lock from the parent.
+        """
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _leave_logs() -> None:
+    for log in list(_open_logs):
+        log.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_logs)

@@ -31,7 +31,7 @@ from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
 
-_PAUSE = 0.05  # seconds between two looks at a file that is in use
+_PAUSE = 0.2  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
 MOST_DESCRIPTION = 1_000_000
 """Bytes of a description of a search."""
