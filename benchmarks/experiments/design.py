@@ -60,7 +60,7 @@ from llmopt.benchmarks.experiments.unseen_more import PROBLEMS, REFERENCES, Ball
 from llmopt.benchmarks.experiments.words import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
-from llmopt.history import Trial, Usage
+from llmopt.history import Params, Trial, Usage
 from llmopt.policies import PolicySearch
 from llmopt.policies.parameters import BOX
 from llmopt.trackers import Callback
@@ -108,13 +108,17 @@ class Watch(Callback):
         """Keep a trial."""
         self.trials.append((trial, usage.requests))
 
+    def designs(self) -> list[Params]:
+        """Return the first two points that the model proposed."""
+        return [trial.params for trial, _ in self.trials if trial.source == "llm"][:2]
+
     def line(self, value: Callable[[Trial], Any], usage: Usage, stopped: str) -> Row:
         """Return what was seen, with a value for each trial."""
         return {
             "curve": [value(trial) for trial, _ in self.trials],
             "asked": [requests for _, requests in self.trials],
             "sources": [t.source if t.kind == "search" else t.kind for t, _ in self.trials],
-            "first": [t.params for t, _ in self.trials if t.source == "llm"][:2],
+            "first": self.designs(),
             **{name: getattr(usage, name) for name in _COUNTED},
             "stopped": stopped,
         }
@@ -134,6 +138,7 @@ def search_policy(cell: Cell, client: Client) -> Row:
             "params": best.params,
             "held_out": held.mean,
             "held_out_stderr": held.standard_error,
+            "judged_first": [search.evaluate(HELD_OUT, p).mean for p in watch.designs()],
         }
 
 
@@ -157,6 +162,7 @@ def search_function(cell: Cell, client: Client) -> Row:
     return {
         **watch.line(lambda trial: function.true(trial.params), result.usage, result.stopped),
         "best": function.true(result.best.params),
+        "judged_first": [function.true(point) for point in watch.designs()],
         "params": result.best.params,
         "optimum": function.best,
     }
@@ -179,6 +185,7 @@ def search_problem(cell: Cell, client: Client) -> Row:
     return {
         **watch.line(lambda trial: trial.reward, result.usage, result.stopped),
         "best": problem.judge(result.best.params),
+        "judged_first": [problem.judge(point) for point in watch.designs()],
         "params": result.best.params,
         "optimum": REFERENCES[cell.task][1],
     }
@@ -288,7 +295,53 @@ def make_page(lines: Sequence[Row]) -> str:
                 f"{LABELS[arm]}: median share of the requests to within 1 % "
                 f"{_count(median(known))} (tasks: {len(known)}).",
             ]
-    return "\n".join([*text, ""])
+    return "\n".join([*text, "", *_computing(lines), ""])
+
+
+def _computing(lines: Sequence[Row]) -> list[str]:
+    """Return the Markdown section on searches that compute: a row for each search."""
+    rows = []
+    for task in TASKS:
+        own = [x for x in lines if (x["task"], x["method"]) == (task, "prompt-eight")]
+        for x in sorted(own, key=lambda x: int(x["seed"])):
+            spent = f"{x['compute_seconds']:.0f} of {x['seconds']:.0f}"
+            tokens = f"{x['prompt_tokens'] / 1000:.0f}k + {x['completion_tokens'] / 1000:.0f}k"
+            counts = [len(x["curve"]), x["requests"], x["blocks"], spent, tokens]
+            row = [task, str(x["seed"]), *_designs(x), *map(str, counts)]
+            rows.append([*row, *_rivals(lines, task)])
+    head = [
+        "task", "seed", "first design", "second", "recommended", "evaluations", "requests",
+        "blocks", "seconds of Python, in all", "tokens", "prompt 7, median", "CMA-ES, 100, median",
+        "best known",
+    ]  # fmt: skip
+    return [
+        "## Searches that compute",
+        "",
+        "Each search with version 8 of the prompt. Policies: mean return on the 100 held-out "
+        "initial states. Others: the value that judges a point, which is minimized.",
+        "",
+        *Table.of(head, rows).markdown(),
+    ]
+
+
+def _designs(line: Row) -> list[str]:
+    """Return how good the first two designs and the recommended point are."""
+    values = [*line["judged_first"], math.nan, math.nan][:2]
+    end = f"{line['held_out']:.5g} ± {line['held_out_stderr']:.2g}" if "held_out" in line else ""
+    return [*map(_value, values), end or _value(line["best"])]
+
+
+def _rivals(lines: Sequence[Row], task: str) -> list[str]:
+    """Return the medians of version 7 and of CMA-ES, and the best known value."""
+    seven = [x for x in lines if (x["task"], x["method"]) == (task, "prompt-seven")]
+    cma = [x for x in read_lines(words.RESULTS) if (x["task"], x["method"]) == (task, "cma")]
+    judged = [[x.get("held_out", x["best"]) for x in group] for group in (seven, cma)]
+    best = REFERENCES[task][1] if task in REFERENCES else math.nan
+    return [*(_value(median(v) if v else math.nan) for v in judged), _value(best)]
+
+
+def _value(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.5g}"
 
 
 def _middle(lines: Sequence[Row], name: str) -> float:
