@@ -18,6 +18,7 @@ from llmopt.benchmarks.experiments import (
     design,
     findings,
     hpo,
+    rivals,
     studies,
     words,
 )
@@ -58,6 +59,7 @@ def rows(table):
 
 
 MADE = {
+    "rivals": rivals.make_page,
     "design": design.make_page,
     "words": words.table,
     "studies": studies.make_table,

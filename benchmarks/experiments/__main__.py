@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from llmopt.benchmarks.engine.cell import read_lines
 from llmopt.benchmarks.experiments import claims, findings
 
-PAGES = ("design", "studies", "words")
+PAGES = ("design", "rivals", "studies", "words")
 NOT_AGAIN = {
     "the answers of the frontier chat model": "conversations with no fixed version of a model; "
     "the recordings replay them (`--model replay:NAME`)",
     "failures, many_parameters, mixed_spaces, mountaincar_seeds, strategies, readable_answers, "
-    "recheck, start_up, start_up_words, weak_models, parallel, policy_defaults, hpo, rivals "
-    "(.jsonl), unseen_more.md, bbob.md": "their code is gone; benchmarks/results/README.md names "
-    "its commit where a page is kept",
+    "recheck, start_up, start_up_words, weak_models, parallel, policy_defaults, hpo (.jsonl), "
+    "unseen_more.md, bbob.md": "their code is gone; benchmarks/results/README.md names its commit "
+    "where a page is kept",
     "code.jsonl": "searches of programs by the frontier chat model; the recordings replay them",
     "seconds and overheads (*.json, columns of seconds)": "they depend on the machine",
     "first_command.json": "made by the README's first command; floating-point sums differ between "

@@ -56,7 +56,13 @@ from llmopt.benchmarks.experiments.command import Experiment, answering, kept_in
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
-from llmopt.benchmarks.experiments.unseen_more import PROBLEMS, REFERENCES, Balloon, Unknown
+from llmopt.benchmarks.experiments.unseen_more import (
+    BASELINES,
+    PROBLEMS,
+    REFERENCES,
+    Balloon,
+    Unknown,
+)
 from llmopt.benchmarks.experiments.words import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
@@ -311,8 +317,8 @@ def _computing(lines: Sequence[Row]) -> list[str]:
             rows.append([*row, *_rivals(lines, task)])
     head = [
         "task", "seed", "first design", "second", "recommended", "evaluations", "requests",
-        "blocks", "seconds of Python, in all", "tokens", "prompt 7, median", "CMA-ES, 100, median",
-        "best known",
+        "blocks", "seconds of Python, in all", "tokens", "prompt 7, median", "prompt 2, median",
+        "CMA-ES, 100, median", "best known",
     ]  # fmt: skip
     return [
         "## Searches that compute",
@@ -332,12 +338,17 @@ def _designs(line: Row) -> list[str]:
 
 
 def _rivals(lines: Sequence[Row], task: str) -> list[str]:
-    """Return the medians of version 7 and of CMA-ES, and the best known value."""
-    seven = [x for x in lines if (x["task"], x["method"]) == (task, "prompt-seven")]
-    cma = [x for x in read_lines(words.RESULTS) if (x["task"], x["method"]) == (task, "cma")]
-    judged = [[x.get("held_out", x["best"]) for x in group] for group in (seven, cma)]
-    best = REFERENCES[task][1] if task in REFERENCES else math.nan
-    return [*(_value(median(v) if v else math.nan) for v in judged), _value(best)]
+    """Return the medians of earlier prompts and of CMA-ES, and the best known value."""
+    earlier = [x for x in read_lines(words.RESULTS) if x["task"] == task]
+    groups = (
+        [x for x in lines if (x["task"], x["method"]) == (task, "prompt-seven")],
+        [x for x in earlier if x["method"] == "words" and is_present(x)],
+        [x for x in earlier if x["method"] == "cma"],
+    )
+    judged = [[x.get("held_out", x["best"]) for x in group] for group in groups]
+    values = [median(group) if group else math.nan for group in judged]
+    best, cma = BASELINES.get(task, (math.nan, values.pop()))
+    return [_value(value) for value in (*values[:2], cma, best)]
 
 
 def _value(value: float | None) -> str:

@@ -6,8 +6,8 @@ and the curves, numeric samplers, or the small network? Protocol: the tasks of
 conditional, trials fail, some report curves. Validation rows choose the setting, test rows judge
 it. Each sampler is used as its users use it, with its own start-up. All see the same objective.
 
-The committed lines hold one more method, ``design-tpe``: TPE that continues from the trials of a
-recorded study until its model had to be asked a second time.
+``design-tpe`` begins with the trials of a recorded study until the model had to be asked a second
+time; from there on TPE continues from them.
 
 The arms of a chat model: ``words`` (the task in words, curves, notes, failures), ``plain`` (the
 same without a period, a band or other facts that give the solution away; six tasks), ``names``
@@ -38,7 +38,7 @@ from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.pool import load_model
-from llmopt.benchmarks.experiments.command import Experiment, answering
+from llmopt.benchmarks.experiments.command import Experiment, answering, load
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.libraries import quietly
 from llmopt.benchmarks.report.stats import (
@@ -71,7 +71,7 @@ LABELS = {
     "random": "random search",
     "default": "textbook's setting",
 }
-METHODS = tuple(name for name in LABELS if name != "design-tpe")
+METHODS = tuple(LABELS)
 LATER = ("tpe-five", "design-tpe")
 """Rivals added after the others: they do not say which regret is 0."""
 
@@ -141,7 +141,7 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     seed, samplers = cell.seed, optuna.samplers
     if cell.method in ("random", "default"):
         return samplers.RandomSampler(seed=seed)
-    if cell.method in ("tpe", "tpe-five"):
+    if cell.method in ("tpe", "tpe-five", "design-tpe"):
         count = 10 if cell.method == "tpe" else 5  # ten are the default
         return samplers.TPESampler(n_startup_trials=count, multivariate=True, group=True, seed=seed)
     if cell.method == "gp":
@@ -201,12 +201,17 @@ def _run(cell: Cell, client: Any) -> Row:
     began = time.perf_counter()
     lone = cell.method == "default"
     count = 1 if lone else cell.evaluations
+    begun: Sequence[optuna.trial.FrozenTrial] = ()
+    if cell.method == "design-tpe":
+        begun = designed(cell, task, objective)
+        del values[len(begun) :], tests[len(begun) :]
     spent = search(
         lambda: make_sampler(cell, client, task),
         objective,
-        count,
+        count - len(begun),
         task.default if lone else None,
         catch=(Exception,),
+        begun=begun,
     )
     if spent:
         spent["stopped"] = len(values) < count
@@ -220,6 +225,22 @@ def _run(cell: Cell, client: Any) -> Row:
     )
 
 
+def designed(
+    cell: Cell, task: StudyTask, objective: Callable[[optuna.Trial], float]
+) -> Sequence[optuna.trial.FrozenTrial]:
+    """Return the trials of a recorded study that its model's first answer gave, and those before.
+
+    The trial for which the model was asked again is skipped.
+    """
+    client = load(f"replay:study-{cell.task}-words-{cell.seed}")
+    with quietly():
+        sampler = LLMSampler(client, seed=cell.seed, total=TRIALS, description=task.description)
+        study = optuna.create_study(sampler=sampler)
+        while sampler.usage.requests < 2:
+            study.optimize(objective, n_trials=1, catch=(Exception,))
+    return study.trials[:-1]
+
+
 def search(
     make: Callable[[], optuna.samplers.BaseSampler],
     objective: Callable[[optuna.Trial], float],
@@ -227,6 +248,7 @@ def search(
     first: Mapping[str, Any] | None = None,
     direction: Literal["minimize", "maximize"] = "minimize",
     catch: tuple[type[Exception], ...] = (),
+    begun: Sequence[optuna.trial.FrozenTrial] = (),
 ) -> Row:
     """Run a study, and return what its model cost, if it has one.
 
@@ -237,10 +259,12 @@ def search(
         first: The parameters of the first trial, if they are given.
         direction: Of the objective.
         catch: Errors of the objective that fail a trial alone.
+        begun: Trials that the study begins with.
     """
     with quietly():
         sampler = make()
         study = optuna.create_study(sampler=sampler, direction=direction)
+        study.add_trials(begun)
         if first is not None:
             study.enqueue_trial(dict(first))
         study.optimize(objective, n_trials=count, catch=catch)
@@ -309,7 +333,7 @@ def by_task(values: Mapping[Key, float]) -> dict[str, float]:
 def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the Markdown page."""
     found = regrets(lines)
-    methods = [m for m in LABELS if m in found]
+    methods = [m for m in METHODS if m in found]
     text = [
         "# Studies",
         "",
