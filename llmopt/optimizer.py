@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.compute.data import data_file, folder_of
+from llmopt.compute.data import NO_DATA, data_file, folder_of
 from llmopt.errors import SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
@@ -220,8 +220,8 @@ class LLMOptimizer(Results[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
-        if self.stopped_by_callback is not None:
-            raise self.stopped_by_callback
+        if self._bell is not None and self._bell.stopped is not None:
+            raise self._bell.stopped
         try:
             proposals, warned = self._meter.asking(
                 lambda draft: (self._ask(n, draft), draft.warnings)
@@ -459,9 +459,14 @@ class LLMOptimizer(Results[Params]):
     def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with uninterrupted(), self._changing:
-            if kind == "search":
-                self._note_another_reward(told)
-            if told.data and self._log is not None and self._state.folder is not None:
+            if kind == "search" and not (self._told_twice or self._model.options.noisy):
+                self._warn_of(told, self._state.another_reward(told))
+            if (
+                told.data is not NO_DATA
+                and told.data
+                and self._log is not None
+                and self._state.folder is not None
+            ):
                 file = data_file(self._state.folder, len(self._state.trials))
                 told = replace(told, data=told.data.keep_in(file))
             self._record(told if kind == "search" else replace(told, kind=kind))
@@ -471,10 +476,9 @@ class LLMOptimizer(Results[Params]):
         self.inform()
         return trial
 
-    def _note_another_reward(self, told: Told) -> None:
+    def _warn_of(self, told: Told, before: Trial | None) -> None:
         """Warn once if a point is recorded again with another reward without `noisy`."""
-        noisy = self._told_twice or self._model.options.noisy
-        if not noisy and (before := self._state.another_reward(told)) is not None:
+        if before is not None:
             self._told_twice = True
             logger.warning(
                 "the point of trial %d was recorded again with another reward (%s, before %s): it "

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Hashable, Sequence, Set
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,6 +49,18 @@ def keys_of(space: Space, history: History) -> set[Hashable]:
     return {space.key(values) for values in (*told, *history.pending)}
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What an emitter is asked for: see `PartnerEmitter.propose`; `notes` are for the prompt."""
+
+    space: Space
+    history: History
+    rng: np.random.Generator
+    n: int
+    taken: Taken = None
+    notes: tuple[str, ...] = ()
+
+
 class Batch:
     """The points of one ask: `n` that are wanted, and those `found` so far.
 
@@ -58,17 +70,10 @@ class Batch:
         seen: Keys of the points not to propose again, the found ones included.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int,
-        taken: Taken,
-        notes: tuple[str, ...],
-    ) -> None:
-        self.space, self.history, self.rng, self.n, self.notes = space, history, rng, n, notes
-        self.seen = keys_of(space, history) if taken is None else set(taken)
+    def __init__(self, wanted: Wanted) -> None:
+        self.space, self.history, self.rng = wanted.space, wanted.history, wanted.rng
+        self.n, self.notes, taken = wanted.n, wanted.notes, wanted.taken
+        self.seen = keys_of(self.space, self.history) if taken is None else set(taken)
         self.found: list[Proposal] = []
 
     @property
@@ -105,8 +110,8 @@ class Ask(Batch):
 
     def __init__(self, state: SearchState, history: History, n: int) -> None:
         self._state, self._known, self._wanted = state, set(state.keys), n
-        new = n - len(state.queue)
-        super().__init__(state.space, history, deepcopy(state.rng), new, self._known, ())
+        new, rng = n - len(state.queue), deepcopy(state.rng)
+        super().__init__(Wanted(state.space, history, rng, new, self._known))
 
     def warm_up(self, fixed: Sequence[tuple[Value, ...]] | None, most: int) -> None:
         """Add warm-up points: the next ones of a list, or random ones, up to `most` in all."""
@@ -144,21 +149,12 @@ class ModelBatch(Batch):
     """
 
     def __init__(
-        self,
-        model: ModelEmitter,
-        draft: Draft,
-        most_requests: int | None,
-        space: Space,
-        history: History,
-        rng: np.random.Generator,
-        n: int,
-        taken: Taken,
-        notes: tuple[str, ...],
+        self, model: ModelEmitter, draft: Draft, wanted: Wanted, most_requests: int | None
     ) -> None:
+        super().__init__(wanted)
         labels = getattr(model.prompt, "labels", None) or ()
-        self.labels = tuple(labels) if len(labels) == len(space) else space.names
-        notes = (*what_is_known(space, history, self.labels), *notes)
-        super().__init__(space, history, rng, n, taken, notes)
+        self.labels = tuple(labels) if len(labels) == len(self.space) else self.space.names
+        self.notes = (*what_is_known(self.space, self.history, self.labels), *self.notes)
         self._model, self._draft, self._capped = model, draft, most_requests is not None
         self._most = math.inf if most_requests is None else most_requests
         self._replies: list[Reply] = []
@@ -195,8 +191,11 @@ class ModelBatch(Batch):
         several = model.points_of_answer(self.space, wanted)
         samples = math.ceil(wanted / several)
         self._samples = min(samples, facts.max_samples or samples)
-        # The last request is for a point: nothing could follow a block.
-        self._blocks = min(self._blocks_left(), self._most - len(self._replies) - 1)
+        self._blocks = 0
+        if model.calculator is not None and model.compute_left > 0:
+            # The last request is for a point: nothing could follow a block.
+            most = blocks_left(self._computed, model.options.compute_blocks)
+            self._blocks = min(most, self._most - len(self._replies) - 1)
         self._query = query = self._prepare(facts, several, self._hints(wanted, several))
         self._completions = (Completion(""),) * self._samples
         if query.drawn:
@@ -229,14 +228,10 @@ class ModelBatch(Batch):
             hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
         return hints
 
-    def _blocks_left(self) -> int:
-        """Return how many blocks of Python may still be given before a point."""
-        if self._model.calculator is None or self._model.compute_left <= 0:
-            return 0
-        return blocks_left(self._computed, self._model.options.compute_blocks)
-
     def _prepare(self, facts: ModelFacts, points: int, notes: tuple[str, ...]) -> Query:
-        model, computed, seed = self._model, self._computed, int(self.rng.integers(2**31))
+        model, seed = self._model, int(self.rng.integers(2**31))
+        computed = self._computed
+        left = computed or model.meter.blocks  # whose variables the next one finds
         options, samples = model.options, self._samples
         situation = Situation.after(
             self.known,
@@ -261,7 +256,7 @@ class ModelBatch(Batch):
             seconds_left=model.compute_left,
             workers=getattr(model.calculator, "workers", 0),
             tools=model.tools,
-            variables=computed[-1].variables if computed else model.meter.variables,
+            variables=left[-1].variables if left else (),
             explores=model.explores,
         )
         query = model.prompt.prepare(situation)

@@ -22,7 +22,7 @@ from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.python_block import check_computes
-from llmopt.search.batch import ModelBatch, Taken
+from llmopt.search.batch import ModelBatch, Taken, Wanted
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.points import ShownPoints
@@ -154,7 +154,7 @@ class ModelEmitter(Metered):
     @property
     def compute_left(self) -> float:
         """Seconds that the model may still compute."""
-        return self.options.compute_total - self._meter.compute_seconds
+        return self.options.compute_total - sum(block.seconds for block in self._meter.blocks)
 
     @property
     def total(self) -> int | None:
@@ -215,8 +215,10 @@ class ModelEmitter(Metered):
         if not self.options.noisy:
             self.shown.read(space, history)
 
+        wanted = Wanted(space, history, rng, n, taken, notes)
+
         def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
-            batch = ModelBatch(self, draft, most_requests, space, history, rng, n, taken, notes)
+            batch = ModelBatch(self, draft, wanted, most_requests)
             while batch.goes_on and batch.send():
                 batch.take()
             return batch.fill(), draft

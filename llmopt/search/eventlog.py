@@ -237,7 +237,7 @@ class EventLog:
             )
         if self._file is None:
             raise StorageError(f"{self.path} is closed: resume the run to write to it again")
-        with uninterrupted(), self._lock:  # not in the middle of a write
+        with self._lock:  # not in the middle of a write
             try:
                 status = os.stat(self.path)
             except OSError as error:

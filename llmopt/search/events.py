@@ -90,7 +90,7 @@ class Told:
             line["stderr"] = self.stderr
         if self.samples:
             line["samples"] = self.samples
-        if self.data:
+        if self.data is not NO_DATA and self.data:
             line["data"] = self.data.line()
         if self.seed is not None:
             line["seed"] = self.seed
@@ -320,8 +320,8 @@ def read_told(
     rewards, trouble = _rewards(reward, objectives)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
-    told = [trouble, describe_curve(_curve(curve), direction), feedback]
-    feedback = "; ".join(filter(None, told))
+    way = "" if isinstance(curve, tuple) and not curve else describe_curve(_curve(curve), direction)
+    feedback = "; ".join(filter(None, [trouble, way, feedback]))
     violation = _amount(constraint_violation, "constraint_violation")
     if space.constraints:
         violation += sum(space.broken(values).values())
@@ -338,7 +338,7 @@ def read_told(
         stderr = _amount(stderr, "stderr")
     if seed is not None:
         seed = whole_number("seed", seed, 0, MOST_SEED)
-    kept = TrialData.of(data)
+    kept = NO_DATA if data is None else TrialData.of(data)
     return Told(values, rewards, feedback, violation, stderr, parts, data=kept, seed=seed)
 
 

@@ -63,9 +63,10 @@ class Attempt:
     It pays for these calls (see `llmopt.client.payment.Payer`), which may be made at once.
     """
 
-    def __init__(self, meter: Meter, request: Request, now: Usage) -> None:
+    def __init__(self, meter: Meter, request: Request) -> None:
         self._meter, self._request = meter, request
-        self._now = now  # the usage that counts against the caps, with losses of this call
+        # The usage that counts against the caps, with losses of this call.
+        self._now = now = meter.journal.total(meter.usage).copy()
         self._call = now  # the same, with what the call under way has used
         self._lock = threading.Lock()
         self._lost = Usage()
@@ -76,7 +77,33 @@ class Attempt:
         # Whether a call was announced, and whether one was sent whose end is unknown.
         self._begun = self._under_way = False
 
-    def begin(self, request: Request) -> Reply:
+    def run(self) -> Reply:
+        """Return the reply; count, store and report what was spent, whatever is raised."""
+        meter, most = self._meter, self._meter.limits.max_requests
+        meter.limits.check(self._now)
+        meter.check_priced()
+        try:
+            answer = complete_with_retries(
+                meter.client,
+                self._request,
+                call=self._begin,
+                most_calls=None if most is None else most - self._now.requests,
+                on_failure=self._failed,
+            )
+            if not isinstance(answer, Reply):
+                raise TypeError(
+                    f"{client_name(meter.client)}.complete returned {a_type(answer)}: "
+                    "expected a llmopt.Reply, such as Reply((Completion(text),))"
+                )
+            return self._settled(answer)
+        except BaseException as error:
+            self._given_up(error)
+            raise
+        finally:
+            if meter.observe is not None and (self._lost.requests or self._reply is not None):
+                meter.observe(self._spent())
+
+    def _begin(self, request: Request) -> Reply:
         """Announce a call and make it."""
         meter = self._meter
         try:
@@ -108,7 +135,7 @@ class Attempt:
             usage.prompt_tokens += tokens
             usage.cost = None if usage.cost is None or cost is None else usage.cost + cost
 
-    def failed(self, error: ClientError, attempt: int) -> None:
+    def _failed(self, error: ClientError, attempt: int) -> None:
         """Count a call that failed; raise if the cap on cost allows no further one."""
         with uninterrupted():
             self._count(error.requests, error.unpriced, error.cost, error.estimated)
@@ -119,7 +146,7 @@ class Attempt:
         if error.unpriced or error.estimated:
             self._meter.limits.check_cost(self._now)  # before it is sent once more
 
-    def settled(self, answer: Reply) -> Reply:
+    def _settled(self, answer: Reply) -> Reply:
         """Count and store a reply."""
         meter = self._meter
         with uninterrupted():
@@ -132,7 +159,7 @@ class Attempt:
                 draft.replies.append((self._request, reply))
         return reply
 
-    def given_up(self, error: BaseException) -> None:
+    def _given_up(self, error: BaseException) -> None:
         """Count and store what was spent, if no reply came."""
         self._trouble = f"{type(error).__name__}: {error}"
         if self._reply is None:
@@ -141,12 +168,6 @@ class Attempt:
                     self._count(1, self._meter.in_doubt)
                 if self._lost.requests or self._begun:
                     self._store()
-
-    def observed(self) -> None:
-        """Report the end of the request, if anything was sent."""
-        observe = self._meter.observe
-        if observe is not None and (self._lost.requests or self._reply is not None):
-            observe(self._spent())
 
     def _spent(self) -> Spent:
         lost, seconds = self._lost, time.monotonic() - self._started
@@ -200,7 +221,12 @@ class Meter:
         with self.lock:
             with uninterrupted():
                 reply = self._take_paid(request) if self._paid else None
-            return reply or self._pay(request)
+            if reply is not None:
+                return reply
+            self._kept.clear()  # they belong to another answer
+            self.flush()  # first, as the check may count what is stored
+            self.journal.check()
+            return Attempt(self, request).run()
 
     def _take_paid(self, request: Request) -> Reply | None:
         digest = request.digest()
@@ -241,48 +267,12 @@ class Meter:
             return found
 
     @property
-    def _over(self) -> list[Computed]:
-        """The blocks, without those of an interrupted ask until it reaches them again."""
+    def blocks(self) -> list[Computed]:
+        """The blocks, without those of an interrupted ask until it reaches them again.
+
+        So a request that states what they took and left is the same after a resume.
+        """
         return self.computed[: len(self.computed) - len(self._kept)]
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """What these blocks left."""
-        return self._over[-1].variables if self._over else ()
-
-    @property
-    def compute_seconds(self) -> float:
-        """Seconds that these blocks took: a request that states them is the same after a resume."""
-        return sum(block.seconds for block in self._over)
-
-    def _pay(self, request: Request) -> Reply:
-        self._kept.clear()  # they belong to another answer
-        self.flush()  # first, as the check may count what is stored
-        self.journal.check()
-        now = self.journal.total(self.usage).copy()
-        self.limits.check(now)
-        self._check_priced()
-        most = self.limits.max_requests
-        attempt = Attempt(self, request, now)
-        try:
-            answer = complete_with_retries(
-                self.client,
-                request,
-                call=attempt.begin,
-                most_calls=None if most is None else most - now.requests,
-                on_failure=attempt.failed,
-            )
-            if not isinstance(answer, Reply):
-                raise TypeError(
-                    f"{client_name(self.client)}.complete returned {a_type(answer)}: "
-                    "expected a llmopt.Reply, such as Reply((Completion(text),))"
-                )
-            return attempt.settled(answer)
-        except BaseException as error:
-            attempt.given_up(error)
-            raise
-        finally:
-            attempt.observed()
 
     @property
     def in_doubt(self) -> int:
@@ -301,11 +291,12 @@ class Meter:
         if capped:
             self.limits.check(Usage())
         if priced:
-            self._check_priced()  # first: it asks nobody
+            self.check_priced()  # first: it asks nobody
         check_ready(self.client)
         self._ready = os.getpid(), self.client
 
-    def _check_priced(self) -> None:
+    def check_priced(self) -> None:
+        """Raise if there is a cap on cost and the price of the model is not known."""
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
             raise BudgetExceededError(
                 f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "

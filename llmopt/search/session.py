@@ -127,7 +127,7 @@ class Session(Metered, Closing):
 
     def inform(self) -> None:
         """Give a model that takes it the outcome so far."""
-        if informs(self.client):
+        if informs(self._meter.client):
             inform(self.client, self._outcome())
 
     def conclude(self, reason: str = "", recommended: int | None = None) -> None:

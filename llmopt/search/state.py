@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from llmopt.compute.data import NO_DATA
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.eventlog import Event
 from llmopt.search.events import (
@@ -74,7 +75,7 @@ class SearchState:
                 self.queue.insert(own, Proposal(event.values, "user", event.words))
             case Returned():
                 for values in reversed(event.points):
-                    if (found := self._take_pending(values)) is not None:
+                    if (found := self._take_pending(self.space.key(values))) is not None:
                         self.queue.appendleft(found)
             case Snapshot():
                 for trial in event.trials:
@@ -127,14 +128,15 @@ class SearchState:
         if event.rewards is not None and len(event.rewards) != len(self.directions):
             raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
         # A point is known where it is one of the user's that was never asked.
-        asked = self._take_pending(event.values, last=False, seed=event.seed)
+        key = self.space.key(event.values)
+        asked = self._take_pending(key, last=False, seed=event.seed)
         self.measured_again |= event.kind == "finalist"
         if asked is None and event.kind == "finalist":  # who proposed it is known
             known = next((t for t in self.trials if t.values == event.values), None)
             asked = Proposal(event.values, known.source) if known else None
         if asked is None:
             asked, self.stop = Proposal(event.values, "user"), None
-        self.keys.add(self.space.key(event.values))
+        self.keys.add(key)
         self.trials.append(
             Trial(
                 number=len(self.trials),
@@ -146,7 +148,7 @@ class SearchState:
                 stderr=event.stderr,
                 samples=event.samples,
                 kind=event.kind,
-                data=event.data.within(self.folder),
+                data=event.data if event.data is NO_DATA else event.data.within(self.folder),
                 # who proposed it, and what it cost
                 **{
                     **vars(asked),
@@ -166,13 +168,12 @@ class SearchState:
         return before[-1] if before and before[-1].rewards != told.rewards else None
 
     def _take_pending(
-        self, values: tuple[Any, ...], last: bool = True, seed: int | None = None
+        self, key: tuple[Any, ...], last: bool = True, seed: int | None = None
     ) -> Proposal | None:
-        """Take the latest (or oldest) point with these values out of `pending`.
+        """Take the latest (or oldest) point with this key out of `pending`.
 
         One that has the `seed` goes first.
         """
-        key = self.space.key(values)
         found = [i for i, p in enumerate(self.pending) if self.space.key(p.values) == key]
         found = [i for i in found if seed is not None and self.pending[i].seed == seed] or found
         return self.pending.pop(found[-1 if last else 0]) if found else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
-from llmopt.search.batch import Batch, Taken
+from llmopt.search.batch import Batch, Taken, Wanted
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter
 from llmopt.search.options import partners_of, unknown_partner
 from llmopt.search.partners.cma import CMAEmitter
@@ -137,7 +137,7 @@ class Scheduler(Follower):
     ) -> list[Proposal]:
         """Return `n` new points: see `PartnerEmitter.propose`."""
         self._follow(history)
-        batch = Batch(space, history, rng, n, taken, notes)
+        batch = Batch(Wanted(space, history, rng, n, taken, notes))
         return self.model.meter.asking(lambda _: self._fill(batch))
 
     def _fill(self, batch: Batch) -> list[Proposal]:
