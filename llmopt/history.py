@@ -369,13 +369,13 @@ def _fronts(gains: np.ndarray) -> np.ndarray:
 class Follower:
     """A function of the history that reads each trial once.
 
-    A subclass defines `_take`, which learns from one trial, and may extend `_forget`. A history
+    A subclass defines `_add`, which learns from one trial, and may extend `_reset`. A history
     that does not extend the previous one is read from its beginning (in a noisy search a trial
     changes if its point is re-evaluated). So is a copy's: it keeps only the class's arguments.
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -383,21 +383,21 @@ class Follower:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._known: list[Trial] = []  # trials read so far
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         raise NotImplementedError
 
-    def _follow(self, history: History) -> None:
+    def _update(self, history: History) -> None:
         if self._known != list(history.trials[: len(self._known)]):
-            self._forget()
+            self._reset()
         try:
             for trial in history.trials[len(self._known) :]:
-                self._take(trial, history)
+                self._add(trial, history)
                 self._known.append(trial)
         except BaseException:  # an interrupt, say: half a trial may be known
-            self._forget()
+            self._reset()
             raise
 
 
@@ -411,17 +411,17 @@ class Merged(Follower):
     def __getstate__(self) -> dict[str, Any]:
         return {"key": self._key}
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         self._trials: list[Trial] = []
         self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
 
     def of(self, history: History) -> History:
         """Return a history with repeated measurements of a point as one trial each."""
-        self._follow(history)
+        self._update(history)
         return replace(history, trials=tuple(self._trials), noisy=True)
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         alone = trial.state != "complete"
         key = ("", trial.number) if alone else self._key(trial.values)
         place, group = self._groups.setdefault(key, (len(self._trials), []))

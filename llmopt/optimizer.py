@@ -35,7 +35,7 @@ from llmopt.compute.data import NO_DATA, data_file, folder_of
 from llmopt.errors import SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.batch import Ask
+from llmopt.search.batch import SearchBatch
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import as_written, read_events
 from llmopt.search.events import (
@@ -220,8 +220,8 @@ class LLMOptimizer(Results[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
-        if self._bell is not None and self._bell.stopped is not None:
-            raise self._bell.stopped
+        if self._callbacks is not None and self._callbacks.stopped is not None:
+            raise self._callbacks.stopped
         try:
             proposals, warned = self._meter.asking(
                 lambda draft: (self._ask(n, draft), draft.warnings)
@@ -238,10 +238,8 @@ class LLMOptimizer(Results[Params]):
     def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
         with self._changing:
-            batch = Ask(state, self._history(), n)
+            batch = SearchBatch(state, self._history(), n)
             batch.warm_up(self._warmup_points, self.n_warmup)
-        for _ in batch.found:
-            self._meter.count_proposal("warmup")
         if batch.missing >= n and state.stop is not None:
             raise SearchStopped(*state.stop)
         elif batch.missing and state.stop is None:
@@ -259,17 +257,13 @@ class LLMOptimizer(Results[Params]):
             self._record_asked(batch, n, draft, draft.stop)
             return state.pending[-n:]
 
-    def _complete(self, batch: Ask, draft: Draft) -> None:
+    def _complete(self, batch: SearchBatch, draft: Draft) -> None:
         """Leave out what came meanwhile, and draw what is missing."""
         # A list of warm-up points is gone through one by one, whatever they are.
         fixed = "warmup" if self._warmup_points is not None else ""
         meanwhile = batch.settle(fixed, repeats=self._model.options.noisy)
-        for proposal in meanwhile:
-            self._meter.count_proposal(proposal.source, -1)
         if batch.missing:
             missing = batch.draw_missing()
-            for proposal in missing:
-                self._meter.count_proposal(proposal.source)
             why = "proposed what was recorded meanwhile" if meanwhile else "ended the search"
             draft.warnings.append(
                 f"the model {why}: {len(missing)} of the points asked "
@@ -277,9 +271,10 @@ class LLMOptimizer(Results[Params]):
             )
 
     def _record_asked(
-        self, batch: Ask, given: int, draft: Draft, end: SearchStopped | None
+        self, batch: SearchBatch, given: int, draft: Draft, end: SearchStopped | None
     ) -> None:
         """Record what an ask gave, and whether the model ended the search with it."""
+        draft.points = batch.found
         usage = self._meter.usage_with(draft)
         stop = None if end is None else (str(end), end.point)
         drawn = batch.rng.bit_generator.state

@@ -16,9 +16,8 @@ from typing import Any, get_args
 
 from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
-from llmopt.search.eventlog import as_written
-from llmopt.search.events import Line
-from llmopt.search.spending import Books, text_of
+from llmopt.search.eventlog import Event, as_written
+from llmopt.search.spending import Books, checked_text
 from llmopt.space import Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number
@@ -37,7 +36,7 @@ class Written:
 
     trials: tuple[CodeTrial, ...]
 
-    def line(self, space: Space | None) -> Line:  # noqa: D102
+    def line(self, space: Space | None) -> Event:  # noqa: D102
         return {"event": "ask", "candidates": [_of_trial(trial, space) for trial in self.trials]}
 
 
@@ -50,7 +49,7 @@ class Refused:
     reason: str
     kind: str
 
-    def line(self, space: Space | None) -> Line:  # noqa: D102
+    def line(self, space: Space | None) -> Event:  # noqa: D102
         return {"event": "reject", **asdict(self)}
 
 
@@ -58,7 +57,7 @@ class Refused:
 class GaveUp:
     """A call of `ask` found no usable code."""
 
-    def line(self, space: Space | None) -> Line:  # noqa: D102
+    def line(self, space: Space | None) -> Event:  # noqa: D102
         return {"event": "give_up"}
 
 
@@ -68,14 +67,14 @@ class Scored:
 
     trial: CodeTrial
 
-    def line(self, space: Space | None) -> Line:  # noqa: D102
+    def line(self, space: Space | None) -> Event:  # noqa: D102
         return {"event": "tell", **_of_trial(self.trial, space)}
 
 
 CodeEvent = Written | Refused | GaveUp | Scored
 
 
-def read_event(line: Line, space: Space | None) -> CodeEvent:
+def read_event(line: Event, space: Space | None) -> CodeEvent:
     """Return the event of a line that is not about a request."""
     rest = {name: value for name, value in line.items() if name != "event"}
     match line["event"]:
@@ -84,7 +83,7 @@ def read_event(line: Line, space: Space | None) -> CodeEvent:
             return Written(tuple(_trial({**entry, "reward": None}, space) for entry in entries))
         case "reject":
             texts = (rest["text"], rest["reason"], rest.get("kind", "unreadable"))
-            return Refused(whole_number("number", rest["number"], 0), *map(text_of, texts))
+            return Refused(whole_number("number", rest["number"], 0), *map(checked_text, texts))
         case "give_up" | "failure":  # the name in older files
             return GaveUp()
         case "tell":
@@ -135,7 +134,7 @@ class CodeState:
                 self.asked.pop(trial.number, None)
                 self.next = max(self.next, trial.number + 1)
 
-    def replay(self, line: Line, books: Books) -> None:
+    def replay(self, line: Event, books: Books) -> None:
         """Apply the event of a line of a file."""
         event = read_event(line, self.space)
         self.apply(event)
@@ -146,7 +145,7 @@ class CodeState:
             books.asked()
 
 
-def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLike[str]) -> int:
+def check_start(start: Event, own: Event, seed: int | None, path: str | os.PathLike[str]) -> int:
     """Return the seed of a stored search, and log which arguments changed.
 
     `own` is the first event of the search to resume with `seed`; ``None`` accepts any seed.
@@ -172,7 +171,7 @@ def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLik
     return stored_seed
 
 
-def _of_trial(trial: CodeTrial, space: Space | None) -> Line:
+def _of_trial(trial: CodeTrial, space: Space | None) -> Event:
     params = trial.params
     plain = None if space is None or params is None else list(map(_stored, space.flatten(params)))
     return {**asdict(trial), "params": plain}
@@ -193,7 +192,7 @@ def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
     lists = {name: _numbers(entry.get(name, ())) for name in ("ties", "samples")}
     trial = CodeTrial(**{**entry, **lists, "params": params})
     for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
-        text_of(text)
+        checked_text(text)
     whole_number("number", trial.number, 0)
     whole_number("parent", 0 if trial.parent is None else trial.parent, 0)
     if trial.reward is not None:

@@ -36,7 +36,7 @@ from llmopt.prompt.describe import (
     telling,
     within_noise,
 )
-from llmopt.prompt.past import RANDOM, Draft, Past, thought
+from llmopt.prompt.past import RANDOM, Layout, Past, thought
 from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences, estimate_tokens
@@ -124,7 +124,7 @@ class Evidence:
         past, history, budget = self._past, self.history, self.budget
         draft = past.drafts.get(budget)
         if draft is None or not draft.precedes(trials):
-            draft = past.drafts[budget] = Draft(trials, budget, past.ranks)
+            draft = past.drafts[budget] = Layout(trials, budget, past.ranks)
         draft.extend(trials, history, past.ranks, lambda trial, full: self._entry(trial, full)[1])
         kept = draft.kept
         answer = self._answers[-1] if self._answers else []

@@ -41,8 +41,8 @@ class Past(Follower):
         drafts: Logs of these entries, by their budgets. What later trials change is dropped.
     """
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         self._facts: tuple[Any, ...] = ()
         self.ranks: list[tuple[float, float]] = []
         self.bests: list[int | None] = []
@@ -71,8 +71,8 @@ class Past(Follower):
         read again.
         """
         if self._facts != facts:
-            self._forget()
-        self._follow(history)
+            self._reset()
+        self._update(history)
         self._facts = facts
         if len(self.entries) > _MOST_ENTRIES:
             self.rows.clear()
@@ -83,7 +83,7 @@ class Past(Follower):
         """Whether a trial is the best one until the end of its run of points not from a model."""
         return self._best_of_runs[self._runs[trial.number]] == trial.number
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         number, rank = len(self._known), history.rank(trial)
         complete, asked = trial.state == "complete", trial.source == "llm"
         best = self.ranked[0][1] if self.ranked else None
@@ -170,7 +170,7 @@ Size = Callable[[Trial, bool], int]
 """Returns the tokens of a trial's entry, with its notes or with one line of them."""
 
 
-class Draft:
+class Layout:
     """A log that grows with the trials from one prompt to the next.
 
     Attributes:

@@ -101,7 +101,7 @@ class Batch:
         return drawn
 
 
-class Ask(Batch):
+class SearchBatch(Batch):
     """The points of one `LLMOptimizer.ask`: `n` with those that wait in the queue.
 
     Only an ask that succeeds moves the generator of the search. After an interrupted one, the next
@@ -404,8 +404,7 @@ class ModelBatch(Batch):
                 "They are counted in usage.fallbacks"
             )
             self.draw_missing()
-        for proposal in self.found:
-            model.meter.count_proposal(proposal.source)
+        self._draft.points = self.found
         # The cost of the requests is divided evenly among their points.
         replies, parts = self._replies, max(1, len(self.found))
         prompt = sum(r.prompt_tokens or 0 for r in replies) / parts

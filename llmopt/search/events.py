@@ -20,14 +20,12 @@ from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed
+from llmopt.search.eventlog import Event
 from llmopt.search.spending import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import a_type, describe_curve, short
-
-Line = dict[str, Any]
-"""An event as JSON."""
 
 Point = tuple[Value, ...]
 
@@ -46,7 +44,7 @@ class Asked:
     rejected: Mapping[str, int]  # all samples so far that were not used, by reason
     stop: Stop | None = None  # if the model ends the search after these points
 
-    def line(self, space: Space) -> Line:  # noqa: D102
+    def line(self, space: Space) -> Event:  # noqa: D102
         line = {
             "event": "ask",
             "new": [_of_proposal(p, space) for p in self.new],
@@ -58,7 +56,7 @@ class Asked:
         return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
-    def read(cls, line: Line, space: Space) -> Asked:  # noqa: D102
+    def read(cls, line: Event, space: Space) -> Asked:  # noqa: D102
         new = [_proposal(p, space) for p in line["new"]]
         counts = dict(line["proposals"]), dict(line["rejected"])
         return cls(new, line["given"], line["rng"], *counts, _stop(line))
@@ -78,8 +76,8 @@ class Told:
     data: TrialData = NO_DATA
     seed: int | None = None
 
-    def line(self, space: Space) -> Line:  # noqa: D102
-        line: Line = {
+    def line(self, space: Space) -> Event:  # noqa: D102
+        line: Event = {
             "event": "tell",
             "values": space.to_json_values(self.values),
             "rewards": self.rewards,
@@ -97,7 +95,7 @@ class Told:
         return line if self.kind == "search" else {**line, "kind": self.kind}
 
     @classmethod
-    def read(cls, line: Line, space: Space) -> Told:  # noqa: D102
+    def read(cls, line: Event, space: Space) -> Told:  # noqa: D102
         told = cls(
             space.from_json_values(line["values"]),
             line["rewards"] and tuple(line["rewards"]),
@@ -120,12 +118,12 @@ class Queued:
     values: Point
     words: str
 
-    def line(self, space: Space) -> Line:  # noqa: D102
+    def line(self, space: Space) -> Event:  # noqa: D102
         values = space.to_json_values(self.values)
         return {"event": "enqueue", "values": values, "words": self.words}
 
     @classmethod
-    def read(cls, line: Line, space: Space) -> Queued:  # noqa: D102
+    def read(cls, line: Event, space: Space) -> Queued:  # noqa: D102
         return cls(space.from_json_values(line["values"]), line["words"])
 
 
@@ -135,11 +133,11 @@ class Returned:
 
     points: Sequence[Point]
 
-    def line(self, space: Space) -> Line:  # noqa: D102
+    def line(self, space: Space) -> Event:  # noqa: D102
         return {"event": "return", "values": [space.to_json_values(p) for p in self.points]}
 
     @classmethod
-    def read(cls, line: Line, space: Space) -> Returned:  # noqa: D102
+    def read(cls, line: Event, space: Space) -> Returned:  # noqa: D102
         return cls([space.from_json_values(values) for values in line["values"]])
 
 
@@ -155,8 +153,8 @@ class Snapshot:
     books: Books
     stop: Stop | None = None
 
-    def line(self, space: Space) -> Line:  # noqa: D102
-        line: Line = {
+    def line(self, space: Space) -> Event:  # noqa: D102
+        line: Event = {
             "event": "snapshot",
             "trials": [
                 {
@@ -183,7 +181,7 @@ class Snapshot:
         return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
-    def read(cls, line: Line, space: Space) -> Snapshot:  # noqa: D102
+    def read(cls, line: Event, space: Space) -> Snapshot:  # noqa: D102
         trials: list[Trial] = []
         for stored in line["trials"]:
             values = space.from_json_values(stored["values"])
@@ -224,7 +222,7 @@ _KINDS: Mapping[str, type[SearchEvent]] = {
 }
 
 
-def read_event(line: Line, space: Space) -> SearchEvent:
+def read_event(line: Event, space: Space) -> SearchEvent:
     """Return the event of a line."""
     kind = _KINDS.get(line["event"])
     if kind is None:
@@ -257,14 +255,14 @@ def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any, s
     whole_number("seed", seed or 0, 0, MOST_SEED)
 
 
-def _stop(line: Line) -> Stop | None:
+def _stop(line: Event) -> Stop | None:
     if line.get("stop") is None:
         return None
     why, point = line["stop"]
     return str(why), None if point is None else whole_number("point", point, 1)
 
 
-def _of_proposal(proposal: Proposal, space: Space) -> Line:
+def _of_proposal(proposal: Proposal, space: Space) -> Event:
     line = {**vars(proposal), "values": space.to_json_values(proposal.values)}
     return {k: v for k, v in line.items() if k != "seed" or v is not None}
 

@@ -83,7 +83,7 @@ class Row:
 
 
 @dataclass
-class Source:
+class OtherSearch:
     """Trials to import."""
 
     title: str  # for messages
@@ -93,7 +93,7 @@ class Source:
     table: bool = False  # whether columns that are no parameters may be skipped
 
 
-def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
+def read_source(source: Any, directions: tuple[Direction, ...]) -> OtherSearch:
     """Read trials of the same direction."""
     found = _read_source(source, len(directions))
     if found.directions is not None and found.directions != directions:
@@ -104,7 +104,7 @@ def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
     return found
 
 
-def _read_source(source: Any, objectives: int) -> Source:
+def _read_source(source: Any, objectives: int) -> OtherSearch:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
@@ -160,13 +160,13 @@ def _is_sqlite(path: Path) -> bool:
         return False  # reading it as a storage file says why
 
 
-def _of_storage(path: Path) -> Source:
+def _of_storage(path: Path) -> OtherSearch:
     events = list(read_events(path))
     start = start_of(events, path)
     space, trials = stored_trials(events, path)
     rows = [_of_trial(trial, space) for trial in trials]
     task = start["options"].get("task")
-    return Source(str(path), rows, tuple(start["directions"]), task)
+    return OtherSearch(str(path), rows, tuple(start["directions"]), task)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -177,7 +177,7 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     return Row(space.named(trial.values), trial.reward, words)
 
 
-def _of_study(study: Any) -> Source:
+def _of_study(study: Any) -> OtherSearch:
     rows = []
     for trial in study.trials:
         state = trial.state.name
@@ -188,7 +188,7 @@ def _of_study(study: Any) -> Source:
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
-    return Source(f"the study {study.study_name!r}", rows, directions)
+    return OtherSearch(f"the study {study.study_name!r}", rows, directions)
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
@@ -198,8 +198,8 @@ def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
     return {name: value for name, value in words.items() if value not in ("", None)}
 
 
-def _of_table(title: str, table: Sequence[Mapping[Any, Any]], objectives: int) -> Source:
-    return Source(title, [_of_row(row, objectives) for row in table], table=True)
+def _of_table(title: str, table: Sequence[Mapping[Any, Any]], objectives: int) -> OtherSearch:
+    return OtherSearch(title, [_of_row(row, objectives) for row in table], table=True)
 
 
 def _of_row(row: Mapping[Any, Any], objectives: int) -> Row:
@@ -251,7 +251,7 @@ class Importer:
         self._space, self._clips = space, out_of_range == "clip"
 
     def read(
-        self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
+        self, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Told]
     ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
         """Return the results to record, checked as by `tell`, and the outcome of each row.
 
@@ -331,7 +331,7 @@ class Importer:
             return moved
 
 
-def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
+def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
     """Say what holds for all rows of a source."""
     notes = []
     if source.task is not None and source.task != (task or {}):

@@ -29,7 +29,7 @@ from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
-from llmopt.history import Source, Usage
+from llmopt.history import Proposal, Source, Usage
 from llmopt.search.limits import Limits
 from llmopt.search.spending import Books, SpendLog, Spent
 from llmopt.util.text import a_type
@@ -48,7 +48,8 @@ class Draft:
     """What one ask did so far."""
 
     replies: list[tuple[Request, Reply]] = field(default_factory=list)  # paid now or before
-    proposals: Counter[str] = field(default_factory=Counter)  # by source
+    points: Sequence[Proposal] = ()  # what it gives; they count by their sources
+    proposals: Counter[str] = field(default_factory=Counter)  # further ones, by source
     rejected: Counter[str] = field(default_factory=Counter)  # by reason
     warnings: list[str] = field(default_factory=list)  # for the caller, who has the line to warn at
     stop: SearchStopped | None = None  # where an answer gave points and ended the search
@@ -365,8 +366,9 @@ class Meter:
         """Return the usage as it will be once a draft counts."""
         usage = self.usage
         if not draft.committed:
+            given = draft.proposals + Counter(point.source for point in draft.points)
             for counts, new in (
-                (usage.proposals, draft.proposals),
+                (usage.proposals, given),
                 (usage.rejected, draft.rejected),
             ):
                 for name, count in new.items():
@@ -386,7 +388,7 @@ class Meter:
         return tuple(self._paid)
 
     def count_proposal(self, source: Source, times: int = 1) -> None:
-        """Count returned points, with the ask under way or at once; -1 takes one back."""
+        """Count points that no emitter gave, with the open ask or at once; -1 takes one back."""
         self._count("proposals", source, times)
 
     def count_rejection(self, reason: str) -> None:

@@ -39,19 +39,19 @@ class ShownPoints(Follower):
         self._space: Any = None
         super().__init__()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         self._points: set[tuple[Hashable, ...]] = set()
 
     def read(self, space: Space, history: History) -> None:
         """Take in the trials that are new."""
         known = space.names, space.dimensions
         if self._space != known:
-            self._forget()
+            self._reset()
             self._space = known
-        self._follow(history)
+        self._update(history)
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         names, dimensions = self._space
         self._points.update(_rounded(trial.values, digits) for digits in _SHOWN_DIGITS)
         if len(trial.values) == len(names):

@@ -18,7 +18,7 @@ from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, 
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, as_written, line_of
-from llmopt.search.events import Queued
+from llmopt.search.events import Point, Queued
 from llmopt.search.options import SearchOptions, options_to_store
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pandas
 
 logger = logging.getLogger(__name__)
-
-Point = tuple[Any, ...]
 
 
 class Results(Views, Session, Generic[Params]):
@@ -371,7 +369,7 @@ class Results(Views, Session, Generic[Params]):
             return {
                 **self.__dict__,
                 "_log": None,
-                "_bell": None,
+                "_callbacks": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_state": copy.deepcopy(self._state),

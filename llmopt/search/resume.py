@@ -141,7 +141,7 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     return {**stored, **options}
 
 
-class State(Protocol):
+class EventState(Protocol):
     """What a search knows, as the sum of its events."""
 
     def apply(self, event: Any, /) -> None:
@@ -152,7 +152,7 @@ class State(Protocol):
 
 
 def replay(
-    events: Sequence[Event], state: State, meter: Meter, path: str | os.PathLike[str]
+    events: Sequence[Event], state: EventState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
     """Bring a fresh state and its meter to where a run ended."""
     books = Books()

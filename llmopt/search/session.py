@@ -16,7 +16,7 @@ from llmopt.client.base import Client
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Metered
-from llmopt.search.resume import State, replay
+from llmopt.search.resume import EventState, replay
 from llmopt.search.spending import SpendFile, Spent
 from llmopt.trackers.callback import Callbacks
 from llmopt.util.closing import Closing
@@ -34,7 +34,7 @@ class Session(Metered, Closing):
     """
 
     space: Any = None
-    _state: State
+    _state: EventState
     _log: EventLog | None = None
     _callbacks: Callbacks | None = None  # calls the callbacks, if there are any
     _concluded = False

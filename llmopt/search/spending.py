@@ -127,7 +127,7 @@ class Books:
             reply = Reply.from_dict(event["reply"])
             self.usage.add_failure(*_read_failures({"failed": 0, **event}, "failed"))
             self.usage.add_reply(reply)
-            self.paid.append((text_of(event["digest"]), reply))
+            self.paid.append((checked_text(event["digest"]), reply))
             self._lost = _NOTHING
         elif kind == "compute":
             self.computed.append(block := Computed.read(event))
@@ -158,7 +158,7 @@ class Books:
         self._lost = _NOTHING
 
 
-def text_of(value: Any) -> str:
+def checked_text(value: Any) -> str:
     """Return a text of a file, or raise `TypeError`."""
     if not isinstance(value, str):
         raise TypeError(f"{short(value)} is no text")

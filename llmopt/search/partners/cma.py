@@ -136,10 +136,10 @@ class CMAEmitter(Follower):
         low = tuple(d.low for d in space.dimensions if not isinstance(d, Categorical))
         self._least[: len(self._free)] = 0.2 * step_lengths(space, low)[self._free]
         self._space = space
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         # Rank and place of the best point recorded before its first proposal.
         self._start: tuple[tuple[float, float], np.ndarray] | None = None
         self._begun = False
@@ -160,7 +160,7 @@ class CMAEmitter(Follower):
         if len(history.directions) > 1:
             raise ValueError(several_objectives(len(history.directions)))
         self._enter(space)
-        self._follow(history)
+        self._update(history)
         if self._strategy is None:
             self._begin(self._start and self._start[1])
         seen = keys_of(space, history) if taken is None else set(taken)
@@ -178,7 +178,7 @@ class CMAEmitter(Follower):
 
     # -- reading the history --------------------------------------------------------------
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         rank = rank_of(trial, history.directions[0])
         if not self._known:
             self._first = zlib.crc32(repr(trial.values).encode())

@@ -13,6 +13,7 @@ import numpy as np
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
 from llmopt.search.batch import Batch, Taken, Wanted
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter
+from llmopt.search.meter import Draft
 from llmopt.search.options import partners_of, unknown_partner
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter
@@ -103,12 +104,12 @@ class Scheduler(Follower):
         partners = [copy.copy(partner) for partner in self.partners]
         return {"partners": partners, "model": copy.copy(self.model)}
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset(self) -> None:
+        super()._reset()
         self._arms = dict.fromkeys(_MODEL, "model") | {p.source: p.source for p in self.partners}
         self._bandit = Bandit([partner.source for partner in self.partners])
 
-    def _take(self, trial: Trial, history: History) -> None:
+    def _add(self, trial: Trial, history: History) -> None:
         rank = rank_of(trial, history.directions[0])
         self._bandit.take(self._arms.get(trial.source), rank)
 
@@ -136,11 +137,11 @@ class Scheduler(Follower):
         notes: tuple[str, ...] = (),
     ) -> list[Proposal]:
         """Return `n` new points: see `PartnerEmitter.propose`."""
-        self._follow(history)
+        self._update(history)
         batch = Batch(Wanted(space, history, rng, n, taken, notes))
-        return self.model.meter.asking(lambda _: self._fill(batch))
+        return self.model.meter.asking(lambda draft: self._fill(batch, draft))
 
-    def _fill(self, batch: Batch) -> list[Proposal]:
+    def _fill(self, batch: Batch, draft: Draft) -> list[Proposal]:
         place, left = batch.rng.random(), self.model.requests_left
         if left is None or (left and self._has_asked):
             self._let_partners(batch, self._wanted(batch.n, place, alone=False))
@@ -152,8 +153,8 @@ class Scheduler(Follower):
             batch.add(new)
         if batch.missing:  # only where no further request can be sent
             self._let_partners(batch, self._wanted(batch.missing, place, alone=True))
-        for proposal in batch.draw_missing():
-            self.model.meter.count_proposal(proposal.source)
+        batch.draw_missing()
+        draft.points = batch.found
         return batch.found
 
     def _let_partners(self, batch: Batch, counts: Sequence[int]) -> None:
@@ -161,8 +162,6 @@ class Scheduler(Follower):
         for partner, count in zip(self.partners, counts, strict=True):
             if count:
                 new = partner.propose(batch.space, batch.known, batch.rng, count, taken=batch.seen)
-                for proposal in new:
-                    self.model.meter.count_proposal(proposal.source)
                 batch.add(new)
 
 
