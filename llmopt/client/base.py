@@ -102,8 +102,12 @@ class Request:
 
     def digest(self) -> str:
         """Return a SHA-256 hex digest of the whole request, equal for equal requests."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        digest: str | None = self.__dict__.get("_digest")  # a search needs it several times
+        if digest is None:
+            canonical = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=True)
+            digest = hashlib.sha256(canonical.encode()).hexdigest()
+            object.__setattr__(self, "_digest", digest)
+        return digest
 
 
 @dataclass(frozen=True)

@@ -460,18 +460,14 @@ class Evidence:
         parent = self.parent(trial) if trial.state == "complete" else None
         if parent is None or parent.rewards is None or trial.rewards is None:
             return None
-        if parent.values == trial.values or not self._is_tiny(parent, trial):
-            return None
-        return abs(trial.rewards[0] - parent.rewards[0])
-
-    def _is_tiny(self, before: Trial, after: Trial) -> bool:
-        changed = self._changed(before, after)
+        changed = self._changed(parent, trial)
         kinds = [self.space.dimensions[i] for i in changed]
-        absent = any(t.values[i] is ABSENT for t in (before, after) for i in changed)
-        if absent or any(isinstance(kind, Categorical) for kind in kinds):
-            return False
-        steps = self.space.encode(before.values) - self.space.encode(after.values)
-        return bool(np.abs(steps).max() < _TINY)
+        absent = any(t.values[i] is ABSENT for t in (parent, trial) for i in changed)
+        if not changed or absent or any(isinstance(kind, Categorical) for kind in kinds):
+            return None
+        steps = self.space.encode(parent.values) - self.space.encode(trial.values)
+        tiny = np.abs(steps).max() < _TINY
+        return abs(trial.rewards[0] - parent.rewards[0]) if tiny else None
 
     def standstill(self) -> str:
         """Say so where the model's latest answers lie within the noise, or gain next to nothing.
@@ -482,7 +478,7 @@ class Evidence:
         count = _ANSWERS
         while sum(map(len, self._answers[-count:])) < _POINTS and count < len(self._answers):
             count += 1
-        latest = self._of_answers(count)
+        latest = [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
         few = len(self._answers) < count or len(latest) < _POINTS
         if few or best is None or len(self.history.directions) > 1:
             return ""
@@ -510,10 +506,6 @@ class Evidence:
             f"{said.format(count, len(latest))} gained {gained:.2g}, less than a thousandth of all "
             f"that was gained since #{start.number + 1} ({total:.4g})."
         )
-
-    def _of_answers(self, count: int) -> list[Trial]:
-        """Return the trials of the latest answers."""
-        return [self.history.trials[i] for answer in self._answers[-count:] for i in answer]
 
     def _within_noise(self, best: Trial) -> list[list[int]]:
         """Return the latest answers in a row whose trials all lie within the noise of the best."""

@@ -220,10 +220,11 @@ class Meter:
     def send(self, request: Request) -> Reply:
         """Return the model's reply, or the one that an interrupted ask paid for."""
         with self.lock:
-            with uninterrupted():
-                reply = self._take_paid(request) if self._paid else None
-            if reply is not None:
-                return reply
+            if self._paid:
+                with uninterrupted():
+                    reply = self._take_paid(request)
+                if reply is not None:
+                    return reply
             self._kept.clear()  # they belong to another answer
             self.flush()  # first, as the check may count what is stored
             self.journal.check()
