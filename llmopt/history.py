@@ -234,6 +234,17 @@ class History:
         return self.deviation / math.sqrt(trial.evaluations)
 
     @cached_property
+    def _ranks(self) -> list[tuple[float, float]]:
+        """The `rank` of each complete trial."""
+        done = self.complete
+        if self.noisy:
+            return [self.rank(t) for t in done]
+        sign = 1.0 if self.directions[0] == "minimize" else -1.0  # a call for each is slow
+        return [
+            (t.constraint_violation, sign * t.rewards[0]) if t.rewards else FAILED for t in done
+        ]
+
+    @cached_property
     def deviation(self) -> float:
         """Standard deviation of one measurement, from all repeats together; 0 if there are none."""
         counts = np.array([t.evaluations for t in self.complete], dtype=float)
@@ -251,7 +262,8 @@ class History:
         """
         done = self.complete
         if len(self.directions) == 1 or not done:
-            return tuple(sorted(done, key=self.rank))
+            ranks = self._ranks
+            return tuple([done[i] for i in sorted(range(len(done)), key=ranks.__getitem__)])
         gains = self._gains(done)
         violation = np.array([t.constraint_violation for t in done])
         # An infeasible trial dominates none of the feasible ones (section VI.A there).
@@ -283,7 +295,9 @@ class History:
         """
         if len(self.directions) > 1:
             return self.ranked[0] if self.ranked else None
-        return min(self.complete, key=self.rank, default=None)
+        places = range(len(self.complete))
+        best = min(places, key=self._ranks.__getitem__, default=None)
+        return None if best is None else self.complete[best]
 
     @property
     def best_so_far(self) -> list[Trial]:
