@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -145,6 +146,78 @@ def test_an_own_environment_without_a_docstring(tmp_path):
     assert "cut off after 7 steps" in answers.prompt
     with pytest.raises(LLMOptError, match="renders no picture"):
         search.gif(tmp_path / "p.gif")
+
+
+class Unseeded(Bare):
+    def reset(self, *, seed=None, options=None):
+        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32), {}
+
+
+class Timed(Bare):
+    length, ending = 20, "truncated"
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps >= self.length
+        limits = ended and self.ending == "terminated", ended and self.ending == "truncated"
+        return np.zeros(2, np.float32), -(float(action[0]) ** 2), *limits, {}
+
+
+def test_a_reset_that_ignores_its_seed_is_warned_of():
+    with pytest.warns(UserWarning, match=r"Unseeded: two resets .* self\.np_random") as seen:
+        PolicySearch(Unseeded, "network", max_steps=5)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PolicySearch(Bare, "network", max_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [("truncated", ""), ("terminated", "An episode that does not end by itself is cut off after")],
+)
+def test_a_cap_that_need_not_bind_is_not_claimed(monkeypatch, ending, said):
+    monkeypatch.setattr(Timed, "ending", ending)
+    text = PolicySearch(Timed, "network").words.text
+    assert "An episode is cut off" not in text
+    assert said in text
+    assert ("1000 steps" in text) == bool(said)
+    assert (
+        "An episode is cut off after 15 steps."
+        in PolicySearch(Timed, "network", max_steps=15).words.text
+    )
+
+
+def test_an_environment_that_never_ends_is_cut_off_with_a_notice():
+    with pytest.warns(UserWarning, match=r"Bare has no limit of steps.*1000.*max_steps="):
+        text = PolicySearch(Bare, "network").words.text
+    assert "An episode is cut off after 1000 steps." in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"reset": lambda self, **_: np.zeros(2)}, r"reset\(\) returned an array of shape \(2,\)"),
+        (
+            {"reset": lambda self, **_: (np.zeros(1), {})},
+            r"of shape \(1,\): expected \(2,\), the shape of observation_s",
+        ),
+        (
+            {"step": lambda self, _: (np.zeros(1), 0.0, False, False, {})},
+            r"an observation of shape \(1,\): expected \(2,\)",
+        ),
+        ({"step": lambda self, _: (np.zeros(2), 0.0, False, {})}, r"step\(\) returned 4 values"),
+    ],
+)
+def test_what_reset_and_step_return_is_named(changed, said):
+    environment = type("Odd", (Bare,), changed)
+    search = PolicySearch(environment, ScriptedClient([]), "words", max_steps=5)
+    with pytest.raises(LLMOptError, match=f"the environment raised ValueError: .*{said}"):
+        search.run(5)
 
 
 @pytest.mark.defect(15)

@@ -60,6 +60,7 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
         policy,
         seeds,
         cap,
+        cap_given=task.max_steps is not None,
         description=task.description,
         observations=task.observes,
         actions=task.acts,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 
-from llmopt.util.text import first_line
+from llmopt.util.text import a_type, first_line
 
 STEP_CAP = 1000
 """Maximum steps of an episode if the environment sets no limit."""
@@ -80,7 +81,7 @@ def episode(
     failure, acting = "", False
     error: Exception | None = None
     try:
-        observation, given = env.reset(seed=seed)
+        observation, given = first_observation(env, env.reset(seed=seed))
         info = _facts(given)
     except Exception as fault:
         error = fault
@@ -92,10 +93,10 @@ def episode(
             acting = True
             action = act(observation)
             acting = False
-            following, reward, terminated, truncated, given = env.step(action)
+            following, reward, terminated, truncated, given = _five(env.step(action))
             value, ended, limited = float(reward), bool(terminated), bool(truncated)
         except Exception as fault:
-            error = fault
+            error, acting = _blame(fault, acting, env, observation)
             break
         info, length = _facts(given), length + 1
         if watch is not None:
@@ -117,6 +118,59 @@ def episode(
     if failure:
         return Episode(seed, None, length, FAILED, failure, error, acting, observation, info)
     return Episode(seed, total, length, end, last=observation, info=info)
+
+
+def first_observation(env: gym.Env[Any, Any], returned: Any) -> tuple[Any, Any]:
+    """Return observation and ``info`` of a reset.
+
+    Raises:
+        ValueError: `reset` returned something else, or an observation of another shape than the
+            environment's ``observation_space``.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise ValueError(
+            f"reset() returned {_shape(returned)}: expected a pair, the observation and a dict: "
+            "return observation, {}"
+        )
+    if said := _misshapen(env, returned[0], "reset() returned an observation"):
+        raise ValueError(said)
+    return returned
+
+
+def _blame(
+    fault: Exception, acting: bool, env: gym.Env[Any, Any], observation: Any
+) -> tuple[Exception, bool]:
+    """Return an error, and whether it is the policy's: not if its observation was misshapen."""
+    said = _misshapen(env, observation, "an observation") if acting else ""
+    return (ValueError(said), False) if said else (fault, acting)
+
+
+def _five(returned: Any) -> Any:
+    """Return what a step returned if it has five values."""
+    if isinstance(returned, tuple) and len(returned) != 5:
+        raise ValueError(
+            f"step() returned {len(returned)} values: expected five: observation, reward, "
+            "terminated, truncated, info"
+        )
+    return returned
+
+
+def _misshapen(env: gym.Env[Any, Any], observation: Any, what: str) -> str:
+    """Return what is wrong with the size of an observation, or an empty string."""
+    space = getattr(env, "observation_space", None)
+    if not isinstance(space, gym.spaces.Box):
+        return ""
+    try:
+        shape = np.shape(observation)
+    except ValueError:  # of numbers and arrays
+        return f"{what} is {a_type(observation)}: expected an array of shape {space.shape}"
+    if math.prod(shape) == math.prod(space.shape):
+        return ""
+    return f"{what} of shape {shape}: expected {space.shape}, the shape of observation_space"
+
+
+def _shape(value: Any) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else a_type(value)
 
 
 def random_steps(

@@ -209,6 +209,7 @@ class PolicySearch(Views, Closing):
             self.policy,
             self.starts,
             self._step_cap,
+            cap_given=max_steps is not None,
             words=words,
             description=description or "",
             observations=observations,

@@ -18,6 +18,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.errors import warn_user
+from llmopt.policies.episode import FAILED, TERMINATED, episode
+from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.words.docstrings import (
     chosen,
     clean_markdown,
@@ -66,6 +69,7 @@ def describe_environment(
     threshold: bool = True,
     max_chars: int = MAX_WORDS,
     step_cap: int | None = None,
+    ends: str | None = None,
     picture: str = "",
     probe: Callable[[], gym.Env[Any, Any]] | None = None,
 ) -> EnvironmentWords:
@@ -83,6 +87,7 @@ def describe_environment(
             there is one and the environment has its registered arguments.
         max_chars: Maximum characters of the text, beyond the user's words and the names.
         step_cap: Maximum steps of an episode if the environment sets no limit.
+        ends: How episodes end, in place of the sentence about `step_cap`: see `how_episodes_end`.
         picture: The initial state as text, as toy-text environments render it.
         probe: Makes a second environment, to test an action outside its bounds (a few steps from
             one seeded initial state). ``None`` if no such action reaches the environment.
@@ -99,7 +104,7 @@ def describe_environment(
     made_with = {} if spec is None else spec.kwargs
     given = [f"{k}={_brief(v)}" for k, v in made_with.items() if k not in _NO_ARGUMENTS]
     head = f"Environment: {title}{', made with ' * bool(given)}{', '.join(given)}."
-    must = [head, *_facts(env, step_cap)]
+    must = [head, *_facts(env, step_cap, ends)]
     if threshold and (solved := solved_from(env, step_cap)) is not None:
         must += [f"A mean return of {solved:g} counts as solved; more may be possible."]
     must += _ceiling(env, step_cap)
@@ -135,11 +140,13 @@ def _brief(value: Any) -> str:
     return cut(text, 80)
 
 
-def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
+def _facts(env: gym.Env[Any, Any], step_cap: int | None, ends: str | None) -> list[str]:
     facts = []
     limit = _limit(env)
     if limit is not None and limit <= (step_cap or limit):
         facts.append(f"An episode has at most {limit} steps.")
+    elif ends is not None:
+        facts += [ends] if ends else []
     elif step_cap is not None:
         facts.append(f"An episode is cut off after {step_cap} steps.")
     for attribute in ("dt", "tau"):
@@ -151,6 +158,47 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
             facts.append(f"A step is {step:.4g} s.")
             break
     return facts
+
+
+def how_episodes_end(
+    make: Callable[[], gym.Env[Any, Any]], policy: LinearPolicy, seed: int, step_cap: int
+) -> str | None:
+    """Return how the episodes of an environment without a known limit end, from one of them.
+
+    Warns the user if it does not end by itself.
+
+    Args:
+        make: Makes the environment.
+        policy: A policy for it, whose parameters are drawn at random.
+        seed: Seed of the initial state.
+        step_cap: Steps after which the caller ends an episode.
+
+    Returns:
+        ``None`` if the cap is what ends episodes, or a limit is known; a sentence on what else
+        is known, or an empty string for nothing.
+    """
+    env = make()
+    try:
+        if _limit(env) is not None:
+            return None
+        title = title_of(env)
+        weights = np.random.default_rng(0).normal(size=policy.n_parameters)
+        seen = episode(env, policy.bind(weights), seed, step_cap)
+    finally:
+        env.close()
+    if seen.end == FAILED:  # the first evaluation reports the fault
+        return None
+    if seen.length >= step_cap:
+        warn_user(
+            f"{title} has no limit of steps, and an episode did not end within {step_cap}: every "
+            "episode is cut off there. Give max_steps= for another limit, or register the "
+            "environment with max_episode_steps=",
+            UserWarning,
+        )
+        return None
+    if seen.end == TERMINATED:
+        return f"An episode that does not end by itself is cut off after {step_cap} steps."
+    return ""  # by a limit of its own, which is not known
 
 
 def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:

@@ -11,9 +11,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.errors import warn_user
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.words.describe import EnvironmentWords, describe_environment
-from llmopt.policies.wrapping import acting_space, bounds_of, scaling
+from llmopt.policies.words.describe import (
+    EnvironmentWords,
+    describe_environment,
+    how_episodes_end,
+)
+from llmopt.policies.wrapping import acting_space, bounds_of, scaling, title_of
 
 Words = Literal["all", "names", "none"]
 
@@ -43,6 +48,7 @@ def describe_task(
     seeds: Sequence[int],
     step_cap: int,
     *,
+    cap_given: bool = True,
     words: Words = "all",
     description: str = "",
     ceiling: float | None = None,
@@ -53,9 +59,12 @@ def describe_task(
 ) -> TaskWords:
     """Describe the goal of the search, the environment, and the meaning of the parameters.
 
-    ``words="names"`` omits the docstring, ``"none"`` everything but `description`. Further
-    arguments are those of `describe_environment`.
+    `cap_given` says whether `step_cap` is the user's; otherwise an environment without a limit may
+    end its episodes earlier, and one of them is run to find out. ``words="names"`` omits the
+    docstring, ``"none"`` everything but `description`. Further arguments are those of
+    `describe_environment`.
     """
+    ends = None if cap_given else how_episodes_end(make, policy, seeds[0], step_cap)
     env = make()
     try:
         told = describe_environment(
@@ -63,6 +72,7 @@ def describe_task(
             words=description,
             docstring=words == "all",
             step_cap=step_cap,
+            ends=ends,
             picture=draw_start(make, seeds[0]) if words == "all" else "",
             probe=None if policy.clips else make,
             **environment,
@@ -70,6 +80,7 @@ def describe_task(
         scaled = scaling(env) is not None
         clipped = acting_space(env) is not env.action_space
         seen = _first_seen(env, seeds) if starts and words == "all" else []
+        check_seeding(env, seeds[0])
     finally:
         env.close()
     if words == "none":
@@ -97,6 +108,18 @@ def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray
         return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
     except Exception:  # the first evaluation reports the fault
         return []
+
+
+def check_seeding(env: gym.Env[Any, Any], seed: int) -> None:
+    """Warn the user if two resets with one seed begin with different observations."""
+    first, again = (_first_seen(env, [seed]) for _ in range(2))
+    if first and again and not np.array_equal(first[0], again[0], equal_nan=True):
+        warn_user(
+            f"{title_of(env)}: two resets with seed={seed} returned different observations, so "
+            "policies are not compared on the same initial states. In reset() call "
+            "super().reset(seed=seed), and take all random numbers from self.np_random",
+            UserWarning,
+        )
 
 
 def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
