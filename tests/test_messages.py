@@ -245,6 +245,19 @@ def search_several(f: Any, directions: Any) -> Any:
         (lambda: search_several(one, ["minimise"] * 2), ValueError, ["directions=", "'minimize'"]),
         (lambda: search_several(one, ["minimize"] * 2), RewardError, ["directions="]),
         (lambda: search(lambda x: (x - 1) ** 2), TypeError, ["one dict", "point['lr']"]),
+        (lambda: setattr(make(), "limits", 3), TypeError, ["limits=3", "Limits(max_cost=0.5)"]),
+        (lambda: make(durable="x"), ValueError, ["durable='x'", "True, False"]),
+        (lambda: make().report("x.pdf"), StorageError, ["x.pdf", "HTML", "ends in .html"]),
+        (
+            lambda: make().report("no/where/x.html"),
+            StorageError,
+            ["there is no folder", "make it first"],
+        ),
+        (
+            lambda: make().save("no/where/x.jsonl"),
+            StorageError,
+            ["there is no folder", "make it first"],
+        ),
     ],
 )
 def test_a_wrong_call_names_its_remedy(call, kind, parts, tmp_path, monkeypatch):

@@ -20,8 +20,9 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.picture import choose_renderer
 from llmopt.report import write_report
+from llmopt.report.page import check_page
 from llmopt.report.sources import is_search
-from llmopt.util.files import read_text, write_text_atomically
+from llmopt.util.files import check_folder, read_text, write_text_atomically
 from llmopt.util.text import clean
 
 
@@ -89,6 +90,9 @@ def main(args: argparse.Namespace) -> int:
     if any(map(is_search, args.results)):
         return _report_search(args)
     args.results = list(map(Path, args.results))
+    check_page(args.out)
+    if args.markdown:
+        check_folder(args.markdown)
     require_packages("a report", ["matplotlib", "scipy"])
     choose_renderer()
     lines = read_results(*args.results)

@@ -25,7 +25,7 @@ from llmopt.report.importance import importance
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
 from llmopt.util.arguments import checked_call
-from llmopt.util.files import write_text_atomically
+from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut
 
 _MOST_TRIALS = 1000  # that are listed one by one
@@ -68,9 +68,20 @@ def write_report(
         StorageError: The search cannot be read, or the file not be written.
         TypeError: `source` is no search.
     """
+    path = Path(path)
+    check_page(path)
     page = report_page(source, title=title, study_name=study_name)
-    write_text_atomically(Path(path), page)
-    return Path(path)
+    write_text_atomically(path, page)
+    return path
+
+
+def check_page(path: Path) -> None:
+    """Raise unless a path is one for a page in HTML."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise StorageError(
+            f"cannot write {path}: a report is a page in HTML, so give a name that ends in .html"
+        )
+    check_folder(path)
 
 
 def report_page(source: Any, *, title: str = "", study_name: str | None = None) -> str:

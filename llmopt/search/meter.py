@@ -32,7 +32,7 @@ from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchS
 from llmopt.history import Proposal, Source, Usage
 from llmopt.search.limits import Limits
 from llmopt.search.spending import Books, SpendLog, Spent
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, short
 from llmopt.util.threads import Lock, uninterrupted
 
 if TYPE_CHECKING:
@@ -466,6 +466,11 @@ class Metered:
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
+        if not isinstance(limits, Limits):
+            raise TypeError(
+                f"limits={short(limits)}: expected caps by name, such as Limits(max_cost=0.5); "
+                "from llmopt.search.limits import Limits"
+            )
         self._meter.limits = limits
 
     @property

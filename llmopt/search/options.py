@@ -270,6 +270,7 @@ class SearchOptions(AskOptions):
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         if not isinstance(self.storage, (str, os.PathLike, type(None))):
             raise TypeError(f"storage={short(self.storage)}: expected the path of a file")
+        one_of("durable", self.durable, (True, False))
         object.__setattr__(self, "task", _as_json("task", self.task))
 
     @property

@@ -29,7 +29,7 @@ from llmopt.search.views import TrialList, Views, dataframe, outcome, search_htm
 from llmopt.space import Space
 from llmopt.trackers.callback import Search
 from llmopt.util.arguments import MOST_SEED, whole_number
-from llmopt.util.files import write_bytes_atomically
+from llmopt.util.files import check_folder, write_bytes_atomically
 from llmopt.util.threads import Lock
 
 if TYPE_CHECKING:
@@ -293,6 +293,7 @@ class Results(Views, Session, Generic[Params]):
                 f"{path} is the storage of this optimizer and already holds all of its state: "
                 "save to another path"
             )
+        check_folder(path)
         with self._meter.lock, self._changing:
             snapshot = self._state.snapshot(self._meter.books)
         folder = folder_of(path)

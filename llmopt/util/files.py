@@ -236,6 +236,13 @@ def _put(partial: Path, path: Path, anew: bool) -> None:
     os.replace(partial, path)
 
 
+def check_folder(path: Path) -> None:
+    """Raise if more than the last folder of a new file is missing: the path may be mistyped."""
+    above = path.absolute().parent.parent
+    if not above.is_dir():
+        raise StorageError(f"cannot write {path}: there is no folder {above}; make it first")
+
+
 def make_folder(path: Path, remedy: str, *, links: bool = True) -> None:
     """Make a folder where there is none; `remedy` is for the message, `links` as in `open_file`."""
     if not links:
