@@ -249,14 +249,14 @@ def search_several(f: Any, directions: Any) -> Any:
         (lambda: make(durable="x"), ValueError, ["durable='x'", "True, False"]),
         (lambda: make().report("x.pdf"), StorageError, ["x.pdf", "HTML", "ends in .html"]),
         (
-            lambda: make().report("no/where/x.html"),
+            lambda: make().report("no/ne/x.html"),
             StorageError,
-            ["there is no folder", "make it first"],
+            ["no folder", "make it first"],
         ),
         (
-            lambda: make().save("no/where/x.jsonl"),
+            lambda: make().save("no/ne/x.jsonl"),
             StorageError,
-            ["there is no folder", "make it first"],
+            ["no folder", "make it first"],
         ),
     ],
 )

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from llmopt._version import __version__
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.prompt.answer import Answer
 from llmopt.report import charts
