@@ -92,6 +92,7 @@ class SearchContract:
     """Whether an ask that failed leaves a trial, which later requests show."""
     offers_stop: ClassVar[bool] = True
     takes_callbacks: ClassVar[bool] = False
+    reports: ClassVar[bool] = True
     clones: ClassVar[tuple[Callable[[Any], Any], ...]] = (copy.deepcopy, pickled)
 
     def open(self, client: Any, storage: Path | None = None, **options: Any) -> Any:
@@ -121,6 +122,10 @@ class SearchContract:
 
     def close(self, search: Any) -> None:
         search.close()
+
+    def report(self, search: Any, path: Path) -> Path:
+        """Write the search as a page."""
+        return search.report(path)
 
     def reopen(self, search: Any, client: Any, storage: Path, **options: Any) -> Any:
         """Return the search as another process goes on with it."""
@@ -349,6 +354,17 @@ class SearchContract:
         with self.opened(client, may_stop=False) as search:
             assert self.advance(search, 2) == ""
             assert "Proposal: stop" not in client.requests[0].text
+
+    def test_a_report_shows_the_points_and_what_was_said_of_them(self, tmp_path):
+        if not self.reports:
+            pytest.skip("it has no report")
+        client = Model(lambda request: self.answer(len(client.requests)))
+        with self.opened(client, description="the belt of a plant") as search:
+            self.advance(search, 2)
+            self.fail(search, "the belt jammed")
+            page = self.report(search, tmp_path / "page.html").read_text()
+        assert "the belt jammed" in page
+        assert [f'id="t{i}"' in page for i in range(4)] == [True] * 3 + [False]
 
     # -- callbacks --------------------------------------------------------------------------
 

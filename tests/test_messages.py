@@ -115,6 +115,48 @@ def test_a_misspelt_argument(call, wrong, near):
     assert len(text) < 300
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("seed", "parametrization.random_state.seed(3)"),
+        ("storage", "optimizer.dump("),
+        ("start", "optimizer.suggest("),
+        ("callbacks", "optimizer.register_callback("),
+        ("import_trials", "optimizer.tell("),
+        ("budget", "ParametrizedLLM(...)(parametrization, budget="),
+        ("n_jobs", "num_workers="),
+        ("directions", "optimizer.tell(candidate, ["),
+    ],
+)
+def test_an_argument_that_nevergrad_takes_elsewhere(name, remedy):
+    pytest.importorskip("nevergrad")
+    from llmopt.adapters.nevergrad import ParametrizedLLM
+
+    told(TypeError, lambda: ParametrizedLLM(**{name: 3}), repr(name), remedy)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("storage", "optuna.create_study(sampler=..., storage="),
+        ("start", "study.enqueue_trial("),
+        ("callbacks", "study.optimize(objective, callbacks="),
+        ("import_trials", "study.add_trials("),
+        ("directions", "optuna.create_study(sampler=..., directions="),
+        ("constraints_func", "trial.set_constraint("),
+    ],
+)
+def test_an_argument_that_a_study_takes(name, remedy):
+    pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    told(TypeError, lambda: LLMSampler(**{name: 3}), repr(name), remedy)
+
+
+def test_several_directions_have_one_name_in_each_call():
+    told(TypeError, lambda: make(directions=["minimize"]), "'directions'", "direction=[")
+
+
 class TestFiles:
     def test_another_configuration(self, tmp_path):
         path = tmp_path / "run.jsonl"

@@ -8,6 +8,7 @@ import pickle
 import re
 import socket
 import unittest
+import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
@@ -722,6 +723,12 @@ class TestSeeds:
         assert run(12, 1) != run(13, 1)
 
 
+def test_a_model_may_be_given_by_position_and_is_no_parametrization():
+    assert ParametrizedLLM("network").name == ParametrizedLLM(model="network").name
+    with pytest.raises(TypeError, match=r"model='network'"):
+        ng.optimizers.registry["ParametrizedLLM"]("network")
+
+
 # -- constraints, several objectives, failures ---------------------------------------------
 
 
@@ -748,6 +755,24 @@ class TestConstraints:
         assert optimizer.num_ask == 1
         optimizer.ask()
         assert (count(client), client.requests[1].n) == (2, 8)
+
+    @pytest.mark.parametrize(
+        ("constraint", "said"),
+        [(never, "no feasible point found after 1000 tries"), (in_the_corner, "until it did")],
+    )
+    def test_what_became_of_refused_points_is_said_once_and_truly(self, constraint, said):
+        refused = points(*((0.5, i / 99) for i in range(99)))
+        client = ScriptedClient(lambda request: [refused.pop() for _ in range(request.n)])
+        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
+        optimizer.parametrization.register_cheap_constraint(constraint)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                optimizer.tell(optimizer.ask(), 1.0)
+        told = [str(w.message) for w in caught if w.category is FallbackWarning]
+        assert len(told) == 1
+        assert said in told[0]
+        assert optimizer.usage.fallbacks > 1
 
     def test_the_good_points_of_a_batch_are_kept(self):
         client = ScriptedClient([points((0, 0), (2, 2), (0, 1), (3, 2))])

@@ -14,6 +14,7 @@ from stubs import needs_confinement
 from llmopt import BudgetExceededError, Float, Int, LLMOptimizer
 from llmopt.code import CodeOptimizer, Function, Output
 from llmopt.policies import PolicySearch
+from llmopt.report import write_report
 
 
 def proposal(**values: float) -> str:
@@ -67,6 +68,9 @@ class TestLLMSampler(SearchContract):
 
     def usage(self, search):
         return search.sampler.usage
+
+    def report(self, search, path):
+        return write_report(search, path)
 
     def close(self, search):
         pass
@@ -156,6 +160,7 @@ class TestPolicySearch(SearchContract):
 @needs_confinement
 class TestCodeOptimizer(SearchContract):
     offers_stop = False
+    reports = False
     clones = ()  # its candidates run in processes
 
     def open(self, client, storage=None, **options: Any):

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from nevergrad import p
@@ -40,7 +40,7 @@ from llmopt.search.options import AskArguments, AskOptions, Partners
 from llmopt.search.optuna_trials import number_of
 from llmopt.search.partners.scheduler import make_scheduler
 from llmopt.search.session import conclude, inform, informs
-from llmopt.search.views import outcome
+from llmopt.search.views import Views, outcome
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -52,6 +52,9 @@ from llmopt.util.arguments import (
     whole_or_auto,
 )
 from llmopt.util.text import cut
+
+if TYPE_CHECKING:
+    from llmopt.report.data import SearchData
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -71,10 +74,11 @@ class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
     """The model ended the search, which Nevergrad's `minimize` understands, too."""
 
 
-class _LLM(base.Optimizer):  # type: ignore[misc]
+class _LLM(Views, base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
+    _warned: frozenset[bool] = frozenset()  # see `_warn_of_mended`; a dump may lack it
     _words: dict[str, tuple[str, float | None]]
 
     def __init__(
@@ -136,6 +140,20 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
         return self._model.usage
+
+    def search_data(self) -> SearchData:
+        """Return what `report` and the plots show."""
+        from llmopt.report.sources import of_history
+
+        model = self._model
+        space = self._parameters.space
+        facts = [("model", client_name(model.client)), ("prompt", model.prompt.name)]
+        facts += [("constraint", constraint) for constraint in space.constraints]
+        return of_history(
+            space, self._trials, self.history, "a Nevergrad optimizer", usage=self.usage,
+            ended=self._ended, description=model.options.description, facts=tuple(facts),
+            pending=len(self._open), planned=self.budget,
+        )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -209,10 +227,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             proposal = Proposal(self._parameters.read(candidate), source, words)
             if is_mended:
                 self._model.meter.count_proposal("fallback")
-                warn_user(
-                    "no point of the batch met the cheap constraint: one of them was moved at "
-                    "random until it did. Such points are counted in usage.fallbacks"
-                )
+                self._warn_of_mended(candidate)
         else:
             # A constraint that is a layer of the parametrization moves points by itself.
             moved = self._parameters.moved(candidate, proposal.values)
@@ -309,6 +324,22 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         unit = anchor + self._step * rng.standard_normal(len(space))
         self._step = min(1.0, self._step * _STEP_GROWTH)
         return self._parameters.spawn(self.parametrization, space.mend(space.decode(unit)))
+
+    def _warn_of_mended(self, candidate: p.Parameter) -> None:
+        """Say once that random points stand in for refused ones, and once that these fail, too."""
+        feasible = candidate.satisfies_constraints(self.parametrization, no_tabu=True)
+        if feasible in self._warned:
+            return
+        self._warned |= {feasible}
+        tries = self._constraints_manager.max_trials
+        warn_user(
+            "no proposed point met the cheap constraint: one was moved at random until it did. "
+            "Such points count in usage.fallbacks; this is said once"
+            if feasible
+            else f"no feasible point found after {tries} tries: the cheap constraint refused all "
+            "of them, and an infeasible point is returned. Check that a point within the bounds "
+            "meets it; this is said once"
+        )
 
     # -- tell ---------------------------------------------------------------------------------
 
@@ -472,8 +503,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
 
     def __init__(
         self,
-        *,
         model: Client | str | None = None,
+        *,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         warmup: int | Literal["auto"] = "auto",
@@ -538,6 +569,11 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             raise TypeError(
                 f"{self.name} got no parametrization: give one (or a dimension) to make an "
                 "optimizer, or arguments such as model=... to configure it"
+            )
+        if isinstance(parametrization, str):
+            raise TypeError(
+                f"{self.name}({parametrization!r}) expects a parametrization, or a dimension: give "
+                f"a model by name, (model={parametrization!r})"
             )
         return super().__call__(parametrization, budget, num_workers)
 

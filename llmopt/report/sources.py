@@ -35,9 +35,9 @@ def read_search(source: Any, study_name: str | None = None) -> SearchData:
     """Return what a report shows of a search.
 
     Args:
-        source: An `LLMOptimizer`, the result of `minimize`, a `PolicySearch`, an Optuna study, a
-            storage file of llmopt, the folder of an ``llmopt run``, or an Optuna storage: a
-            database's URL, an SQLite file or a journal file.
+        source: An `LLMOptimizer`, the result of `minimize`, a `PolicySearch`, a Nevergrad optimizer
+            of llmopt, an Optuna study, a storage file of llmopt, the folder of an ``llmopt run``,
+            or an Optuna storage: a database's URL, an SQLite file or a journal file.
         study_name: Which study of an Optuna storage; needed if it holds several.
 
     Raises:
@@ -49,6 +49,9 @@ def read_search(source: Any, study_name: str | None = None) -> SearchData:
         return source
     if isinstance(source, (str, os.PathLike)):
         return _of_path(str(source), study_name)
+    if hasattr(source, "search_data"):  # a Nevergrad optimizer
+        data: SearchData = source.search_data()
+        return data
     if hasattr(source, "optimizer"):  # a result, or a PolicySearch
         return _of_result(source)
     if hasattr(source, "trials") and hasattr(source, "space"):
@@ -132,24 +135,38 @@ def _first(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _of_optimizer(optimizer: LLMOptimizer[Any], start: Event) -> SearchData:
-    space, history = optimizer.space, optimizer.history
-    flat = [replace(t, params=point_of(space, t.values)) for t in optimizer.trials]
     options = start["options"]
+    return of_history(
+        optimizer.space, optimizer.trials, optimizer.history, "a search in this process",
+        usage=optimizer.usage, ended=optimizer.stopped, planned=options.get("total"),
+        description=str(options.get("description") or ""),
+        facts=tuple(_facts(start, optimizer.space.constraints)), pending=len(optimizer.pending),
+    )  # fmt: skip
+
+
+def of_history(
+    space: Space, trials: Sequence[Trial[Any]], history: History, origin: str, **facts: Any
+) -> SearchData:
+    """Return what a report shows of a search over a space, whoever keeps it.
+
+    Args:
+        space: The space.
+        trials: All trials, each measurement as it came.
+        history: Them as the prompts see them.
+        origin: What it was read from, in words.
+        **facts: Further fields of `SearchData`.
+    """
+    flat = [replace(t, params=point_of(space, t.values)) for t in trials]
     curves = {t.number: curve_in(t.feedback) for t in flat}
     data = SearchData(
         title="Search",
-        origin="a search in this process",
+        origin=origin,
         parameters=parameters_of(space),
-        directions=optimizer.directions,
+        directions=history.directions,
         trials=tuple(flat),
         merged=tuple(_merged(space, flat, history)) if history.noisy else (),
-        usage=optimizer.usage,
-        ended=optimizer.stopped,
-        description=str(options.get("description") or ""),
-        facts=tuple(_facts(start, space.constraints)),
         curves={number: curve for number, curve in curves.items() if curve},
-        pending=len(optimizer.pending),
-        planned=options.get("total"),
+        **facts,
     )
     return data.with_best()
 

@@ -9,7 +9,7 @@ import math
 import numbers
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -60,9 +60,38 @@ _ELSEWHERE = {
     "seeded": "belongs to LLMOptimizer, minimize(), maximize() and optimize(). Sample the seed in "
     "the objective, and give noisy=True",
     "direction": "belongs to the study, or to LLMOptimizer; else call minimize() or maximize()",
+    "directions": 'is called direction in LLMOptimizer: direction=["minimize", "maximize"]; for a '
+    "whole search call optimize()",
     "temperature": "belongs to the prompt: prompt=get_prompt('words', temperature=0.7)",
     "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
     "get_client('openai:NAME', timeout=60)",
+}
+
+# What other searches take, and the way to it of the libraries that keep the trials themselves.
+_MADE = "belongs to the optimizer: ParametrizedLLM(...)(parametrization, budget=100, num_workers=4)"
+_OF_STUDY = "belongs to the study: optuna.create_study(sampler=..., {})"
+_OF_ADAPTERS: Mapping[str, Mapping[str, str]] = {
+    "LLMSampler": {
+        "storage": _OF_STUDY.format('storage="sqlite:///study.db"'),
+        "direction": _OF_STUDY.format('direction="minimize"'),
+        "directions": _OF_STUDY.format('directions=["minimize", "maximize"]'),
+        "start": "belongs to the study: study.enqueue_trial({...}), before study.optimize",
+        "callbacks": "belongs to the study: study.optimize(objective, callbacks=[...])",
+        "import_trials": "belongs to the study: study.add_trials(other_study.trials)",
+        "constraints_func": "is trial.set_constraint(name, amount) in the objective, or in Optuna "
+        '4.8 trial.set_system_attr("constraints", [amount]); above 0 is a violation. For linear '
+        "inequalities of parameters give constraints=",
+    },
+    "ParametrizedLLM": {
+        "seed": "belongs to the parametrization: parametrization.random_state.seed(3)",
+        "storage": 'is optimizer.dump("search.pkl"), and ParametrizedLLM().load("search.pkl")',
+        "start": "is optimizer.suggest(...), or suggest_known(words, ...), before the first ask",
+        "callbacks": 'is optimizer.register_callback("tell", callback)',
+        "import_trials": "is optimizer.tell(parametrization.spawn_child(new_value=...), loss)",
+        "direction": "is not needed: Nevergrad minimizes. Return the negative of what is to grow",
+        "directions": "is not needed: optimizer.tell(candidate, [0.5, 3.0]) takes several losses",
+        **dict.fromkeys(("budget", "num_workers", "n_jobs"), _MADE),
+    },
 }
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
@@ -166,8 +195,10 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     names = list(valid)
     for name in given:
         if name not in names:
+            elsewhere = _OF_ADAPTERS.get(call, {})
             call = call if call.endswith(")") else f"{call}()"
-            remedy = _called_here(name, names) or did_you_mean(name, names, _NEAR)
+            remedy = f"{name!r} {elsewhere[name]}" if name in elsewhere else ""
+            remedy = remedy or _called_here(name, names) or did_you_mean(name, names, _NEAR)
             raise TypeError(f"{call} has no argument {name!r}; {remedy}")
 
 
