@@ -78,10 +78,10 @@ def open_file(
     start = start_of(list(read_events(path)), path)
     with as_written(path, 1, start):
         arguments = {**stored_options(start, {}), "client": str(start["client"])}
-    stored = with_options(arguments["client"], options)
-    if model is None and asks and names_a_place(stored):
+    named = with_options(arguments["client"], options)
+    if model is None and asks and names_a_place(named):
         raise StorageError(
-            f"{path} names {stored!r} as its model: an address, a file or a folder is asked only "
+            f"{path} names {named!r} as its model: an address, a file or a folder is asked only "
             "if you name it, too. Give --model"
         )
     try:
@@ -133,8 +133,8 @@ def _open(
     try:
         if reads:
             optimizer = LLMOptimizer(**arguments)  # whether the description is valid
-            begun = path is not None and os.path.lexists(path)
-            return (_stored(path) if begun else None) or optimizer
+            begun = path if path is not None and os.path.lexists(path) else None
+            return (None if begun is None else _stored(begun)) or optimizer
         while True:
             try:
                 return LLMOptimizer(storage=path, **arguments)
