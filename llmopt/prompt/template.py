@@ -220,9 +220,8 @@ class TemplatePrompt:
             # Not a token more or less from one proposal to the next, for the sake of caches.
             shortened = replace(log, budget=(self.log_tokens or 0) * k // _LEVELS)
             text = self._render({**static, "evidence": shortened})
-            fewer = self._fewer_levels(k, len(text), shortened)
-            if fewer < k:
-                return render_log(fewer, complaint)
+            if self.max_chars is not None and len(text) > self.max_chars and k > _COARSE:
+                return render_log(self._fewer_levels(k, len(text), shortened), complaint)
             return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -287,10 +286,8 @@ class TemplatePrompt:
 
     def _fewer_levels(self, levels: int, characters: int, log: Evidence) -> int:
         """Return the level of the log at which a rendered text keeps to `max_chars`."""
-        if self.max_chars is None or characters <= self.max_chars or levels <= _COARSE:
-            return levels
-        used = "\n".join(log.log)
-        room = max(self.max_chars - (characters - len(used)), self.max_chars // 4)
+        most, used = self.max_chars or 0, "\n".join(log.log)
+        room = max(most - (characters - len(used)), most // 4)
         tokens = log.count(used) * room / max(len(used), 1)
         fewer = int(_LEVELS * tokens / (self.log_tokens or 1)) // _COARSE * _COARSE
         return max(_COARSE, min(fewer, levels - 1))

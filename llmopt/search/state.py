@@ -105,8 +105,9 @@ class SearchState:
         self.warmed += sum(p.source == "warmup" for p in event.new)
         ready = [*self.queue, *event.new]
         for proposal in ready[: event.given]:
-            seed = self.next_seed(proposal.values)
-            self.pending.append(proposal if seed is None else replace(proposal, seed=seed))
+            if self.seeded:
+                proposal = replace(proposal, seed=self.next_seed(proposal.values))
+            self.pending.append(proposal)
         self.queue = deque(ready[event.given :])
         self.stop = event.stop or self.stop
         self.rng.bit_generator.state = event.rng

@@ -166,9 +166,10 @@ def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
 @contextlib.contextmanager
 def CodeRunUsage(out: Path, model: Model) -> Any:
     """Count the requests of a run's journal as a resume does."""
-    from llmopt.code.events import CodeState, replay
+    from llmopt.code.events import CodeState
     from llmopt.search.eventlog import read_events
     from llmopt.search.meter import Meter
+    from llmopt.search.resume import replay
 
     meter = Meter(model)
     path = out / "search.jsonl"
