@@ -86,8 +86,12 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     take_options(vars(args))
     cells = _cells(args)
-    _check(cells, not args.dry_run)
-    out = args.out or _default_out(args.suite)
+    for method in dict.fromkeys(cell.method for cell in cells if not args.dry_run):
+        check_method(method)
+    for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
+        task_of(cell)
+    suite = Path(f"benchmarks/results/{args.suite}.jsonl") if args.suite else Path("bench.jsonl")
+    out = args.out or suite
     done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
     missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
@@ -108,13 +112,6 @@ def main(args: argparse.Namespace) -> int:
     wanted = set(cells)
     print(_table([line for line in read_results(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0
-
-
-def _check(cells: Sequence[Cell], to_run: bool) -> None:
-    for method in dict.fromkeys(cell.method for cell in cells if to_run):
-        check_method(method)
-    for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
-        task_of(cell)
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> str:
@@ -164,7 +161,3 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         for seed in range(args.seeds)
         for method in methods
     ]
-
-
-def _default_out(suite: str | None) -> Path:
-    return Path(f"benchmarks/results/{suite}.jsonl") if suite else Path("bench.jsonl")

@@ -185,11 +185,6 @@ FAMILIES: Mapping[str, Callable[[np.random.Generator, int], Function]] = {
 _WEIGHTS = np.array([2, 1, 1, 1, 1, 1, 2]) / 9
 
 
-def draw_function(rng: np.random.Generator, n: int) -> Function:
-    """Draw a function of `n` dimensions."""
-    return FAMILIES[str(rng.choice(list(FAMILIES), p=_WEIGHTS))](rng, n)
-
-
 # -- searches -----------------------------------------------------------------------------
 
 
@@ -227,7 +222,7 @@ def _levels(coordinates: np.ndarray) -> np.ndarray:
 
 def _search(rng: np.random.Generator, n: int, policy: Policy | None) -> list[Columns]:
     """Run one search; return what there is to learn at some of its moments."""
-    function = draw_function(rng, n)
+    function = FAMILIES[str(rng.choice(list(FAMILIES), p=_WEIGHTS))](rng, n)
     points = rng.random((WARMUP, n))
     if rng.random() < 0.3:  # a warm-up that is not over the whole space
         around = rng.uniform(0.3, 0.7, n)

@@ -360,10 +360,6 @@ def _validation(p: dict[str, Any]) -> Evaluation:
     return Evaluation(error, said, data)
 
 
-def _held_error(p: dict[str, Any]) -> float:
-    return math.sqrt(float(((_predict(p, _HELD[0]) - _HELD[1]) ** 2).mean()))
-
-
 def _series() -> str:
     return "\n".join(
         f"run {run} {name}: " + ", ".join(f"{x:g}" for x in row)
@@ -431,7 +427,7 @@ PROBLEMS = {
             "prior_weight": Float(0.0001, 10.0, log=True),
         },
         _validation,
-        _held_error,
+        lambda p: math.sqrt(float(((_predict(p, _HELD[0]) - _HELD[1]) ** 2).mean())),
     ),
 }
 """The objectives by their neutral names."""

@@ -90,7 +90,8 @@ def compare(grouped: Grouped) -> Comparison:
     """
     model = first_model(grouped)
     met = {key: runs for key, runs in grouped.items() if model is None or model in runs}
-    shared = _shared_labels(met)
+    first = next(iter(met.values()), {})
+    shared = [label for label in first if all(label in runs for runs in met.values())]
     ranked: dict[str, list[np.ndarray]] = {label: [] for label in shared}
     strata: dict[str, list[np.ndarray]] = {label: [] for label in shared}
     problems: list[ProblemKey] = []
@@ -119,11 +120,6 @@ def compare(grouped: Grouped) -> Comparison:
         tuple(label for label in everyone if label not in labels),
         tuple(key for key in grouped if key not in problems),
     )
-
-
-def _shared_labels(grouped: Grouped) -> list[str]:
-    first = next(iter(grouped.values()), {})
-    return [label for label in first if all(label in runs for runs in grouped.values())]
 
 
 def _shared_seeds(runs: Mapping[str, Runs], labels: Sequence[str]) -> list[int]:

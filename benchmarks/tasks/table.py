@@ -148,14 +148,10 @@ def _check_id(name: str) -> None:
         near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         if isinstance(error, gym.error.DeprecatedEnv | gym.error.VersionNotFound):
-            hint = f"{_first_line(error)} "
+            hint = f"{first_line(error) or type(error).__name__} "
         elif not near:
             hint = f"{missing_environment(name)}. "
         raise UnknownTaskError(
             f"unknown task {name!r}: {hint}Valid: {', '.join(sorted(aliases))}, and any "
             "Gymnasium id"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return first_line(error) or type(error).__name__

@@ -69,7 +69,8 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
     parts = _parts(re.sub("\r\n?", "\n", text).replace("\ufeff", ""))
-    answers = [_from_json(parts.objects), _from_blocks(parts)]
+    read = [a for a in map(_from_mapping, parts.objects) if a is not None]
+    answers = [read[-1] if read else None, _from_blocks(parts)]
     found = [a for a in answers if a is not None]
     whole = [a for a in found if _defined(a.source) >= set(names)]
     answer = next(iter(whole or found), None)
@@ -165,11 +166,6 @@ def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
             return mark.end()
     found.blocks.append(text[start:])
     return len(text)
-
-
-def _from_json(objects: Sequence[Mapping[str, Any]]) -> CodeAnswer | None:
-    answers = [a for a in map(_from_mapping, objects) if a is not None]
-    return answers[-1] if answers else None
 
 
 def _from_mapping(value: Mapping[str, Any]) -> CodeAnswer | None:

@@ -18,7 +18,7 @@ from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import Event, as_written
 from llmopt.search.spending import Books, checked_text
-from llmopt.space import Space, Value
+from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number
 
@@ -172,13 +172,10 @@ def check_start(start: Event, own: Event, seed: int | None, path: str | os.PathL
 
 
 def _of_trial(trial: CodeTrial, space: Space | None) -> Event:
-    params = trial.params
-    plain = None if space is None or params is None else list(map(_stored, space.flatten(params)))
+    plain = None
+    if space is not None and trial.params is not None:
+        plain = [_LACKING if v is ABSENT else v for v in space.flatten(trial.params)]
     return {**asdict(trial), "params": plain}
-
-
-def _stored(value: Value) -> Any:
-    return _LACKING if value is ABSENT else value
 
 
 def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:

@@ -179,16 +179,15 @@ class PolicyScore:
 
     def feedback(self) -> str:
         """Return feedback: a line for each episode, statistics, and the worst episode's steps."""
-        worst = min(self.episodes, key=_goodness)
+        worst = min(
+            self.episodes,
+            key=lambda e: (e.total is not None, bool(e.success), e.total or 0.0, -e.length),
+        )
         told = worst.feedback
         if told and not worst.failure:
             told = f"The worst episode (start {worst.number}): {told}"
         lines = [self.summary(), *(e.account() for e in self.episodes), self.statistics, told]
         return "\n".join(line for line in lines if line)
-
-
-def _goodness(e: CodeEpisode) -> tuple[bool, bool, float, int]:
-    return e.total is not None, bool(e.success), e.total or 0.0, -e.length
 
 
 def policy_function(env: gym.Env[Any, Any], doc: str = "") -> Function:

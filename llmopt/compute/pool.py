@@ -262,11 +262,6 @@ class Pool:
         self.look()
         return [m for m in self.members if m.alive and m.job is None]
 
-    @property
-    def jobs(self) -> list[Job]:
-        """Jobs that have not ended."""
-        return [m.job for m in self.members if m.job is not None] + self.waiting
-
     def prepare(self, *preparation: Any) -> None:
         """Have every worker do something before its next function: a name and arguments."""
         self.preparations.append(preparation)

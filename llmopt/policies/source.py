@@ -37,16 +37,13 @@ def policy_source(
             "    return action",
         ]
     )
-    takes = "a state" if policy.chooses or _is_table(policy) else "one observation"
+    table = isinstance(policy.observation_space, spaces.Discrete)
+    takes = "a state" if policy.chooses or table else "one observation"
     words = (
         f"policy(weights, observation): the action that the search's own policy takes for {takes}, "
         "exactly; weights as in a row of X"
     )
     return text, constants, words
-
-
-def _is_table(policy: LinearPolicy) -> bool:
-    return isinstance(policy.observation_space, spaces.Discrete)
 
 
 def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:

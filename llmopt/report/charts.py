@@ -328,7 +328,7 @@ def curves_chart(data: SearchData) -> Markup:
     texts, best = [], []
     if data.best is not None and (own := data.curves.get(data.best.number)):
         best = [[(x.share(s), y.share(v)) for s, v in own]]
-        label = f"{data.label(data.best.number)} (best)"
+        label = f"#{data.best.number} (best)"
         texts.append(Text(1.0, best[0][-1][1], label, "end"))
     layers = [lines(groups[kind], kind) for kind in sorted(groups)]
     layers.append(lines(best, "best"))

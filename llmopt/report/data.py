@@ -173,10 +173,6 @@ class SearchData:
         core = [t.rewards[objective] for t in self.done if t.rewards and t.source != "warmup"]
         return robust_scale(self.values(objective), self.directions[objective], core)
 
-    def label(self, number: int) -> str:
-        """Return what readers call a trial."""
-        return f"#{number}"
-
     def start_of(self, notes: Answer) -> Trial[Any] | None:
         """Return the trial that a model says it started from, if it is known."""
         if not (self.numbered and isinstance(notes.start, int)):

@@ -56,11 +56,10 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             fanova = of.FanovaImportanceEvaluator(seed=_SEED)
             found["fANOVA"] = of.get_param_importances(study, evaluator=fanova)
     order = sorted(names, key=lambda name: -found["PED-ANOVA"].get(name, 0.0))
-    return {kind: {n: _share(values.get(n, 0.0)) for n in order} for kind, values in found.items()}
-
-
-def _share(value: Any) -> float:
-    return float(np.nan_to_num(value, nan=0.0, posinf=1.0, neginf=0.0))
+    return {
+        kind: {n: float(np.nan_to_num(values.get(n, 0.0), posinf=1.0, neginf=0.0)) for n in order}
+        for kind, values in found.items()
+    }
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
             rivals=charts.rivals_chart(data) if data.rivals and data.done else None,
             important=important,
             unknown=unknown,
-            parallel=_parallel(data, order),
+            parallel=charts.parallel_chart(data, order) if len(data.done) > 1 and order else None,
             slices=_slices(data, order),
             most_parameters=charts.MOST_PARAMETERS,
             fronts=_fronts(data),
@@ -163,7 +163,7 @@ def _summary(data: SearchData) -> str:
         said += f" {_counted(len(data.front), 'trial')} on the Pareto front."
     elif data.best is not None and data.best.rewards:
         best = data.best
-        said += f" The best is {number_text(data.best.rewards[0])} of {data.label(best.number)}"
+        said += f" The best is {number_text(data.best.rewards[0])} of #{best.number}"
         said += f", proposed by {SOURCES.get(best.source, best.source).partition(' (')[0]}."
     elif count:
         said += " No trial gave a result."
@@ -189,7 +189,7 @@ def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
     if len(data.directions) == 1:
         best = data.best
         value = number_text(best.rewards[0]) if best is not None and best.rewards else "–"
-        remark = f"{data.label(best.number)} of {len(data.trials):,}" if best else "no result"
+        remark = f"#{best.number} of {len(data.trials):,}" if best else "no result"
         tiles.append((f"best {cut(data.objectives[0], 40)}", value, remark))
     else:
         tiles.append(("Pareto front", f"{len(data.front):,}", f"of {len(data.trials):,} trials"))
@@ -307,26 +307,14 @@ def _order(data: SearchData, important: Sequence[dict[str, Any]]) -> list[int]:
     return order[: charts.MOST_PARAMETERS]
 
 
-def _parallel(data: SearchData, order: Sequence[int]) -> Markup | None:
-    if len(data.done) < 2 or not order:
-        return None
-    return charts.parallel_chart(data, order)
-
-
 def _slices(data: SearchData, order: Sequence[int]) -> list[tuple[str, list[Markup]]]:
-    if not data.done:
-        return []
-    return [
-        (name, [charts.slice_chart(data, i, k) for i in order])
-        for k, name in enumerate(data.objectives)
-    ]
+    names = data.objectives if data.done else ()
+    return [(n, [charts.slice_chart(data, i, k) for i in order]) for k, n in enumerate(names)]
 
 
 def _fronts(data: SearchData) -> list[Markup]:
-    if not data.front:
-        return []
     pairs = list(combinations(range(len(data.directions)), 2))[:6]
-    return [charts.pareto_chart(data, first, second) for first, second in pairs]
+    return [charts.pareto_chart(data, *pair) for pair in pairs if data.front]
 
 
 # -- trials ---------------------------------------------------------------------------------
@@ -373,7 +361,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
     line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
     return {
         "number": trial.number,
-        "label": data.label(trial.number),
+        "label": f"#{trial.number}",
         "source": trial.source,
         "state": trial.state,
         "kind": trial.kind,
@@ -387,7 +375,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "outcome": _outcome(data, trial, start),
         "feedback": cut(trial.feedback, listed.words),
         "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
-        "start": "" if start is None else data.label(start.number),
+        "start": "" if start is None else f"#{start.number}",
     }
 
 
@@ -428,7 +416,7 @@ def _outcome(data: SearchData, trial: Trial[Any], start: Trial[Any] | None) -> l
         better = change > 0 if data.directions[0] == "maximize" else change < 0
         word = "the same as" if not change else "better than" if better else "worse than"
         size = f"{number_text(abs(change), 4)} " if change else ""
-        found.append(f"{size}{word} {data.label(start.number)}, from which it was made")
+        found.append(f"{size}{word} #{start.number}, from which it was made")
     if trial.samples:
         low, high = min(trial.samples), max(trial.samples)
         found.append(

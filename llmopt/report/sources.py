@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,16 +123,10 @@ def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
     """Return a stored search, for reading only, and the first line of its file."""
     from llmopt.optimizer import LLMOptimizer
 
-    start = start_of(list(_first(read_events(path))), path)
+    start = start_of(list(islice(read_events(path), 1)), path)
     # No partner and no prompt of theirs: nothing is proposed.
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
     return LLMOptimizer.load(path, ScriptedClient([]), **nobody), start
-
-
-def _first(events: Iterable[Event]) -> Iterator[Event]:
-    for event in events:
-        yield event
-        return
 
 
 def _of_optimizer(optimizer: LLMOptimizer[Any], start: Event) -> SearchData:

@@ -78,8 +78,9 @@ def _centre(space: Space) -> tuple[Value, ...] | None:
     own = [c for c in space.limits if isinstance(c, Constraint) and c.factors]
     if space.conditional or not own:
         return None
-    numbers = [d for d in space.dimensions if not isinstance(d, Categorical)]
-    places = {name: k for k, name in enumerate(_numbers(space))}
+    pairs = zip(space.names, space.dimensions, strict=True)
+    named = {name: d for name, d in pairs if not isinstance(d, Categorical)}
+    numbers, places = list(named.values()), {name: k for k, name in enumerate(named)}
     low = np.array([d.low for d in numbers], dtype=float)
     span = np.array([d.high - d.low for d in numbers], dtype=float)
     rows = np.zeros((len(own), len(numbers) + 1))
@@ -160,11 +161,6 @@ def _between_bounds(rows: np.ndarray, bounds: np.ndarray) -> tuple[float, ...] |
         else:
             far = middle
     return best
-
-
-def _numbers(space: Space) -> list[str]:
-    pairs = zip(space.names, space.dimensions, strict=True)
-    return [name for name, d in pairs if not isinstance(d, Categorical)]
 
 
 def mended(space: Space, values: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -103,12 +103,9 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         self._rewards.append((reward, parts))
         truncated = truncated or len(self._rewards) >= self._cap
         if terminated or truncated:
-            self._finish()
+            means = component_means(self._rewards, self._names)
+            self.log.append((means, self._true_return, len(self._rewards)))
         return after, reward, terminated, truncated, info
-
-    def _finish(self) -> None:
-        means = component_means(self._rewards, self._names)
-        self.log.append((means, self._true_return, len(self._rewards)))
 
 
 def train_sb3(
