@@ -268,24 +268,6 @@ def run(path, replies, stop=None):
     return optimizer, client
 
 
-def test_what_was_paid_before_an_error_is_used_by_the_next_ask():
-    broken = ClientError("the connection broke")
-    optimizer, client = make(
-        ["no", fenced("return 1.0")], broken, broken, fenced("return 2.0"), attempts=1
-    )
-    with optimizer:
-        for _ in range(2):
-            with pytest.raises(ClientError, match="broke"):
-                optimizer.ask(2)
-        found = optimizer.ask(2)
-        assert [c(np.ones(1)) for c in found] == [2.0, 1.0]
-    # The first request is not sent again, and its answer is sent back as before.
-    assert [len(r.messages) for r in client.requests] == [1, 3, 3, 3]
-    assert client.requests[1] == client.requests[2] == client.requests[3]
-    assert optimizer.usage.rejected == {"unreadable": 1}
-    assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (4, 2)
-
-
 def test_an_answer_that_was_refused_before_a_kill_is_not_run_again(tmp_path):
     """What it was told stands, though code may fail in another way each time."""
     path = tmp_path / "run.jsonl"

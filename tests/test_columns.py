@@ -250,17 +250,6 @@ def test_choices_have_no_line_and_are_drawn_as_the_best_trials_have_them():
     assert [r.values for r in read_all(alone, [" m m"] * 300)] == [p[1:3] for p in points]
 
 
-def test_better_trials_count_more_for_a_choice():
-    rng = np.random.default_rng(9)
-    trials = []
-    for i in range(20):  # "a" in the ten best, "b" in the others
-        values = ("a" if i < 10 else "b", float(rng.random()), 5, 1)
-        trials.append(Trial(i, None, values, (-float(i),)))
-    query = ColumnsPrompt().prepare(Situation(MIXED, History(tuple(trials)), 21))
-    kinds = [query.read(" m m", i).values[0] for i in range(400)]
-    assert kinds.count("a") > 1.5 * kinds.count("b") > 2 * kinds.count("c") > 80
-
-
 @pytest.mark.defect(25)
 def test_a_branch_is_neither_left_nor_drawn_at_random():
     """The branches of a conditional space alone: each was tried, and one is far better."""

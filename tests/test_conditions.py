@@ -198,23 +198,6 @@ def test_constraints_and_forbidden_combinations():
         Space({"k": Categorical(["a", "b"])}, forbidden=[{"k": ["a", "b"]}])
 
 
-WHOLE = "optimizer: adam, layers: 1"
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        (WHOLE, {"optimizer": "adam", "layers": 1}),
-        (f"{WHOLE}, momentum: 0.5, width: 30", {"optimizer": "adam", "layers": 1}),
-        ("optimizer: adam, layers: 9, width: 300, beta: 0.9", {"layers": 4, "width": 256}),
-        ('{"optimizer": "adam", "layers": 1, "momentum": null}', {"layers": 1}),
-    ],
-)
-def test_an_answer_gives_what_its_point_has(text, values):
-    reading = parse_parameters(text, SPACE)
-    assert values.items() <= SPACE.unflatten(reading.values).items()
-
-
 def test_the_schema_lets_what_is_inactive_be_null():
     schema = Form(SPACE, SPACE.names, ()).schema["properties"]["point"]["properties"]
     assert {"type": "null"} in schema["momentum"]["anyOf"]

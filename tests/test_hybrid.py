@@ -233,15 +233,6 @@ class TestPartner:
             points = go(optimizer, 120, f)
             assert np.isfinite([list(p.values()) for p in points]).all()
 
-    def test_violations_rank_after_feasible_points(self):
-        optimizer = make(GaussianGrammarClient())
-        for _ in range(150):
-            point = optimizer.ask()
-            violation = max(0.0, point["x"] - 1.0)
-            optimizer.tell(point, point["x"], constraint_violation=violation)
-        own = [t.values[0] for t in optimizer.trials[-50:] if t.source == "cma"]
-        assert np.median(own) == pytest.approx(1.0, abs=0.3)
-
     def test_losses_keep_the_order_of_ranks(self):
         ranks = [(0.0, -1e300), (0.0, 1e300), (0.5, -9.0), (1e308, 0.0), (math.inf, math.inf)]
         losses = losses_of(ranks)
@@ -314,19 +305,6 @@ class TestPartner:
             optimizer.tell(point, sphere(point))
         assert CMAEmitter._learn is learn
         assert [t.values for t in optimizer.trials] == [t.values for t in expected.trials]
-
-    def test_another_history_is_read_anew(self):
-        space = Space(SPACE)
-        trials = [
-            [Trial(i, None, space.sample(np.random.default_rng(s)), (float(i),)) for i in range(9)]
-            for s in (0, 1)
-        ]
-        partner = Scheduler([CMAEmitter(5)], Silent())
-        for own in trials:
-            history = History(tuple(own))
-            fresh = Scheduler([CMAEmitter(5)], Silent())
-            expected = propose(fresh, history, np.random.default_rng(0), 8)
-            assert propose(partner, history, np.random.default_rng(0), 8) == expected
 
 
 class TestKeeping:

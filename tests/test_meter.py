@@ -178,6 +178,27 @@ def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
     assert meter.usage.requests == 2
 
 
+@pytest.mark.parametrize("at", ["announce", "record"])
+def test_a_kill_while_a_call_is_announced_or_stored_leaves_it_counted(at):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    file = File()
+    meter = make([reply("a"), reply("b")], journal=file)
+    setattr(file, at, kill)
+    with pytest.raises(Killed):
+        texts(meter, "1")
+    sent = len(meter.client.requests)
+    assert sent == (0 if at == "announce" else 1)
+    delattr(file, at)
+    texts(meter, "2")  # what could not be stored is stored with the next call
+    assert meter.usage.requests - meter.usage.failed_requests == len(meter.client.requests)
+    assert [s.reply for s in file.spent if s.reply] == [reply("a"), reply("b")][: sent + 1]
+
+
 def test_nothing_is_sent_where_the_check_refuses():
     class Closed(SpendLog):
         def check(self):

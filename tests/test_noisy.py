@@ -34,19 +34,6 @@ def test_equal_points_merge_to_mean_and_error():
     assert optimizer.usage.rejected == {}
 
 
-def test_a_lucky_value_is_not_taken_for_a_good_point():
-    def told(noisy, lucky):
-        optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", noisy=noisy)
-        for reward in (9.0, 11.0, 8.0, 10.0):  # 9.5, give or take 0.65
-            optimizer.tell({"x": 0.5}, reward)
-        optimizer.tell({"x": 0.1}, lucky)
-        return optimizer.recommend(), optimizer.best.params
-
-    assert told(noisy=True, lucky=10.0) == ({"x": 0.5}, {"x": 0.5})
-    assert told(noisy=True, lucky=15.0) == ({"x": 0.1}, {"x": 0.1})
-    assert told(noisy=False, lucky=11.5) == ({"x": 0.1}, {"x": 0.1})
-
-
 @pytest.mark.defect(3, 21)
 def test_every_view_names_the_same_best(tmp_path):
     """Each of these once ranked for itself, and took the lucky 10.0 for the best."""

@@ -108,18 +108,6 @@ class TestAsk:
         assert [p.source for p in optimizer.pending_proposals] == ["llm"]
         assert optimizer.pending_proposals[0].explanation == "because of 1.5"
 
-    def test_box_comes_back_as_an_array_that_the_space_contains(self):
-        box = gym.spaces.Box(-6, 6, (2, 2), dtype=np.float32)
-        client = ScriptedClient(
-            ["params[0,0]: 1.5, params[0,1]: -2.0, params[1,0]: 0, params[1,1]: 6\nok"]
-        )
-        optimizer = LLMOptimizer(box, client, warmup=0, prompt="props")
-        point = optimizer.ask()
-        assert box.contains(point)
-        np.testing.assert_array_equal(point, [[1.5, -2.0], [0.0, 6.0]])
-        optimizer.tell(point, 1.0)
-        assert optimizer.trials[0].source == "llm"
-
     def test_batch_size_fills_later_asks_from_one_request(self):
         optimizer = make([answers((1, 1), (2, 2), (3, 3))], batch_size=3)
         assert [optimizer.ask()["k"] for _ in range(3)] == [1, 2, 3]

@@ -6,7 +6,6 @@ import copy
 import functools
 import logging
 import os
-import pickle
 import threading
 import warnings
 from types import MappingProxyType
@@ -311,16 +310,6 @@ class TestState:
             begun.ask()
         again = make([], storage=path, **{k: int(v) for k, v in options.items()})
         assert again.seed == 7
-
-    def test_a_copy_in_the_middle_of_a_batch_keeps_the_queue_and_paid_replies(self):
-        optimizer = make([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]], batch_size=2)
-        optimizer.ask()
-        with pytest.raises(ClientError):
-            optimizer.ask(3)
-        copied = pickle.loads(pickle.dumps(optimizer))
-        for one in (optimizer, copied):
-            assert [p["x"] for p in one.ask(3)] == [2.0, 3.0, 4.0]
-        assert len(optimizer.client.requests) == 4
 
     def test_save_keeps_the_queue_and_paid_replies(self, tmp_path):
         client = ScriptedClient([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])

@@ -16,7 +16,6 @@ from llmopt import (
     Reply,
     ScriptedClient,
     Space,
-    get_prompt,
 )
 from llmopt.search.points import draw_new
 
@@ -154,26 +153,3 @@ def test_no_point_is_repeated_while_there_is_another(name):
         assert len(seen) == i + 1
     draw_new(space, seen, rng)
     assert len(seen) == total
-
-
-def test_a_search_of_a_policy_table():
-    """A FrozenLake-like table of actions: better tables are found and none is repeated."""
-    goal = np.array([2, 1, 0, 3] * 4)
-    space = spaces.MultiDiscrete([4] * 16)
-
-    def improve(request):
-        # Changes one entry of the best table so far, as a capable model would.
-        rng = np.random.default_rng(request.seed)
-        table = np.array(optimizer.best.params)
-        table[rng.integers(16)] = rng.integers(4)
-        return ", ".join(f"params[{i}]: {v}" for i, v in enumerate(table))
-
-    optimizer = LLMOptimizer(
-        space, ScriptedClient(improve), get_prompt("props"), warmup=5, seed=0, attempts=10
-    )
-    for _ in range(80):
-        table = optimizer.ask()
-        optimizer.tell(table, float((table == goal).sum()))
-    assert optimizer.best.reward >= 12
-    assert optimizer.usage.fallback_share < 0.05
-    assert len({t.values for t in optimizer.trials}) == 80

@@ -149,18 +149,6 @@ def test_a_stop_without_points_is_kept_and_paid_for_once(tmp_path):
             assert optimizer.usage.requests == 2
 
 
-def test_points_that_an_end_leaves_open_are_drawn():
-    optimizer, client = make(["0.1 0.2 stop"], may_stop=True)
-    optimizer.ask()
-    with pytest.warns(
-        UserWarning, match="ended the search: 2 of the points asked for were sampled"
-    ):
-        assert optimizer.ask(3)[0] == {"x": 0.2}
-    assert len(client.requests) == 1
-    with pytest.raises(SearchStopped):
-        optimizer.ask()
-
-
 THREE = """Analysis: nothing is known yet.
 Hypothesis: it rises.
 Start from: new

@@ -139,16 +139,6 @@ def test_answer_in_the_format_of_the_history_is_read_back(name):
     assert reading.explanation == "because"
 
 
-def test_minimize_and_hint_in_words():
-    minimize = History(trials(BOX, 2), directions=("minimize",))
-    text = shown(get_prompt("props").prepare(situation(history=minimize)))[0]
-    assert "global minimum" in text
-    assert "maxim" not in text
-    assert "best value of f is about" not in text
-    text = shown(get_prompt("props", optimum=-3.5).prepare(situation()))[0]
-    assert "best value of f is about -3.5" in text
-
-
 def test_prefix_is_stable_from_one_ask_to_the_next():
     prompt = get_prompt("props")
     before = prompt.prepare(situation(n=30, seed=1, notes=("a",)))

@@ -557,16 +557,6 @@ def test_key_tells_points_apart():
         space.key((*point[:-1], ["unhashable"]))
 
 
-def test_equality_and_hash():
-    assert mixed() == mixed()
-    assert hash(mixed()) == hash(mixed())
-    assert Space({"a": Int(0, 1)}) != Space({"b": Int(0, 1)})
-    assert Space({"a": Float(0, 1)}) != Space({"a": Float(0, 1)}, decimals=1)
-    small, large = spaces.Box(0, 1, (2,), np.float32), spaces.Box(0, 1, (2,), np.float64)
-    assert Space.of(small) != Space.of(large)
-    assert mixed() != 3
-
-
 def test_copies_know_the_caller_choices():
     class Thing:
         pass

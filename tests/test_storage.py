@@ -46,17 +46,6 @@ def test_every_torn_end_is_cut_off_and_appending_goes_on(tmp_path, caplog):
         assert [e["i"] for e in read_events(path)] == [0, 1, 9]
 
 
-def test_damage_in_the_middle_is_refused(tmp_path):
-    path = tmp_path / "a.jsonl"
-    lines = fill(path).splitlines(keepends=True)
-    lines[1] = b'{"event": "te\n'
-    path.write_bytes(b"".join(lines))
-    before = path.read_bytes()
-    with pytest.raises(StorageError, match="line 2"):
-        EventLog(path)
-    assert path.read_bytes() == before
-
-
 def test_a_device_is_refused():
     with pytest.raises(StorageError, match="it is a device"):
         EventLog(os.devnull)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
-import multiprocessing
-import os
 import pickle
 import pickletools
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -111,20 +108,3 @@ def test_words_cannot_break_the_prompt(words, prompt):
     optimizer.ask()
     assert len(optimizer._model.client.requests[-1].text) < 60_000
     assert optimizer.usage.fallbacks == 0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
-def test_a_forked_copy_goes_on_by_itself():
-    optimizer = make()
-    optimizer.tell(optimizer.ask(), 1.0)
-
-    def child():
-        candidate = optimizer.ask()
-        optimizer.tell(candidate, 2.0)
-        os._exit(0 if len(optimizer.history.trials) == 2 else 1)
-
-    worker = multiprocessing.get_context("fork").Process(target=child)
-    worker.start()
-    worker.join()
-    assert worker.exitcode == 0
-    assert len(optimizer.history.trials) == 1

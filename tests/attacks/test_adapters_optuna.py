@@ -319,20 +319,6 @@ class TestFailingWrites:
         assert broken.requests == whole.requests
         assert broken.proposals == whole.proposals
 
-    def test_what_cannot_be_counted_is_not_spent(self):
-        own = sampler(max_requests=50)
-        storage = Failing()
-        study = optuna.create_study(sampler=own, storage=storage)
-        study.add_trial(FIRST)
-        storage.left, storage.forever = 0, True
-        for _ in range(5):
-            with pytest.raises(OSError, match="disk is full"):
-                study.ask(XY)
-        assert own.usage.requests == 0  # it is announced in the storage before it is sent
-        storage.left = math.inf
-        study.ask(XY)
-        assert own.usage.requests == 1
-
     @pytest.mark.parametrize("n", range(8))
     def test_a_cap_counts_what_could_not_be_stored_at_once(self, n):
         storage = Failing()
