@@ -361,5 +361,7 @@ class TestErrors:
         make(partner=None)
 
     def test_several_objectives(self):
-        with pytest.raises(ValueError, match="one objective, and direction names 2"):
-            make(direction=["maximize", "minimize"])
+        for partner in ("cma", "network", ["cma", "network"]):
+            said = re.escape(f"partner={partner!r} searches one objective, and there are 2")
+            with pytest.raises(ValueError, match=said):
+                make(direction=["maximize", "minimize"], partner=partner)

@@ -10,6 +10,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from search_contract import Keyless
 
 from llmopt import (
     Categorical,
@@ -462,3 +463,84 @@ def test_a_parameter_of_space_that_the_objective_never_suggests_is_named_once(ca
         said = [r.getMessage() for r in caplog.records if "did not suggest" in r.getMessage()]
         assert len(said) == count
         assert all("`rates` (did you mean 'rate'?)" in s and "`slope`" not in s for s in said)
+
+
+def six(objective, **options):
+    sampler = LLMSampler(ScriptedClient([]), n_startup_trials=9, seed=1, **options)
+    optuna.create_study(sampler=sampler).optimize(objective, n_trials=6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "parts"),
+    [
+        ("stderr", "a", ["'stderr' is ignored", "got 'a'", "0 or more"]),
+        ("stderr", -1.0, ["'stderr' is ignored", "0 or more"]),
+        ("data", 3, ["'data' is ignored", "got 3", "a dict of"]),
+        ("Feedback", "it diverged", ["'Feedback' is not read", "'feedback'"]),
+        ("std_err", 0.1, ["'std_err' is not read", "'stderr'"]),
+        ("stderr", 0.1, []),
+        ("dataset", "mnist", []),
+    ],
+)
+def test_a_user_attribute_that_is_not_read_is_said_once(name, value, parts, said):
+    def objective(trial):
+        trial.set_user_attr(name, value)
+        return trial.suggest_float("x", 0, 1)
+
+    six(objective)
+    assert len(said) == bool(parts)
+    assert all(part in said[0] for part in parts)
+
+
+def test_a_parameter_outside_its_condition_is_said_once(said):
+    def objective(trial):
+        kind = trial.suggest_categorical("kind", ["a", "b"])
+        return trial.suggest_float("x", 0, 1) if always or kind == "a" else 1.0
+
+    for always in (True, False):
+        space = {"kind": Categorical(["a", "b"]), "x": Float(0, 1, when={"kind": "a"})}
+        said.clear()
+        six(objective, space=space)
+        assert len(said) == always
+        assert all("suggests `x`" in s and "`when=`" in s for s in said)
+
+
+def test_a_constraint_over_no_parameter_is_said_once_or_refused(said):
+    def objective(trial):
+        return trial.suggest_float("x", 0, 1)
+
+    six(objective, constraints=["x <= 1", "xx <= 1"])
+    assert ["'xx <= 1' names `xx` (did you mean 'x'?)" in s for s in said] == [True]
+    with pytest.raises(SpaceError, match=r"'y <= 1': unknown parameter 'y'.*'x'"):
+        LLMSampler(ScriptedClient([]), space={"x": Float(0, 1)}, constraints=["y <= 1"])
+
+
+@pytest.mark.parametrize("wrong", ["tpe", optuna.samplers.TPESampler])
+def test_an_independent_sampler_is_checked_when_it_is_given(wrong):
+    with pytest.raises(TypeError, match=r"independent_sampler=.*TPESampler\(\)"):
+        LLMSampler(ScriptedClient([]), independent_sampler=wrong)
+
+
+def test_several_objectives_have_no_single_trial_to_recommend():
+    study = optuna.create_study(directions=["minimize"] * 2)
+    with pytest.raises(ValueError, match=r"study\.best_trials"):
+        LLMSampler.recommend(study)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "journal"])
+def test_a_trial_that_could_not_begin_waits_for_the_next_ask(kind, tmp_path):
+    storage = {"memory": None, "sqlite": f"sqlite:///{tmp_path / 's.db'}"}.get(kind)
+    if kind == "journal":
+        journal = optuna.storages.journal
+        backend = journal.JournalFileBackend(str(tmp_path / "j.log"))
+        storage = optuna.storages.JournalStorage(backend)
+    client = Keyless(["x: 1, y: 1"])
+    study = optuna.create_study(sampler=LLMSampler(client), storage=storage)
+    study.enqueue_trial({"x": 0.5})
+    for _ in range(2):
+        with pytest.raises(MissingKeyError):
+            study.optimize(bowl, n_trials=3)
+    assert [t.state for t in study.trials] == [TrialState.WAITING]
+    client.key = True
+    study.optimize(bowl, n_trials=1)
+    assert [(t.state, t.params["x"]) for t in study.trials] == [(TrialState.COMPLETE, 0.5)]

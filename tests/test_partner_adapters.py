@@ -154,9 +154,15 @@ class TestOptuna:
         assert heard == ["before", "after"] * 2 + ["reseed"]
 
     def test_several_objectives(self):
-        study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler())
-        with pytest.raises(ValueError, match="one objective, and direction names 2"):
-            study.ask().suggest_float("x", -5, 5)
+        for partner, name in (
+            (optuna.samplers.TPESampler(), r"TPESampler\(\)"),
+            ("network", "'network'"),
+        ):
+            refused = sampler(partner=partner)
+            study = optuna.create_study(directions=["minimize", "maximize"], sampler=refused)
+            with pytest.raises(ValueError, match=f"partner={name} searches one objective.* 2"):
+                study.optimize(lambda trial: (trial.suggest_float("x", -5, 5), 1.0), n_trials=3)
+            assert [t.state.name for t in study.trials] == ["WAITING"]
 
     def test_unknown(self):
         with pytest.raises(ValueError, match="expected 'cma', 'network', a list"):

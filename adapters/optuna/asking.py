@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import StudySpending
+from llmopt.adapters.optuna.mistakes import misplaced, unknown_names, unread
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
@@ -145,12 +146,22 @@ class Asker:
                     "`space=` what the objective suggests.",
                 )
 
-    def compare_names(self, study: Study, params: Mapping[str, Any]) -> None:
+    def read_mistakes(self, study: Study, trial: FrozenTrial, complete: bool) -> None:
+        """Say, once, what a trial that ended has left or suggested and nothing reads."""
+        found = list(unread(trial.user_attrs))
+        if complete:
+            found += misplaced(self.known, trial.params)
+            once = study.study_name, "compared"
+            if once not in self._said:
+                self._said.add(once)
+                self._compare_names(trial.params)
+                found += () if self.known.names else unknown_names(self._constraints, trial.params)
+        for name, text in found:
+            self._say((study.study_name, "read", name), f"Trial {trial.number}: {text}.")
+
+    def _compare_names(self, params: Mapping[str, Any]) -> None:
         """Say which parameters of `known` the first complete trial should have had and has not."""
-        known, once = self.known, (study.study_name, "compared")
-        if once in self._said:
-            return
-        self._said.add(once)
+        known = self.known
         absent = [
             name
             for name in known.distributions.keys() - params.keys()

@@ -55,7 +55,7 @@ from llmopt.errors import BudgetExceededError, SearchStopped
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.options import AskArguments, AskOptions, Partner, Partners
+from llmopt.search.options import AskArguments, AskOptions, Partner, Partners, partners_of
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.session import conclude, inform, informs
 from llmopt.space import Dimension, Space
@@ -67,6 +67,7 @@ from llmopt.util.arguments import (
     whole_number,
     whole_or_auto,
 )
+from llmopt.util.text import short
 from llmopt.util.threads import Lock
 
 __all__ = ["LLMSampler"]
@@ -179,6 +180,11 @@ class LLMSampler(BaseSampler):
         check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
+        if not isinstance(independent_sampler, BaseSampler | None):
+            raise TypeError(
+                f"independent_sampler={short(independent_sampler)}: expected a sampler of "
+                "Optuna's, such as TPESampler(), or None for uniform sampling"
+            )
         self.batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         self.hints = None if hints is None else tuple(hints)
         self._warn_independent = warn_independent_sampling
@@ -190,7 +196,6 @@ class LLMSampler(BaseSampler):
         self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
         self._others += [independent_sampler] if independent_sampler is not None else []
         self._partner = partner
-        self._constraints = read_constraints(constraints)
         if dashboard_notes and find_spec("optuna_dashboard") is None:
             raise ImportError(
                 "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
@@ -199,7 +204,8 @@ class LLMSampler(BaseSampler):
         self._entropy = (seed_or_fresh(seed),)
         self._ended = ""  # why the model ended a search
         known = Known({}, {}) if space is None else read_space(space)
-        self._constraints += known.constraints
+        limits = read_constraints(constraints, known.names or None)
+        self._constraints = limits + known.constraints
         self._asker = Asker(
             self._model, partners, self._constraints, self.batch_size, self.hints, known,
             intermediate, dashboard_notes,
@@ -259,8 +265,13 @@ class LLMSampler(BaseSampler):
                 as there are others.
 
         Raises:
-            ValueError: No trial is complete.
+            ValueError: No trial is complete, or the study has several objectives.
         """
+        if len(study.directions) > 1:
+            raise ValueError(
+                f"recommend(study) needs one objective, and the study has {len(study.directions)}: "
+                "take study.best_trials, the trials that no other one beats in all of them"
+            )
         maximize = study.direction == StudyDirection.MAXIMIZE
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return recommended(trials, "maximize" if maximize else "minimize")
@@ -279,12 +290,14 @@ class LLMSampler(BaseSampler):
             ClientError: The key, the model or the server is missing; see
                 `llmopt.client.base.check_ready`.
             ImportError: The provider's package is not installed.
+            ValueError: There is a `partner`, and the study has several objectives.
         """
         try:
+            self._check_objectives(study)
             self._model.meter.check_ready(priced=False)
         except BaseException:
-            with contextlib.suppress(Exception):  # else the trial would run for ever
-                study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            with contextlib.suppress(Exception):  # the next `ask` takes it again
+                study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
             raise
         for sampler in self._others:
             sampler.before_trial(study, trial)
@@ -298,8 +311,7 @@ class LLMSampler(BaseSampler):
         """
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
-        if state == TrialState.COMPLETE:
-            self._asker.compare_names(study, trial.params)
+        self._asker.read_mistakes(study, trial, state == TrialState.COMPLETE)
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
         if informs(self.client):
@@ -330,10 +342,18 @@ class LLMSampler(BaseSampler):
         Raises:
             ValueError: There is a `partner`, and the study has several objectives.
         """
-        if self._partner is not None and len(study.directions) > 1:
-            raise ValueError(several_objectives(len(study.directions)))
+        self._check_objectives(study)
         space = StudySpace(learned(study.get_trials(deepcopy=False)))
         return {n: space.distributions[n] for n in space.base}
+
+    def _check_objectives(self, study: Study) -> None:
+        if self._partner is not None and len(study.directions) > 1:
+            names = [
+                f"{type(p).__name__}()" if isinstance(p, BaseSampler) else repr(p)
+                for p in partners_of(self._partner)
+            ]
+            shown = ", ".join(names) if len(names) == 1 else f"[{', '.join(names)}]"
+            raise ValueError(several_objectives(len(study.directions), shown))
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]

@@ -57,11 +57,13 @@ class Known:
         distributions: Their distributions, by name.
         when: The conditions that were declared, by name.
         constraints: The constraints of a `Space`.
+        names: All names, also of parameters that no point has.
     """
 
     distributions: Distributions
     when: Mapping[str, When]
     constraints: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def read_space(space: Any) -> Known:
@@ -85,7 +87,8 @@ def read_space(space: Any) -> Known:
     fixed = {n: d.value(0) for n, d in own.items() if d.count == 1 and d.when is None}
     when = {n: w.beside(fixed) for n, w in settled(own).items()}
     left = {n: d for n, d in found.items() if (w := when.get(n)) is None or w.alternatives}
-    return Known(left, {n: w for n, w in when.items() if w is not None and n in left}, constraints)
+    rules = {n: w for n, w in when.items() if w is not None and n in left}
+    return Known(left, rules, constraints, tuple(found))
 
 
 def _distributions(space: Mapping[str, Any]) -> Distributions:

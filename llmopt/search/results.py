@@ -87,7 +87,7 @@ class Results(Views, Session, Generic[Params]):
         given = self._options
         emitter = make_scheduler(given.partner, model, self.seed, self.space)
         if isinstance(emitter, Scheduler) and len(self.directions) > 1:
-            raise ValueError(several_objectives(len(self.directions)))
+            raise ValueError(several_objectives(len(self.directions), repr(given.partner)))
         return emitter
 
     def _use(self, emitter: ModelEmitter | Scheduler) -> None:

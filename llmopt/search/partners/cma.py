@@ -249,11 +249,11 @@ class CMAEmitter(Follower):
         return {"seed": self.seed}
 
 
-def several_objectives(count: int) -> str:
-    """Return what to say where CMA-ES is given several objectives."""
+def several_objectives(count: int, partner: str = "'cma'") -> str:
+    """Return what to say where a partner, as it was written, is given several objectives."""
     return (
-        f"partner='cma' has one objective, and direction names {count}: "
-        "leave `partner` out, or tell one reward that weighs them"
+        f"partner={partner} searches one objective, and there are {count}: omit `partner`, or "
+        "give one number that weighs them"
     )
 
 
