@@ -345,7 +345,7 @@ def _rivals(lines: Sequence[Row], task: str) -> list[str]:
         [x for x in earlier if x["method"] == "words" and is_present(x)],
         [x for x in earlier if x["method"] == "cma"],
     )
-    judged = [[x.get("held_out", x["best"]) for x in group] for group in groups]
+    judged = [[x["held_out" if "held_out" in x else "best"] for x in group] for group in groups]
     values = [median(group) if group else math.nan for group in judged]
     best, cma = BASELINES.get(task, (math.nan, values.pop()))
     return [_value(value) for value in (*values[:2], cma, best)]
