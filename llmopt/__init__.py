@@ -8,6 +8,7 @@ Everything here is imported when first used, so that ``import llmopt`` stays lig
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from llmopt._version import __version__ as __version__
@@ -84,10 +85,23 @@ __all__ = sorted((*_HOME_OF, "__version__"))
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'llmopt' has no attribute {name!r}")
+        raise _no_attribute(name)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _no_attribute(name: str) -> Exception:
+    """Return the error about an attribute that is not there, with what to type instead."""
+    from llmopt.util.other_libraries import module_hint
+
+    hint = "" if name.startswith("_") else module_hint(name, __all__)
+    said = f"module 'llmopt' has no attribute {name!r}" + (f": {hint}" if hint else "")
+    # Of ``from llmopt import NAME`` Python would drop the text of an AttributeError.
+    asked_by = sys._getframe(2).f_globals.get("__name__")
+    if hint and asked_by == "importlib._bootstrap":
+        return ImportError(said, name="llmopt")
+    return AttributeError(said)
 
 
 def __dir__() -> list[str]:

@@ -81,11 +81,21 @@ class _Parser(argparse.ArgumentParser):
         parsed, extra = self.parse_known_args(args, namespace)
         wrong = next((a.partition("=")[0] for a in extra if a.startswith("-")), "")
         if wrong:
-            near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.5)
-            self.error(f"unknown option {wrong!r}" + "".join(f": did you mean {n}?" for n in near))
+            self.error(f"unknown option {wrong!r}" + self._meant(wrong))
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return parsed
+
+    def _meant(self, wrong: str) -> str:
+        """Return the option that a wrong one stands for, as a question."""
+        from llmopt.util.other_libraries import called_here
+
+        options = {o.lstrip("-").replace("-", "_"): o for o in self._option_string_actions}
+        found = called_here(wrong.lstrip("-").replace("-", "_"), options)
+        if found:
+            return f": here {found[0]} {options[found[1]]}"
+        near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
+        return "".join(f": did you mean {n}?" for n in near)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")

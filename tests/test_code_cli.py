@@ -91,6 +91,12 @@ class TestCode:
         assert "[3/3] candidate 2" in capsys.readouterr().out
         assert len(list((tmp_path / "run" / "candidates").glob("*.json"))) == 3
 
+    def test_a_numeric_only_model_writes_no_code(self, tmp_path, capsys):
+        args = [*self.ARGS, str(tmp_path / "run"), "--model", "network"]
+        assert cli(args) == 2
+        assert "numeric-only" in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
     def test_what_cannot_be_set_up_leaves_no_run_behind(self, monkeypatch, tmp_path, capsys):
         folder = tmp_path / "run"
         secret = "openai+http://me:hunter2@localhost/v1:x"

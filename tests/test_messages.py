@@ -14,10 +14,12 @@ import pytest
 
 import llmopt
 from llmopt import (
+    Categorical,
     Completion,
     Float,
     Int,
     LLMOptimizer,
+    ModelNotFoundError,
     ParameterError,
     Reply,
     RewardError,
@@ -266,6 +268,14 @@ def search(f: Any = one, space: Any = SPACE, **options: Any) -> Any:
     return llmopt.minimize(f, space, 3, "network", seed=1, **options)
 
 
+def policies() -> PolicySearch:
+    return PolicySearch("CartPole-v1", "network", max_steps=5)
+
+
+def conditional(test: Any) -> llmopt.Space:
+    return llmopt.Space({"k": Int(0, 9), "x": Float(0, 1, when={"k": test})})
+
+
 def search_several(f: Any, directions: Any) -> Any:
     return llmopt.optimize(f, SPACE, 3, "network", directions=directions)
 
@@ -287,6 +297,60 @@ def search_several(f: Any, directions: Any) -> Any:
         (lambda: search_several(one, ["minimise"] * 2), ValueError, ["directions=", "'minimize'"]),
         (lambda: search_several(one, ["minimize"] * 2), RewardError, ["directions="]),
         (lambda: search(lambda x: (x - 1) ** 2), TypeError, ["one dict", "point['lr']"]),
+        (lambda: search(n_retries=3), TypeError, ["get_client(", "transport_attempts="]),
+        (lambda: llmopt.get_client("openai:x", retries=3), TypeError, ["by 'transport_attempts'"]),
+        (lambda: search(batch=2), TypeError, ["'batch_size'"]),
+        (lambda: search(pruner=1), TypeError, ["optuna.create_study()"]),
+        (lambda: search(sampler=1), TypeError, ["optuna.create_study()", "partner="]),
+        (lambda: search(eval_timeout=3), TypeError, ["catch="]),
+        (lambda: search(init=[POINT]), TypeError, ["'start'"]),
+        (lambda: search(resume=True), TypeError, ["'storage'"]),
+        (lambda: search(output_directory="x"), TypeError, ["'storage'"]),
+        (lambda: search(parallel=4), TypeError, ["'n_jobs'"]),
+        (lambda: search(bounds=[(0, 1)]), TypeError, ["{'x': llmopt.Float(0, 1)}"]),
+        (lambda: search(instructions="x"), TypeError, ["'description'"]),
+        (lambda: search(system="x"), TypeError, ["'prompt'"]),
+        (lambda: search(prompt_template="x"), TypeError, ["'prompt'"]),
+        (lambda: search(budget_usd=1), TypeError, ["'max_cost'"]),
+        (lambda: make().tell(POINT, value=1), TypeError, ["'reward'"]),
+        (lambda: make().tell(POINT, loss=1), TypeError, ["'reward'"]),
+        (lambda: PolicySearch("CartPole-v1", max_episode_steps=9), TypeError, ["'max_steps'"]),
+        (lambda: PolicySearch("CartPole-v1", n_episodes=9), TypeError, ["'starts'"]),
+        (lambda: PolicySearch("CartPole-v1", episodes=9), TypeError, ["'starts'"]),
+        (lambda: policies().policy_of([1, 2]), ParameterError, ["[1, 2]", "<-cart", "zip("]),
+        (lambda: Float(0, 1, q=0.1), TypeError, ["Float() has no argument 'q'", "'step'"]),
+        (lambda: Float(0, 1, default=0.5), TypeError, ["start=[{...}]"]),
+        (lambda: Int(0, 1, condition={"k": 1}), TypeError, ["Int()", "'when'"]),
+        (lambda: Int(min=0, max=1), TypeError, ["'low'"]),
+        (lambda: Int(3), TypeError, ["'high'", "write Int(1, 6)"]),
+        (lambda: Categorical(values=["a"]), TypeError, ["'choices'"]),
+        (lambda: llmopt.Space(SPACE, conditions=[]), TypeError, ["when={"]),
+        (lambda: llmopt.Space(SPACE, forbidden={"k": 1}), SpaceError, ["a dict", "forbidden=[{"]),
+        (lambda: conditional(">2"), SpaceError, ["'>2'", "{'k': (\">=\", 2)}"]),
+        (lambda: conditional(("=>", 2)), SpaceError, ["'=>'", "{'k': (\">=\", 2)}"]),
+        (lambda: make(start=POINT), ValueError, ["got one point", "start=[{'lr': 0.5, 'k': 3}]"]),
+        (lambda: llmopt.Integer, AttributeError, ["llmopt.Int(1, 6)"]),
+        (lambda: llmopt.Real, AttributeError, ["llmopt.Float(0, 1)"]),
+        (lambda: llmopt.Choice, AttributeError, ["llmopt.Categorical("]),
+        (lambda: llmopt.create_study, AttributeError, ["minimize(", "LLMSampler"]),
+        (lambda: llmopt.LLMSampler, AttributeError, ["from llmopt.adapters.optuna import LLMSa"]),
+        (lambda: llmopt.PolicySearch, AttributeError, ["from llmopt.policies import PolicySea"]),
+        (lambda: llmopt.minimise, AttributeError, ["did you mean 'minimize'?"]),
+        (lambda: exec("from llmopt import LLMSampler"), ImportError, ["llmopt.adapters.optuna"]),
+        (lambda: make().best_params, AttributeError, [".best.params"]),
+        (lambda: make().run, AttributeError, ["llmopt.minimize("]),
+        (lambda: search().x, AttributeError, ["SearchResult has", ".best.params"]),
+        (lambda: search().best_value, AttributeError, [".best.reward"]),
+        (
+            lambda: llmopt.get_client("http://a:8000/v1"),
+            ModelNotFoundError,
+            ["'openai+http://a:8000/v1:MODEL'"],
+        ),
+        (
+            lambda: llmopt.get_client("https://api.openai.com/v1:gpt"),
+            ModelNotFoundError,
+            ["'openai+https://api.openai.com/v1:gpt'"],
+        ),
         (lambda: setattr(make(), "limits", 3), TypeError, ["limits=3", "Limits(max_cost=0.5)"]),
         (lambda: make(durable="x"), ValueError, ["durable='x'", "True, False"]),
         (lambda: make().report("x.pdf"), StorageError, ["x.pdf", "HTML", "ends in .html"]),
@@ -354,3 +418,18 @@ def test_warnings_of_the_log_say_whose_they_are(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert done.stderr.startswith("llmopt: ")
+
+
+def test_a_missing_attribute_is_still_one():
+    assert getattr(make(), "best_params", None) is None
+    assert not hasattr(llmopt, "Integer")
+    with pytest.raises(AttributeError, match=r"^module 'llmopt' has no attribute '__wrapped__'$"):
+        llmopt.__wrapped__  # noqa: B018
+
+
+def test_only_a_users_description_is_missed(caplog, monkeypatch):
+    monkeypatch.setattr("llmopt.search.emitter._said_of", set())
+    policies()
+    assert "reads no description" not in caplog.text
+    PolicySearch("CartPole-v1", "network", max_steps=5, description="Keep it up.")
+    assert "reads no description" in caplog.text

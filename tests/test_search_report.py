@@ -279,6 +279,20 @@ def test_what_is_no_search_is_named(tmp_path, capsys):
     assert main(["report", str(path), "--markdown", "x.md"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("s.toml", "[space]\nx = {enum = [1]}\n", "s.jsonl (`llmopt ask"),
+        ("s.json", '{"space": {"x": {"enum": [1]}}}', "s.jsonl (`llmopt ask"),
+        ("s.json", "{\n", "s.json is not valid JSON"),
+    ],
+)
+def test_a_description_is_no_search(tmp_path, capsys, name, text, said):
+    (tmp_path / name).write_text(text)
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert said in capsys.readouterr().err
+
+
 # -- axes and pictures ----------------------------------------------------------------------
 
 

@@ -70,6 +70,7 @@ class TestDescription:
             ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "unknown key"),
             ({"type": "integer", "minimum": 0, "maximum": 10**400}, "'x'"),
             ({"type": "string"}, "expected a JSON schema"),
+            ({"type": "number", "low": 0, "high": 1}, "in a JSON schema it is 'minimum'"),
             ({"enum": []}, "1 to 1000"),
             ({"enum": [[1]]}, "a choice is"),
             ({"enum": ["a" * 500]}, "a choice is"),

@@ -68,6 +68,12 @@ def make_optimizer(
     client = get_client(config["model"])
     check_ready(client)
     client = _recorded(client, config["record"], begun=run.search.exists())
+    facts = model_facts(client)
+    if not facts.reads_text:
+        raise LLMOptError(
+            f"{config['model']} is numeric-only and writes no code: give --model a chat model, "
+            "such as openai:gpt-6-luna or ollama:qwen2.5-coder"
+        )
     search: dict[str, Any] = {name: config[name] for name in _OF_THE_SEARCH} | {
         "objective": task.objective,
         "scoring": scoring,
@@ -75,7 +81,6 @@ def make_optimizer(
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
-    facts = model_facts(client)
     if facts.parameters is not None and facts.parameters < _LEAST_PARAMETERS:
         warnings.warn(
             f"{facts.name} has {facts.parameters / 1e6:,.0f} million weights, too few to write "

@@ -158,6 +158,11 @@ def _unknown_model(model: str) -> ModelNotFoundError:
             f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
             "own provider, or openrouter:MODEL"
         )
+    if found := re.fullmatch(r"(https?://[^/\s]+(?:/[^:\s]*)?)(?::(\S+))?", model):
+        return ModelNotFoundError(
+            f"unknown model {model!r}: a server that speaks OpenAI's protocol is named "
+            f"'openai+{found[1]}:{found[2] or 'MODEL'}', with the name of its model at the end"
+        )
     meant = " or ".join(map(repr, _meant(model) or _nearest(model)))
     such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
     expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "

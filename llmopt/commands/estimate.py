@@ -65,7 +65,7 @@ class Estimate:
         if self.blocks:
             text += (
                 f", {self.blocks} of them for blocks of Python (1 to 60 s each in recorded "
-                "searches; compute=False turns them off)"
+                "searches; --no-compute turns them off)"
             )
         if not self.prompt_tokens and self.requests:
             return f"{text}, {self.prices}"

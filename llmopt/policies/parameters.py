@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.errors import SpaceError
+from llmopt.errors import ParameterError, SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import bounds_of
 from llmopt.space import Categorical, Float, Space
@@ -114,7 +114,17 @@ class PolicySpace:
         return [(_rounded(low * size), _rounded(high * size)) for size in sizes]
 
     def flat(self, params: Mapping[str, Any]) -> np.ndarray:
-        """Convert a point to the flat parameters of the policy."""
+        """Convert a point to the flat parameters of the policy.
+
+        Raises:
+            ParameterError: It is no point of the space.
+        """
+        if not isinstance(params, Mapping) or set(params) != set(self.space.names):
+            raise ParameterError(
+                f"params={short(params)}: expected a value for each parameter by name, such as "
+                f"{{{self.space.names[0]!r}: 0.5, ...}}: a trial's params, or "
+                "dict(zip(search.optimizer.space.names, numbers))"
+            )
         if not self._policy.chooses:
             return np.array([params[name] for name in self.space.names], dtype=np.float64)
         weights = np.zeros((self._policy.n_inputs, self._policy.n_outputs))

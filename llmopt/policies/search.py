@@ -63,7 +63,7 @@ from llmopt.prompt import prompt_for
 from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.eventlog import read_events
-from llmopt.search.options import SearchOptions
+from llmopt.search.options import Composed, SearchOptions
 from llmopt.search.progress import Progress, say_kept, text_of_search
 from llmopt.search.session import described
 from llmopt.search.views import Views
@@ -251,7 +251,7 @@ class PolicySearch(Views, Closing):
             prompt,
             seed=seed,
             warmup=warmup,
-            description=told.text,
+            description=told.text if description else Composed(told.text),
             task={
                 **(options.pop("task", None) or {}),
                 "environment": self._make.title,

@@ -17,7 +17,7 @@ from llmopt.report.data import SearchData, parameters_of, point_of
 from llmopt.search.eventlog import Event, read_events
 from llmopt.search.resume import start_of
 from llmopt.space import Space
-from llmopt.util.files import open_file, read_json_object
+from llmopt.util.files import open_file, read_json_object, read_mapping
 from llmopt.util.text import a_type, clean, curve_in, cut, short
 
 if TYPE_CHECKING:
@@ -80,8 +80,21 @@ def is_search(path: str) -> bool:
         raise _no_such(path)
     if not file.is_file():
         return False
+    _refuse_description(file)
     head = _head(file)
     return head.startswith((_SQLITE, _JOURNAL)) or b'"event"' in head[:40]
+
+
+def _refuse_description(file: Path) -> None:
+    """Raise if a file describes a search for `llmopt ask`, or is to be one and cannot be read."""
+    if file.suffix not in (".toml", ".json") or b'"cell"' in _head(file):
+        return
+    if "space" in read_mapping(file):
+        storage = file.with_suffix(".jsonl")
+        begun = "" if storage.exists() else f" (`llmopt ask {file}` begins it)"
+        raise StorageError(
+            f"{file} describes a search, and a report is made of its storage: give {storage}{begun}"
+        )
 
 
 def _no_such(path: str) -> StorageError:

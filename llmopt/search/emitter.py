@@ -24,7 +24,7 @@ from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.python_block import check_computes
 from llmopt.search.batch import ModelBatch, Taken, Wanted
 from llmopt.search.meter import Draft, Meter, Metered
-from llmopt.search.options import AskArguments, AskOptions
+from llmopt.search.options import AskArguments, AskOptions, Composed
 from llmopt.search.points import ShownPoints
 from llmopt.space import Space
 
@@ -91,7 +91,8 @@ class ModelEmitter(Metered):
                 f"prompt {self.prompt.name!r} needs the task in words and got no description: give "
                 "description=, or take prompt 'props'"
             )
-        _say_what_is_not_read(self.prompt, words)
+        if not isinstance(self.options.description, Composed):
+            _say_what_is_not_read(self.prompt, words)
         self.calculator: Any = None
         self.tools: tuple[str, ...] = ()
         if self.options.compute is True:

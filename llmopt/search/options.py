@@ -36,6 +36,10 @@ Partners = Partner | Sequence[Partner] | None
 """What ``partner=`` may be."""
 
 
+class Composed(str):
+    """A description that the library wrote: nobody misses it where a prompt does not read it."""
+
+
 class AskArguments(TypedDict, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
 

@@ -115,6 +115,11 @@ def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]
     """Return the points that were given as ``start=``, each with its words."""
     if isinstance(start, StoredPoints):
         return [(words, space.from_json_values(v)) for words, v in start]
+    if isinstance(start, Mapping) and start and set(start) <= set(space.names):
+        raise ValueError(
+            f"start={short(start)}: got one point; expected a list of points: "
+            f"start=[{short(start)}]"
+        )
     if isinstance(start, Mapping):
         pairs = list(start.items())
     elif isinstance(start, Iterable) and not isinstance(start, str):

@@ -16,6 +16,7 @@ from llmopt.prompt.evidence import Evidence
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import checked_call
+from llmopt.util.other_libraries import Hinted
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def dataframe(
     return pandas.DataFrame(rows)
 
 
-class Views:
+class Views(Hinted):
     """What every search shows of itself: pictures, and a report."""
 
     @checked_call("report('report.html')")

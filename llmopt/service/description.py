@@ -31,6 +31,12 @@ _OPTIONS = (
 )
 _KEYS = (*_OTHERS, *_OPTIONS)
 _WORDS = ("title", "description", "default", "examples", "$schema", "$id")
+_IN_SCHEMA = {  # by the names that Python has for them
+    "low lower min lb": "minimum",
+    "high upper max ub": "maximum",
+    "step q": "multipleOf",
+    "choices values options": "enum",
+}
 _EXAMPLE = (
     'expected a JSON schema such as {"type": "number", "minimum": 0, "maximum": 1}, '
     '{"type": "integer", "minimum": 1, "maximum": 6} or {"enum": ["a", "b"]}'
@@ -117,6 +123,9 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
     for key in part:
         if key not in valid:
             said = f"{where and where + ': '}unknown key {key!r}"
+            here = next((_IN_SCHEMA[n] for n in _IN_SCHEMA if key in n.split()), None)
+            if here in valid:
+                raise SpaceError(f"{said}; in a JSON schema it is {here!r}")
             raise SpaceError(f"{said}; {did_you_mean(str(key), valid)}")
 
 

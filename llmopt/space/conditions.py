@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
@@ -12,7 +13,7 @@ from typing import Any
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.values import ABSENT, Value
-from llmopt.space.when import Rule, Test, When
+from llmopt.space.when import RELATIONS, Rule, Test, When
 
 
 def settled(dimensions: Mapping[str, Dimension]) -> dict[str, When]:
@@ -82,6 +83,12 @@ def _bound(where: str, test: Test, dimension: Dimension) -> Test:
                 raise SpaceError(
                     f"{where} {test.name}={value!r} is a function, which can neither be stored "
                     'nor shown to a model; write a comparison such as (">", 2) or a list of values'
+                ) from None
+            comparison = value[0] if isinstance(value, tuple) and value else value
+            if isinstance(comparison, str) and re.match(r"\s*[<>=!]", comparison):
+                raise SpaceError(
+                    f"{where}: {error} A comparison is a pair of a relation and a number, such as "
+                    f'{{{test.name!r}: (">=", 2)}}, with one of {", ".join(RELATIONS)}'
                 ) from None
             raise SpaceError(f"{where}: {error}") from None
     return replace(test, operand=tuple(values))

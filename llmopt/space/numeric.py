@@ -14,6 +14,7 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.values import Value, as_number, decimal_places, read_float, read_number
 from llmopt.space.when import read_when
+from llmopt.util.arguments import checked_init
 
 # Integers are encoded as floats and stored as NumPy integers; this covers int64 and uint64.
 _INT_LIMIT = 2**64
@@ -181,6 +182,7 @@ class _Number(BaseDimension):
     key = code
 
 
+@checked_init("Float(0, 1)")
 @dataclass(frozen=True, repr=False)
 class Float(_Number):
     """A real number in a closed interval.
@@ -305,6 +307,7 @@ class Float(_Number):
         return number
 
 
+@checked_init("Int(1, 6)")
 @dataclass(frozen=True, repr=False)
 class Int(_Number):
     """An integer in a closed interval.

@@ -52,7 +52,8 @@ from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidd
 from llmopt.space.numeric import read_decimals
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, read_tests
-from llmopt.util.text import a_type
+from llmopt.util.arguments import checked_call
+from llmopt.util.text import a_type, short
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
 
@@ -102,6 +103,7 @@ class Space:
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
 
+    @checked_call("Space({'x': Float(0, 1)})")
     def __init__(
         self,
         dimensions: Mapping[str, Dimension],
@@ -124,10 +126,10 @@ class Space:
         }
         self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
         limits = read_constraints(constraints, self.names)
-        if not isinstance(forbidden, Iterable):
+        if isinstance(forbidden, str | Mapping) or not isinstance(forbidden, Iterable):
             raise SpaceError(
-                f"forbidden: got {forbidden!r}, {a_type(forbidden)}; expected a list of "
-                'combinations, such as [{"optimizer": "sgd", "layers": 3}]'
+                f"forbidden={short(forbidden)}: got {a_type(forbidden)}; expected a list of "
+                'combinations, such as forbidden=[{"optimizer": "sgd", "layers": 3}]'
             )
         self._constrain((*limits, *read_forbidden(map(read_tests, forbidden), self)))
 

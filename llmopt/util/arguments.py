@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
 import numbers
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
 from llmopt.errors import did_you_mean
+from llmopt.util.other_libraries import NEAR, argument_hint
 from llmopt.util.text import function_name, short
 
 _MOST_SOURCE = 20_000  # characters of a function's source that is sent
@@ -25,78 +25,8 @@ MOST_AT_ONCE = 1000
 MOST_POINTS = 100_000
 """Points of one call that draws them without a model."""
 
-# What an argument holds, and its names in the entry points of this library and of others.
-_SAME = (
-    (
-        "start-up trials are counted by",
-        "n_startup_trials warmup n_initial_points n_random_starts n_initial init_points",
-    ),
-    (
-        "trials are counted by",
-        "n_trials total evaluations trials max_evals n_calls n_iter n_iterations iterations "
-        "max_iter maxiter maxfun max_evaluations num_samples budget",
-    ),
-    ("the seed is", "seed random_state rng rstate random_seed"),
-    ("evaluations at once are counted by", "n_jobs n_workers num_workers workers n_threads"),
-    ("seconds are limited by", "timeout walltime_limit max_time time_limit time_budget_s"),
-    ("points to begin with are", "start x0 initial_guess points_to_evaluate"),
-    ("progress is shown by", "progress show_progress_bar verbose"),
-    ("a list of callbacks is", "callbacks callback"),
-    ("an interrupted search is kept in", "storage study_name load_if_exists checkpoint"),
-)
-
-_IN_CLIENT = "belongs to the model: give get_client({!r}, {}=...) as the client"
-_IN_LOOP = (
-    "belongs to llmopt.minimize(), maximize() and optimize(), and to study.optimize(). In your own "
-    "loop ask(8) returns eight points to evaluate at once"
-)
-# Names that no entry point of a search has, and where they belong.
-_ELSEWHERE = {
-    **{name: _IN_LOOP for name in ("n_jobs", "executor", "n_workers", "workers")},
-    **{
-        name: _IN_CLIENT.format("openai:NAME", name)
-        for name in ("api_key", "base_url", "effort", "retries")
-    },
-    "seeded": "belongs to LLMOptimizer, minimize(), maximize() and optimize(). Sample the seed in "
-    "the objective, and give noisy=True",
-    "direction": "belongs to the study, or to LLMOptimizer; else call minimize() or maximize()",
-    "directions": 'is called direction in LLMOptimizer: direction=["minimize", "maximize"]; for a '
-    "whole search call optimize()",
-    "temperature": "belongs to the prompt: prompt=get_prompt('words', temperature=0.7)",
-    "timeout": "belongs to llmopt.minimize(), and the time that a request may take to the model: "
-    "get_client('openai:NAME', timeout=60)",
-}
-
-# What other searches take, and the way to it of the libraries that keep the trials themselves.
-_MADE = "belongs to the optimizer: ParametrizedLLM(...)(parametrization, budget=100, num_workers=4)"
-_OF_STUDY = "belongs to the study: optuna.create_study(sampler=..., {})"
-_OF_ADAPTERS: Mapping[str, Mapping[str, str]] = {
-    "LLMSampler": {
-        "storage": _OF_STUDY.format('storage="sqlite:///study.db"'),
-        "direction": _OF_STUDY.format('direction="minimize"'),
-        "directions": _OF_STUDY.format('directions=["minimize", "maximize"]'),
-        "start": "belongs to the study: study.enqueue_trial({...}), before study.optimize",
-        "callbacks": "belongs to the study: study.optimize(objective, callbacks=[...])",
-        "import_trials": "belongs to the study: study.add_trials(other_study.trials)",
-        "constraints_func": "is trial.set_constraint(name, amount) in the objective, or in Optuna "
-        '4.8 trial.set_system_attr("constraints", [amount]); above 0 is a violation. For linear '
-        "inequalities of parameters give constraints=",
-    },
-    "ParametrizedLLM": {
-        "seed": "belongs to the parametrization: parametrization.random_state.seed(3)",
-        "storage": 'is optimizer.dump("search.pkl"), and ParametrizedLLM().load("search.pkl")',
-        "start": "is optimizer.suggest(...), or suggest_known(words, ...), before the first ask",
-        "callbacks": 'is optimizer.register_callback("tell", callback)',
-        "import_trials": "is optimizer.tell(parametrization.spawn_child(new_value=...), loss)",
-        "direction": "is not needed: Nevergrad minimizes. Return the negative of what is to grow",
-        "directions": "is not needed: optimizer.tell(candidate, [0.5, 3.0]) takes several losses",
-        **dict.fromkeys(("budget", "num_workers", "n_jobs"), _MADE),
-    },
-}
-
 _Call = TypeVar("_Call", bound=Callable[..., Any])
-
-_NEAR = 0.72  # how like a name has to be, from 0 to 1, to be meant
+_Class = TypeVar("_Class")
 
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
@@ -195,10 +125,9 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     names = list(valid)
     for name in given:
         if name not in names:
-            elsewhere = _OF_ADAPTERS.get(call, {})
+            of = call
             call = call if call.endswith(")") else f"{call}()"
-            remedy = f"{name!r} {elsewhere[name]}" if name in elsewhere else ""
-            remedy = remedy or _called_here(name, names) or did_you_mean(name, names, _NEAR)
+            remedy = argument_hint(name, names, call=of) or did_you_mean(name, names, NEAR)
             raise TypeError(f"{call} has no argument {name!r}; {remedy}")
 
 
@@ -219,8 +148,11 @@ def checked_call(example: str) -> Callable[[_Call], _Call]:
                     signature.bind(*args, **named)
                 except TypeError as error:
                     name = function.__name__
+                    if name == "__init__":
+                        name = type(args[0]).__name__
                     check_names(name, named, [n for n in signature.parameters if n != "self"])
-                    raise TypeError(f"{name}(): {error}; write {example}") from None
+                    said = str(error).replace("'self'", "the object")
+                    raise TypeError(f"{name}(): {said}; write {example}") from None
                 raise
 
         return cast("_Call", call)
@@ -228,17 +160,14 @@ def checked_call(example: str) -> Callable[[_Call], _Call]:
     return checked
 
 
-def _called_here(name: str, valid: Sequence[str]) -> str:
-    """Return which name an argument has here, or where it belongs, if it is known elsewhere."""
-    for about, names in _SAME:
-        same = names.split()
-        here = next((n for n in same if n in valid), None)
-        if name in same and here:
-            return f"here {about} {here!r}"
-    if name not in _ELSEWHERE and difflib.get_close_matches(name, valid, 1, _NEAR):
-        return ""
-    near = difflib.get_close_matches(name, _ELSEWHERE, 1, 0.8)
-    return f"{near[0]!r} {_ELSEWHERE[near[0]]}" if near else ""
+def checked_init(example: str) -> Callable[[type[_Class]], type[_Class]]:
+    """Have a class name the arguments that it does not have, as `checked_call` does."""
+
+    def checked(cls: type[_Class]) -> type[_Class]:
+        setattr(cls, "__init__", checked_call(example)(cls.__init__))  # noqa: B010
+        return cls
+
+    return checked
 
 
 def describe(description: str | Callable[..., Any] | None) -> str:

@@ -59,7 +59,7 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     # A key read from a file often ends in a newline.
     key = Secret((key.reveal or "").strip() or None)
     remedy = (
-        f"set the environment variable {' or '.join(variables)}, or give "
+        f"set the environment variable {' or '.join(variables)}, or in Python give "
         f"llmopt.get_client({name!r}, api_key=...) as the client"
     )
     if not key and required:

@@ -148,7 +148,8 @@ def letter_ranges(grammar: str) -> list[tuple[int, int]]:
     found = [_RANGE.fullmatch(rules.get(name, "")) for name in names]
     if not found or None in found:
         raise ClientError(
-            "a numeric-only model answers only the prompt 'columns': use prompt='columns'"
+            "a numeric-only model answers only the prompt 'columns': take this prompt, or a chat "
+            "model"
         )
     place = ascii_lowercase.index
     return [(place(m[1]), place(m[2])) for m in found if m]
