@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import re
@@ -15,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_gguf import write_tiny_gguf
 
+import llmopt.prompt
 from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.client.local.local import LocalClient
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import (
+    PROMPT_VERSION,
     PROMPTS,
     Complaint,
     Prompt,
@@ -31,6 +34,9 @@ from llmopt.prompt import (
 )
 from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
+
+WORDING = (9, "175dfdb049dd")
+"""Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
 PAIR = Space({"x": Float(-6, 6), "y": Float(-6, 6)}, decimals=1)
@@ -637,3 +643,12 @@ def test_bad_selection():
         get_prompt("props", history="newest")
     with pytest.raises(ValueError, match="best=-1"):
         get_prompt("opro", best=-1)
+
+
+def test_reworded_prompts_have_another_version():
+    templates = sorted(Path(llmopt.prompt.__file__).parent.glob("templates/*.j2"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in templates)).hexdigest()
+    assert (PROMPT_VERSION, digest[:12]) == WORDING, (
+        "a template changed: raise PROMPT_VERSION (llmopt/client/base.py), so that recordings of "
+        "the former wording still replay, and put both here"
+    )
