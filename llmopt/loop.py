@@ -44,7 +44,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.drive import INTERRUPTED, drive, workers_of
-from llmopt.search.events import Told, read_directions
+from llmopt.search.events import Told, read_objectives
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import Finals
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
@@ -281,7 +281,7 @@ def optimize(
     n_trials: int | None = None,
     client: Client | str | None = None,
     *,
-    directions: Sequence[Direction] = (),
+    directions: Sequence[Direction] | Mapping[str, Direction] = (),
     **options: Any,
 ) -> SearchResult[Any]:
     """Search points that are good in several objectives; `SearchResult.pareto` has them.
@@ -292,7 +292,9 @@ def optimize(
         space: As in `minimize`.
         n_trials: As in `minimize`.
         client: As in `minimize`.
-        directions: ``"minimize"`` or ``"maximize"`` for each objective.
+        directions: ``"minimize"`` or ``"maximize"`` for each objective; with names for the prompt
+            and the report, ``{"cost": "minimize", "error": "minimize"}``, and then `f` may return a
+            mapping of these names to numbers.
         **options: As in `minimize`; there are no ``finalists`` with several objectives.
     """
     if isinstance(directions, str) or not directions:
@@ -301,7 +303,7 @@ def optimize(
             said = "has no direction=: did you mean directions=? It expects"
         example = 'directions=["minimize", "maximize"]'
         raise TypeError(f"optimize() {said} one for each objective, such as {example}")
-    directions = read_directions(directions, "directions")
+    read_objectives(directions, "directions")
     return _search("optimize", f, space, n_trials, client, directions, options)
 
 
@@ -311,7 +313,7 @@ def _search(
     space: Any,
     n_trials: int | None,
     client: Client | str | None,
-    direction: Direction | Sequence[Direction],
+    direction: Direction | Sequence[Direction] | Mapping[str, Direction],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
     check_function(f, bool(options.get("seeded")))
@@ -527,13 +529,13 @@ class _Run:
         given: dict[str, Any] = {}
         if isinstance(score, Evaluation):
             rewards, words = score.value, score.feedback
-            given = {"data": score.data, "samples": score.samples}
+            given = {n: getattr(score, n) for n in ("data", "samples", "constraint_violation")}
         elif isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
             rewards, words = score
         try:
             return self._optimizer.read_result(params, rewards, feedback=words, **given)
         except RewardError as error:
-            if "samples=" in str(error):
+            if any(f"{name}=" in str(error) for name in given):
                 raise
             self._refuse(score, rewards, error)
 
@@ -543,8 +545,10 @@ class _Run:
         expected = "expected a real number within a float's range, or (number, words)"
         remedy = "None and NaN stand for a failed evaluation"
         if count > 1:
-            expected = f"expected {count} numbers, one for each of directions="
-            expected += f"{list(self._optimizer.directions)}, or (numbers, words)"
+            names, directions = self._optimizer.metrics, self._optimizer.directions
+            wanted = dict(zip(names, directions, strict=True)) if names else list(directions)
+            expected = f"expected {count} numbers, one for each of directions={wanted}, or "
+            expected += "(numbers, words)"
         elif isinstance(rewards, Mapping) and rewards:
             remedy = "return one of its values"
         elif isinstance(rewards, str):

@@ -32,7 +32,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
 from llmopt.compute.data import NO_DATA, data_file, folder_of
-from llmopt.errors import SearchStopped, warn_user
+from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.batch import SearchBatch
@@ -44,7 +44,7 @@ from llmopt.search.events import (
     Returned,
     TellArguments,
     Told,
-    read_directions,
+    read_objectives,
     read_told,
 )
 from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
@@ -62,6 +62,7 @@ from llmopt.util.arguments import (
     seed_or_fresh,
     whole_number,
 )
+from llmopt.util.text import short
 from llmopt.util.threads import Lock, uninterrupted
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ class LLMOptimizer(Results[Params]):
             ``"opro"``, ``"columns"``), a Jinja2 template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the client.
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
-            objectives, and then `tell` takes one number for each.
+            objectives, and then `tell` takes one number for each. With names for the prompt,
+            ``{"cost": "minimize", "error": "minimize"}``, it also takes a mapping of them.
         seed: Seed of the one random generator; ``None`` draws one and records it.
         **options: See `SearchOptions`: ``model``, ``warmup``, ``start``, ``constraints``,
             ``description``, ``noisy``, ``partner``, ``max_cost``, ``storage`` and others.
@@ -112,7 +114,7 @@ class LLMOptimizer(Results[Params]):
         space: Mapping[str, Dimension],
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        direction: Direction | Sequence[Direction] = "maximize",
+        direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
         seed: int | None = None,
         **options: Unpack[SearchArguments],
     ) -> None: ...
@@ -122,7 +124,7 @@ class LLMOptimizer(Results[Params]):
         space: GymnasiumSpace[_Form],
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        direction: Direction | Sequence[Direction] = "maximize",
+        direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
         seed: int | None = None,
         **options: Unpack[SearchArguments],
     ) -> None: ...
@@ -132,7 +134,7 @@ class LLMOptimizer(Results[Params]):
         space: Space,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        direction: Direction | Sequence[Direction] = "maximize",
+        direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
         seed: int | None = None,
         **options: Unpack[SearchArguments],
     ) -> None: ...
@@ -141,13 +143,14 @@ class LLMOptimizer(Results[Params]):
         space: Any,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        direction: Direction | Sequence[Direction] = "maximize",
+        direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
         seed: int | None = None,
         **options: Unpack[SearchArguments],
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
         self.space = Space.of(space).constrained(given.constraints)
-        self.directions, self.seed = read_directions(direction), seed_or_fresh(seed)
+        self.directions, self.metrics = read_objectives(direction)
+        self.seed = seed_or_fresh(seed)
         self.batch_size, self._options, self._seed_given = given.batch_size, given, seed is not None
         self._warmup_points = warmup_points(self.space, given.warmup)
         self._start = start_points(self.space, given.start)
@@ -444,7 +447,15 @@ class LLMOptimizer(Results[Params]):
 
     def read_result(self, params: Any, reward: Any, **words: Any) -> Told:
         """Return what `tell` would record, checked; `tell_as` records it."""
-        first = self.directions[0]
+        first, names = self.directions[0], set(self.metrics)
+        if isinstance(reward, Mapping) and names:
+            if reward.keys() != names:
+                raise RewardError(
+                    f"reward={short(reward)}: expected one number for each objective: "
+                    f"{', '.join(map(repr, self.metrics))}"
+                )
+            reward = [reward[name] for name in self.metrics]
+            reward = reward if len(reward) > 1 else reward[0]
         return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 
     def read_failure(self, params: Any, reason: str = "") -> Told:

@@ -41,12 +41,15 @@ class Evaluation:
         data: Named arrays, such as the steps of a simulation; see `LLMOptimizer.tell`.
         samples: The numbers that `value` is the mean of, such as the scores of the folds, in the
             same order for every point: the model then sees paired differences.
+        constraint_violation: By how much the evaluation broke constraints that the search does
+            not know, 0 or more; such a point ranks after all that break none.
     """
 
     value: Any
     feedback: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[float] = ()
+    constraint_violation: float = 0.0
 
 
 class TrialData(Mapping[str, Any]):

@@ -171,6 +171,7 @@ def of_history(
         origin=origin,
         parameters=parameters_of(space),
         directions=history.directions,
+        metrics=history.metrics,
         trials=tuple(flat),
         merged=tuple(_merged(space, flat, history)) if history.noisy else (),
         curves={number: curve for number, curve in curves.items() if curve},

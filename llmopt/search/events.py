@@ -25,7 +25,7 @@ from llmopt.search.spending import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
-from llmopt.util.text import a_type, describe_curve, short
+from llmopt.util.text import a_type, clean, describe_curve, short
 
 Point = tuple[Value, ...]
 
@@ -284,6 +284,21 @@ def read_directions(direction: Any, name: str = "direction") -> tuple[Direction,
     if not found:
         raise ValueError(f"{name}=(): expected at least one of 'maximize' and 'minimize'")
     return found
+
+
+def read_objectives(
+    direction: Any, name: str = "direction"
+) -> tuple[tuple[Direction, ...], tuple[str, ...]]:
+    """Return one direction for each objective, and their names where a mapping gives them."""
+    if not isinstance(direction, Mapping):
+        return read_directions(direction, name), ()
+    names = tuple(" ".join(clean(n).split()) if isinstance(n, str) else "" for n in direction)
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{name}={short(direction)}: expected a name for each objective, such as "
+            '{"cost": "minimize", "error": "minimize"}'
+        )
+    return read_directions(tuple(direction.values()), name), names
 
 
 class TellArguments(TypedDict, total=False):

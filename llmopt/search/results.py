@@ -43,6 +43,7 @@ class Results(Views, Session, Generic[Params]):
 
     space: Space
     directions: tuple[Direction, ...]
+    metrics: tuple[str, ...]  # names of the objectives; none if they have none
     seed: int
     n_warmup: int
     batch_size: int
@@ -77,7 +78,7 @@ class Results(Views, Session, Generic[Params]):
             )
 
     def _new_state(self) -> SearchState:
-        state = SearchState(self.space, self.directions, self.seed)
+        state = SearchState(self.space, self.directions, self.seed, self.metrics)
         state.seeded = self._options.seeded
         for words, values in self._start:
             state.apply(Queued(values, words))
@@ -349,6 +350,7 @@ class Results(Views, Session, Generic[Params]):
             "llmopt": __version__,
             "space": self.space.to_dict(),
             "directions": list(self.directions),
+            **({"metrics": list(self.metrics)} if self.metrics else {}),
             "prompt": self.prompt.to_dict(),
             "client": client_name(self.client),
             "seed": self.seed,

@@ -75,6 +75,8 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     """
     there, now = start["options"], own["options"]
     pairs = [("directions", start["directions"], own["directions"])]
+    if "metrics" in start and "metrics" in own:  # their order is that of the rewards
+        pairs.append(("metrics", start["metrics"], own["metrics"]))
     names = {*there, *now} - _MAY_CHANGE_OPTIONS - _FORMER_OPTIONS
     if "task" in now and "task" not in there:  # an earlier version stored it in the description
         names = names - {"task"} | {"description"}
@@ -130,6 +132,8 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
         stored["start"] = StoredPoints((str(words), values) for words, values in stored["start"])
     directions = start["directions"]
     stored["direction"] = directions[0] if len(directions) == 1 else directions
+    if "metrics" in start:
+        stored["direction"] = dict(zip(start["metrics"], directions, strict=True))
     stored["seed"] = start["seed"]
     if "prompt" not in options:
         if not is_shipped(start["prompt"]):

@@ -35,9 +35,15 @@ from llmopt.space import Space
 class SearchState:
     """Everything a search knows."""
 
-    def __init__(self, space: Space, directions: tuple[Direction, ...], seed: int) -> None:
+    def __init__(
+        self,
+        space: Space,
+        directions: tuple[Direction, ...],
+        seed: int,
+        metrics: tuple[str, ...] = (),
+    ) -> None:
         self.space = space
-        self.directions = directions
+        self.directions, self.metrics = directions, metrics
         self.seed, self.seeded = seed, False
         self.trials: list[Trial] = []  # in the order of telling
         self.pending: list[Proposal] = []  # returned by `ask`, without a result, oldest first
@@ -54,7 +60,7 @@ class SearchState:
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""
         open_points = tuple([p.values for p in (*self.pending, *self.queue)])
-        return History(tuple(self.trials), open_points, self.directions)
+        return History(tuple(self.trials), open_points, self.directions, metrics=self.metrics)
 
     def snapshot(self, books: Books) -> Snapshot:
         """Return the event that holds all of the state, and what its meter knows."""
