@@ -453,7 +453,7 @@ def test_another_process_goes_on_from_a_snapshot_and_runs_no_block_again(real, t
         assert after.output == "1.0 3 x\n"
     with closing(calculator.Calculator()) as without:
         gone = without.run("total", [first], data)
-        assert gone.output.startswith("(The variables of earlier blocks are gone.)")
+        assert gone.notes == ("The variables of earlier blocks are gone.",)
         assert "NameError" in gone.output
 
 

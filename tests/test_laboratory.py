@@ -202,15 +202,12 @@ def test_a_new_worker_has_variables_functions_classes_files_and_jobs(bench, tmp_
         again.folder = tmp_path / "d"
         bench.calculator.close()
         bench.calculator = again
-        said = bench.says(
+        again_run = bench.run(
             "print(p.x, type(p) is P, add3(1), open('n.txt').read(), done.result, runs.result)\n"
             "print(pmap(add3, [1, 2]))"
         )
-    assert said.splitlines() == [
-        "(These variables are gone: gone.)",
-        "5 True 14 kept 0.01 0.2",
-        "[14, 15]",
-    ]
+    assert again_run.notes == ("These variables are gone: gone.",)
+    assert again_run.output.splitlines() == ["5 True 14 kept 0.01 0.2", "[14, 15]"]
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -228,20 +225,50 @@ def test_a_snapshot_runs_in_the_worker_alone_and_one_that_kills_it_is_dropped(be
         "b = Bomb()"
     )
     bench.calculator.close()  # where this process loaded the snapshot, it would end
-    assert bench.says("print(1)") == "(The variables of earlier blocks are gone.)\n1"
+    after = bench.run("print(1)")
+    assert (after.notes, after.output) == (("The variables of earlier blocks are gone.",), "1\n")
 
 
 def test_what_is_too_large_for_a_snapshot_is_named_and_stays_in_its_worker(bench):
     said = bench.run("a = np.random.default_rng(0).random(10**7)")
-    assert "do not survive an interruption" in said.output
+    assert "Gone if the worker ends: a (array 10000000)" in said.notes[0]
     assert bench.says("print(a.size)").endswith("10000000")
+
+
+def test_only_the_largest_variable_is_left_out_of_a_snapshot(bench):
+    bench.run("small, middle = 1, np.random.default_rng(1).random(10**6)")
+    said = bench.run("large = np.random.default_rng(0).random(5 * 10**6)\nprint('done')")
+    assert said.output == "done\n"  # what it printed, and nothing else
+    (note,) = said.notes
+    assert "large (array 5000000)" in note
+    assert "32 MiB" in note
+    assert "middle" not in note
+    assert f"It printed:\n> done\n{note}" in said.shown
+    assert [name.split()[0] for name in said.variables] == ["small", "middle", "large"]
+    bench.calculator.close()  # as if it was interrupted
+    after = bench.run("print(small, middle.size)")
+    assert after.output == "1 1000000\n"
+    assert after.notes == ("These variables are gone: large.",)
+    assert [name.split()[0] for name in after.variables] == ["small", "middle"]
+
+
+def test_variables_that_are_gone_are_not_listed(bench):
+    bench.run("kept = 5")
+    said = bench.run(  # ends the worker when it is to be stored
+        "import os\nclass Bomb:\n    def __reduce__(self):\n        os._exit(3)\n"
+        "more = Bomb()\nprint('done')"
+    )
+    assert said.output == "done\n"
+    assert [name.split()[0] for name in said.variables] == ["kept"]
+    assert "Variables are those before it" in said.notes[0]
+    assert bench.says("print(kept)") == "5"
 
 
 def test_a_snapshot_that_unfolds_to_more_than_it_may_hold_is_dropped(bench):
     bench.run("pass")
     bench.calculator.close()
     bench.calculator._snapshots[1] = zlib.compress(bytes(600 << 20), 9)
-    assert bench.says("print(1)") == "(The variables of earlier blocks are gone.)\n1"
+    assert bench.run("print(1)").notes == ("The variables of earlier blocks are gone.",)
 
 
 # -- attacks ------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class Calculator:
         given = seen.pop("data", {})
         seconds = min(self.seconds, seconds or self.seconds)
         names: tuple[str, ...] = ()
-        lost = False
+        lost, text, failed = False, "", False
         try:
             notes += self._prepare(len(before))
             notes += self._give(given)
@@ -152,28 +152,31 @@ class Calculator:
         except CandidateError as error:
             why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
             text, failed = f"The block was ended: {why}.", True
-            self.close()
-            if before and (stored := self._stored(len(before))) is not None:
-                self._store(len(before) + 1, stored)  # the ended block changed no variable
-            text += " " + self._back(len(before))
-            lost = not before or not before[-1].variables
-            names = before[-1].variables if before and not lost else ()
+            said, names = self._back(before)
+            text, lost = f"{text} {said}", not names
         except SandboxError as error:
             logger.warning("no worker for a model's Python: %s", error)
             self.close()
             text, failed = f"Python cannot be started here: {error}. Propose without it.", True
         if self._sandbox is not None:
-            notes += self._keep(len(before) + 1)
+            why, ended = self._keep(len(before) + 1)
+            if ended:
+                said, names = self._back(before)
+                why, lost = f"{why} {said}", not names
+            notes += [why] if why else []
         took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
-        output = "\n".join(filter(None, [*notes, text]))
         logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
-        return Computed(code, output, names, len(seen["X"]), lost, round(took, 3), failed)
+        ends = lost, round(took, 3), failed
+        return Computed(code, text, names, len(seen["X"]), *ends, notes=tuple(notes))
 
-    def _back(self, blocks: int) -> str:
-        """State what remains after a worker was ended."""
-        if blocks and self._stored(blocks) is not None:
-            return "Variables are those before it; jobs that ran start again with the next block."
-        return "All variables are gone."
+    def _back(self, before: Sequence[Computed]) -> tuple[str, tuple[str, ...]]:
+        """End the worker, go back to the variables before the block, and state what remains."""
+        self.close()
+        if before and (stored := self._stored(len(before))) is not None:
+            self._store(len(before) + 1, stored)  # the ended block changed no variable
+            said = "Variables are those before it; jobs that ran start again with the next block."
+            return said, before[-1].variables
+        return "All variables are gone.", ()
 
     def _prepare(self, before: int) -> list[str]:
         """Start a worker from the last snapshot, if none runs; return what could not be kept."""
@@ -185,7 +188,7 @@ class Calculator:
         self._start()
         if not before:
             return []
-        gone = ["(The variables of earlier blocks are gone.)"]
+        gone = ["The variables of earlier blocks are gone."]
         if (stored := self._stored(before)) is None:
             return gone
         assert self._sandbox is not None
@@ -198,7 +201,7 @@ class Calculator:
         self._blocks = before
         if not isinstance(lost, list) or not all(isinstance(name, str) for name in lost):
             return []
-        return [f"(These variables are gone: {', '.join(lost)[:1000]}.)"] if lost else []
+        return [f"These variables are gone: {', '.join(lost)[:1000]}."] if lost else []
 
     def _start(self) -> None:
         from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
@@ -254,7 +257,7 @@ class Calculator:
             room -= len(packed or b"")
             if not self._sent.get(number, ""):
                 self._sent.pop(number, None)
-        return [f"(The data of {', '.join(left_out)} do not fit.)"] if left_out else []
+        return [f"The data of {', '.join(left_out)} do not fit."] if left_out else []
 
     def _call(
         self, code: str, seen: Mapping[str, Any], seconds: float
@@ -274,22 +277,33 @@ class Calculator:
 
     # -- snapshots ------------------------------------------------------------------------
 
-    def _keep(self, blocks: int) -> list[str]:
-        """Store the snapshot from which a new worker continues."""
+    def _keep(self, blocks: int) -> tuple[str, bool]:
+        """Store the snapshot from which a new worker continues.
+
+        Returns:
+            What it does not hold, in words, and whether the worker ended.
+        """
         from llmopt.sandbox.failure import CandidateError
 
         assert self._sandbox is not None
         try:
-            stored = self._sandbox.fetch(_SNAPSHOT_SECONDS, MOST_SNAPSHOT, "snapshot")
+            stored = self._sandbox.fetch(
+                _SNAPSHOT_SECONDS, MOST_SNAPSHOT, "snapshot", MOST_SNAPSHOT
+            )
+            large = self._sandbox.call_within(_SNAPSHOT_SECONDS, _MOST_ANSWER, "left_out")
         except CandidateError as error:
             if self._sandbox.running:  # it could not be made: the worker has its variables
                 self._blocks = blocks
-                return [f"(The variables do not survive an interruption: {error}.)"]
-            self.close()
-            return [f"(The worker ended: {error}. {self._back(blocks)})"]
+                return f"The variables do not survive an interruption: {error}.", False
+            return f"The worker ended while it stored the variables: {error}.", True
         self._blocks = blocks
         self._store(blocks, stored)
-        return []
+        if not isinstance(large, list) or not all(isinstance(name, str) for name in large):
+            return "", False
+        limit = f"all variables and files together, compressed, may have {MOST_SNAPSHOT >> 20} MiB"
+        if not large:
+            return "", False
+        return f"Gone if the worker ends: {', '.join(large)[:1000]}; {limit}.", False
 
     def _store(self, blocks: int, stored: bytes) -> None:
         """Store a snapshot in the folder, or in memory; earlier ones but the last are deleted."""

@@ -24,6 +24,7 @@ from llmopt.compute.packing import pack, unpack
 
 WAITING = ("poll", "ppoll", "clock_nanosleep")
 _MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
+_SPARE = 2 << 20  # bytes of a snapshot beside the variables and files: sources, classes
 _MOST_FILES = 64 << 20  # bytes of the files that a block wrote
 _MOST_NAMES = 150
 _MOST_NAME = 80
@@ -302,10 +303,13 @@ def _segment(code: str, node: ast.ClassDef) -> str:
     return "".join(lines[first - 1 : node.end_lineno])
 
 
-def snapshot() -> bytes:
-    """Return all variables, functions, jobs and files, compressed; what cannot be kept is named."""
+def snapshot(most: int) -> bytes:
+    """Return all variables, functions, jobs and files, compressed; what cannot be kept is named.
+
+    If they have more than `most` bytes, the largest ones are left out: see `left_out`.
+    """
     classes = [(n, functions.sources.get(n, "")) for n, v in _space.items() if _is_class(n, v)]
-    values, lost, room = {}, [], _MOST_RAW
+    values, lost = {}, []
     for name, value in _space.items():
         if name in _given or name.startswith("__") or _is_class(name, value):
             continue
@@ -314,14 +318,41 @@ def snapshot() -> bytes:
         except Exception:
             lost.append(name)
             continue
-        if len(data) > room:
-            lost.append(name)
-            continue
-        room -= len(data)
         values[name] = data
+    files = dict(_files)
+    _left_out[:] = _fit(values, files, most)
+    lost += _left_out
     drawn = random.getstate(), np.random.get_state()
-    whole = sys.version_info[:3], _count, classes, values, lost, drawn, _files, _sources
+    whole = sys.version_info[:3], _count, classes, values, lost, drawn, files, _sources
     return zlib.compress(pickle.dumps(whole, protocol=5), 1)
+
+
+def left_out() -> list[str]:
+    """Return the variables and files that the latest snapshot had no room for."""
+    return [f"{n[:_MOST_NAME]} ({_kind(_space[n])})" if n in _space else n for n in _left_out]
+
+
+_left_out: list[str] = []
+
+
+def _fit(values: dict[str, bytes], files: dict[str, bytes], most: int) -> list[str]:
+    """Remove the largest entries of a snapshot that would be too large, and return their names."""
+    parts = [(values, n, n) for n in values] + [(files, n, f"the file {n[:60]!r}") for n in files]
+    raw = sum(len(held[key]) for held, key, _ in parts)
+    if raw < most - _SPARE:
+        return []
+    # Only then: to compress everything twice takes a second.
+    sizes = {(id(held), key): len(zlib.compress(held[key], 1)) for held, key, _ in parts}
+    out, room, raw_room = [], most - _SPARE, _MOST_RAW
+    for held, key, name in sorted(parts, key=lambda part: sizes[id(part[0]), part[1]]):
+        size = sizes[id(held), key]
+        if size > room or len(held[key]) > raw_room:
+            del held[key]
+            out.append(name)
+            continue
+        room -= size
+        raw_room -= len(held[key])
+    return out
 
 
 def restore(stored: bytes) -> list[str]:

@@ -34,6 +34,7 @@ MOST_OUTPUT = 6000
 _MOST_CODE = 40_000  # characters of a block
 _MOST_DATA = 2000  # characters on names and shapes of data
 _MOST_NAMES = 151  # variables
+_MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE = 8000
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
@@ -59,18 +60,26 @@ class Computed:
     seconds: float = 0.0  # how long it took
     failed: bool = False  # whether it raised or was ended
     tokens: int = 0  # of the request that gave it
+    notes: tuple[str, ...] = ()  # what became of variables and data, one sentence each
 
     def __post_init__(self) -> None:
         output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
         names = (" ".join(clean(n[:_MOST_NAME]).split()) for n in self.variables[:_MOST_NAMES])
+        notes = (
+            cut(" ".join(clean(note).split()), _MOST_NOTE) for note in self.notes[:_MOST_NOTES]
+        )
         object.__setattr__(self, "output", output)
+        object.__setattr__(self, "notes", tuple(notes))
         object.__setattr__(self, "variables", tuple(name[:_MOST_NAME] for name in names))
 
     @property
     def shown(self) -> str:
         """The block and its output as a prompt shows them."""
         said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
-        return f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
+        return (
+            f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
+            + "".join(f"\n{note}" for note in self.notes)
+        )
 
     @property
     def brief(self) -> str:
@@ -95,7 +104,8 @@ class Computed:
         seconds = number("seconds", line.get("seconds", 0.0), 0.0)
         tokens = whole_number("tokens", line.get("tokens", 0), 0)
         ends = bool(line["lost"]), seconds, bool(line.get("failed", False)), tokens
-        return cls(code, output, tuple(variables), trials, *ends)
+        notes = tuple(map(str, line.get("notes", ())))
+        return cls(code, output, tuple(variables), trials, *ends, notes)
 
 
 def shown_blocks(computed: Sequence[Computed]) -> list[str]:
