@@ -11,10 +11,11 @@ from html.parser import HTMLParser
 import pytest
 
 import llmopt
-from llmopt import Categorical, Float, Int, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, Int, LLMOptError, LLMOptimizer, ScriptedClient, Space
 from llmopt.cli import main
 from llmopt.report import read_search, report_page
 from llmopt.report.charts import thinned
+from llmopt.report.data import parameters_of
 from llmopt.report.importance import importance
 from llmopt.report.scales import robust_scale
 
@@ -96,7 +97,8 @@ def test_the_model_s_thoughts_stand_beside_their_outcome():
     page = checked(optimizer, title="My search")
     for words in (
         "My search", "small x is good", "the bowl is round", "a smaller x lowers the reward",
-        "it hummed", "it was quiet", "8 better than #0", "the model", "warm-up", "best 1",
+        "it hummed", "it was quiet", "8 better than #1", "best is 1 of #2", "the model", "warm-up",
+        "best 1",
         "Why the search ended", "requests",
     ):  # fmt: skip
         assert words in page.text, words
@@ -294,6 +296,11 @@ def test_a_description_is_no_search(tmp_path, capsys, name, text, said):
 
 
 # -- axes and pictures ----------------------------------------------------------------------
+
+
+def test_an_axis_of_whole_numbers_has_no_halves():
+    (parameter,) = parameters_of(Space({"layers": Int(1, 4)}))
+    assert [text for _, text in parameter.scale.ticks(7)] == ["1", "2", "3", "4"]
 
 
 def test_bad_warm_up_results_do_not_flatten_the_axis():

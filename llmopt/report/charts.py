@@ -134,9 +134,10 @@ def chart(
 
 def trial_axis(data: SearchData, longest: int = 0) -> Scale:
     """Return the axis of the trials' numbers."""
-    last = max([t.number for t in data.trials] + [longest - 1, 1])
-    margin = max(0.4, last * 0.012)
-    return Scale(-margin, last + margin)
+    first = data.shown_number(0)
+    last = first + max([t.number for t in data.trials] + [longest - 1, 1])
+    margin = max(0.4, (last - first) * 0.012)
+    return Scale(first - margin, last + margin, whole=True)
 
 
 def beyond(values: Sequence[float], scale: Scale) -> str:
@@ -160,14 +161,14 @@ def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
         if t.number in shown and t.rewards:
             value = t.rewards[objective]
             kind = f"s-{t.source}" + " out" * (not y.low <= value <= y.high)
-            dot = x.share(t.number), y.share(value), t.number
+            dot = x.share(data.shown_number(t.number)), y.share(value), t.number
             by_source.setdefault(kind, []).append(dot)
     layers = [dots(points, kind) for kind, points in by_source.items()]
-    failed = [(x.share(t.number), 0.0, t.number) for t in data.history.failed]
+    failed = [(x.share(data.shown_number(t.number)), 0.0, t.number) for t in data.history.failed]
     layers.insert(0, dots(failed[-MOST_DOTS:], "failed", "v-30"))
     texts = []
     if single and (best := data.best_so_far):
-        points = [(x.share(number), y.share(value)) for number, value in best]
+        points = [(x.share(data.shown_number(n)), y.share(value)) for n, value in best]
         layers.append(lines([steps(points)], "best"))
         texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
     note = beyond(values, y)
@@ -193,7 +194,9 @@ def rivals_chart(data: SearchData) -> Markup:
     x = trial_axis(data, max(len(row) for _, row in best))
     layers, texts = [], []
     for i, (name, row) in enumerate(best):
-        points = [(x.share(k), y.share(v)) for k, v in enumerate(row) if np.isfinite(v)]
+        numbers = range(data.shown_number(0), data.shown_number(len(row)))
+        pairs = zip(numbers, row, strict=True)
+        points = [(x.share(k), y.share(v)) for k, v in pairs if np.isfinite(v)]
         layers.append(lines([steps(points)], f"c{i % 6}"))
         if points:
             text = f"{cut(name, 14)} {number_text(float(row[-1]), 4)}"
@@ -277,7 +280,7 @@ def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
         if t.number not in shown or share is None or not t.rewards:
             continue
         # Choices are spread a little, so that equal ones do not hide each other.
-        width = 0.5 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
+        width = 0.2 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
         share += width * ((t.number * 0.618034) % 1 - 0.5)
         dot = share, y.share(t.rewards[objective]), t.number
         groups[place * BINS // count].append(dot)
@@ -328,7 +331,7 @@ def curves_chart(data: SearchData) -> Markup:
     texts, best = [], []
     if data.best is not None and (own := data.curves.get(data.best.number)):
         best = [[(x.share(s), y.share(v)) for s, v in own]]
-        label = f"#{data.best.number} (best)"
+        label = f"#{data.shown_number(data.best.number)} (best)"
         texts.append(Text(1.0, best[0][-1][1], label, "end"))
     layers = [lines(groups[kind], kind) for kind in sorted(groups)]
     layers.append(lines(best, "best"))

@@ -56,7 +56,7 @@ def number_parameter(
     name: str, low: float, high: float, log: bool, whole: bool, when: str = ""
 ) -> Parameter:
     """Return a parameter of numbers."""
-    scale = Scale(float(low), float(high), log and low > 0)
+    scale = Scale(float(low), float(high), log and low > 0, whole=whole)
     return Parameter(clean(name), scale, whole=whole, when=when)
 
 
@@ -139,6 +139,10 @@ class SearchData:
         if len(self.directions) == 1:
             return ("reward",)
         return tuple(f"objective {i + 1}" for i in range(len(self.directions)))
+
+    def shown_number(self, number: int) -> int:
+        """Return the number of a trial for readers: from 1, as its model counts, if it does."""
+        return number + self.numbered
 
     @cached_property
     def done(self) -> tuple[Trial[Any], ...]:

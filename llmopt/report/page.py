@@ -163,7 +163,9 @@ def _summary(data: SearchData) -> str:
         said += f" {_counted(len(data.front), 'trial')} on the Pareto front."
     elif data.best is not None and data.best.rewards:
         best = data.best
-        said += f" The best is {number_text(data.best.rewards[0])} of #{best.number}"
+        said += (
+            f" The best is {number_text(data.best.rewards[0])} of #{data.shown_number(best.number)}"
+        )
         said += f", proposed by {SOURCES.get(best.source, best.source).partition(' (')[0]}."
     elif count:
         said += " No trial gave a result."
@@ -189,7 +191,9 @@ def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
     if len(data.directions) == 1:
         best = data.best
         value = number_text(best.rewards[0]) if best is not None and best.rewards else "–"
-        remark = f"#{best.number} of {len(data.trials):,}" if best else "no result"
+        remark = (
+            f"#{data.shown_number(best.number)} of {len(data.trials):,}" if best else "no result"
+        )
         tiles.append((f"best {cut(data.objectives[0], 40)}", value, remark))
     else:
         tiles.append(("Pareto front", f"{len(data.front):,}", f"of {len(data.trials):,} trials"))
@@ -361,7 +365,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
     line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
     return {
         "number": trial.number,
-        "label": f"#{trial.number}",
+        "label": f"#{data.shown_number(trial.number)}",
         "source": trial.source,
         "state": trial.state,
         "kind": trial.kind,
@@ -375,7 +379,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "outcome": _outcome(data, trial, start),
         "feedback": cut(trial.feedback, listed.words),
         "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
-        "start": "" if start is None else f"#{start.number}",
+        "start": "" if start is None else f"#{data.shown_number(start.number)}",
     }
 
 
@@ -416,7 +420,7 @@ def _outcome(data: SearchData, trial: Trial[Any], start: Trial[Any] | None) -> l
         better = change > 0 if data.directions[0] == "maximize" else change < 0
         word = "the same as" if not change else "better than" if better else "worse than"
         size = f"{number_text(abs(change), 4)} " if change else ""
-        found.append(f"{size}{word} #{start.number}, from which it was made")
+        found.append(f"{size}{word} #{data.shown_number(start.number)}, from which it was made")
     if trial.samples:
         low, high = min(trial.samples), max(trial.samples)
         found.append(

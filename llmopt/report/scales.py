@@ -38,6 +38,7 @@ class Scale:
     low: float
     high: float
     log: bool = False
+    whole: bool = False  # whether only whole numbers have a text
     choices: tuple[str, ...] = ()  # texts at 0, 1, ... in place of numbers
 
     @cached_property
@@ -67,7 +68,11 @@ class Scale:
         if self.low == self.high:
             return [(0.5, number_text(self.low))]
         values = self._log_ticks(count) if self.log else []
-        values = values if len(values) > 1 else _linear_ticks(self.low, self.high, count)
+        values = (
+            values
+            if len(values) > 1
+            else _linear_ticks(self.low, self.high, count, 1.0 if self.whole else 0.0)
+        )
         return [(self.share(v), number_text(v)) for v in values]
 
     def _log_ticks(self, count: int) -> list[float]:
@@ -79,12 +84,14 @@ class Scale:
         return [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
 
 
-def _linear_ticks(low: float, high: float, count: int) -> list[float]:
+def _linear_ticks(low: float, high: float, count: int, least: float = 0.0) -> list[float]:
+    """Return round numbers of an axis, at least `least` apart."""
     raw = (high / 2 - low / 2) / count * 2
     if not (math.isfinite(raw) and raw > 0):
         return [low, high]
     size = 10.0 ** math.floor(math.log10(raw))
     step = next((m * size for m in (1, 2, 5, 10) if 0.75 * raw <= m * size), raw)
+    step = max(step, least)
     first = math.ceil(low / step - 1e-9)
     found = [(first + i) * step for i in range(_MOST_TICKS)]
     found = [0.0 if abs(v) < step * 1e-9 else v for v in found if v <= high + step * 1e-9]
