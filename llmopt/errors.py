@@ -181,7 +181,7 @@ def warn_user(text: str, category: type[Warning] = FallbackWarning) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
     if frame.f_back is None and frame.f_globals.get("__name__") == "threading":
-        warnings.warn_explicit(text, category, "llmopt", 0)  # asked in a thread of its own
+        warnings.warn_explicit(text, category, "llmopt", 0)  # asked in a separate thread
         return
     warnings.warn(text, category, stacklevel=level)
 

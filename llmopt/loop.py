@@ -349,7 +349,7 @@ def _search(
     if own["progress"] is not False:
         say_resumed(optimizer, n_trials)
     try:
-        # A stored search may begin with a point that it handed out before.
+        # A resumed search may first return a point that an earlier process asked for.
         optimizer.check_ready()
         with _Run(f, optimizer, n_trials, finals, own, workers) as run:
             reason = drive(
@@ -431,7 +431,7 @@ class _Run:
             optimizer.total = optimizer.total and optimizer.total + len(imported)
         trials = optimizer.trials
         self.n_trials = n_trials + len(imported)
-        self._left = self.n_trials - len(trials)  # points that are not handed out yet
+        self._left = self.n_trials - len(trials)  # points that no worker has yet
         # First what an interrupted search was about to evaluate.
         self._waiting = [_Job(p.values, "search", p, p.seed) for p in optimizer.pending_proposals]
         self.sound = any(t.state == "complete" for t in trials if t.number not in imported)
@@ -490,7 +490,7 @@ class _Run:
         return [_Job(p.values, "search", p, p.seed) for p in proposals]
 
     def call(self, job: _Job) -> tuple[Any, ...]:
-        """Return the function and a point of its own: it may change it."""
+        """Return the function and a copy of the point, which the function may change."""
         self._warn()
         f = self._f if job.seed is None else partial(self._f, seed=job.seed)
         return f, self._optimizer.space.unflatten(job.values)

@@ -14,7 +14,7 @@ from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.code import CodeOptimizer, Function, Output
 
 FILES = Path(__file__).parent / "data" / "format1"
-# Trials, points handed out and not told, points that are ready, replies that are paid for and not
+# Trials, points without a result, points that are ready, replies that are paid for and not
 # used, requests, the best rewards.
 HELD = {
     "columns": (11, 2, 3, 0, 6, (-3475.776021,)),

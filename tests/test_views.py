@@ -43,7 +43,7 @@ def test_trials_and_points_handed_out_are_counted_apart():
     for x in (1.0, 2.0, 3.0):
         optimizer.tell({"x": x, "kind": "b"}, x)
     page = re.sub(r"<[^>]+>", " ", optimizer._repr_html_())
-    assert re.search(r"trials\s+3\s+points handed out\s+2 warmup", page)
+    assert re.search(r"trials\s+3\s+proposed points\s+2 warmup", page)
 
 
 @pytest.mark.defect(21)

@@ -1,9 +1,10 @@
 """Several methods on one task from one seed, on equal terms: what `run` and `bench` both do.
 
-All methods meet the same warm-up points, the same starts in every evaluation and the same problem,
-and are asked and told by one loop. A method draws from a stream of its own, so that it finds the
-same points whichever command runs it, and whatever runs beside it. The best few points of each are
-compared on fresh starts, and the chosen one is judged on starts that no search saw.
+All methods get the same warm-up points, initial states in every evaluation and problem,
+and one loop runs their asks and tells. Each method has a separate random stream, so that it finds
+the same points whichever command runs it, and whatever runs beside it. The best few points of each
+method are compared on held-out initial states; the winner is evaluated on states that no search
+saw.
 """
 
 from __future__ import annotations

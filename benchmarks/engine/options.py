@@ -48,8 +48,8 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     numbers = {
         "--episodes": "episodes of one evaluation (default: the task's own, 20 for mountaincar, "
         "mostly 5)",
-        "--finalists": "the best few policies of each method, of which the best on fresh starts is "
-        f"chosen (default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
+        "--finalists": "number of each method's best policies that are compared on held-out "
+        f"initial states (default: {FINALISTS}, each in {FINAL_ROUNDS} times --episodes; 0: none)",
         "--heldout": "held-out initial states of the final score (default: 100)",
     }
     add_numbers(parser, numbers)

@@ -16,10 +16,10 @@ from llmopt.policies.evaluation import Evaluation
 from llmopt.trackers.callback import Callbacks
 
 FINALISTS = 5
-"""The best few policies of a search, of which the best on fresh starts is chosen."""
+"""Number of best policies of a search that are compared on held-out initial states."""
 
 FINAL_ROUNDS = 2
-"""Fresh starts of a finalist, for each start of an evaluation."""
+"""Held-out initial states of a finalist for each initial state of an evaluation."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Shape:
     """What a function is, about its optimum, where it is 0."""
 
     dimension: int
-    value: Callable[[np.ndarray], float]  # its value at a `(dimension,)` point of its own frame
+    value: Callable[[np.ndarray], float]  # its value at a `(dimension,)` point in its frame
     noise: float = 0.0  # standard deviation of the noise in each returned value
 
 

@@ -27,18 +27,18 @@ from llmopt.util.text import clean
 
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:
-    """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
+    """Render one held-out episode of a run's best policy; ``None`` if that fails."""
     cell = Cell.of(line)
     try:
         if reaches_further(cell.task, cell["wrappers"]):
             raise StorageError(
-                f"{cell.task!r} or a wrapper of it names a module or a folder, of which a report "
-                "uses none"
+                f"{cell.task!r} or one of its wrappers names a module or a folder; a report loads "
+                "neither"
             )
         seed = held_out_seeds(cell.seed, 1)[0]
         return policy_gif(task_of(cell), line["best_params"], seed)
     except Exception as error:
-        # A picture is no part of the results: whatever a renderer raises, the page goes on.
+        # A picture is no part of the results: whatever a renderer raises, the page is written.
         text = f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}"
         print(clean(text), file=sys.stderr)
         return None

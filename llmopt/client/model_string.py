@@ -45,14 +45,14 @@ class Provider(NamedTuple):
 
 _OTHERS = (
     ("local.embedded", "embedded_client", "smollm2",
-     ": SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key"),
+     ": SmolLM2-135M-Instruct in this process, downloaded once (98 MB), no key"),
     ("local.network", "NetworkClient", "network",
-     ": 80,000 weights for searches of numbers, in this package, no key, no words"),
+     ": a small network (80,000 weights) in this package; numeric-only, no key"),
     ("local.local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
     ("folder", "FolderClient", "folder:",
-     "DIR: whoever answers the files in a folder: a person, an agent, a batch system"),
+     "DIR: a person, an agent or a batch system that answers the files in a folder"),
     ("record_replay", "ReplayClient", "replay:",
-     "FILE: the answers of a recording, as long as the requests are the same"),
+     "FILE: the answers of a recording, for identical requests"),
     ("providers.openai", "at_url", "openai+",
      "http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as well, key in "
      "LLMOPT_API_KEY if it needs one"),

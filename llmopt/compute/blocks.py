@@ -66,8 +66,8 @@ _SKLEARN = (
 )  # fmt: skip
 
 Data = Callable[[int | None], Mapping[str, Any]]
-"""What a block finds, of so many trials; of all for ``None``. Under ``"data"``: `TrialData` by the
-number that the prompt has for a trial."""
+"""Returns the variables of a block for the first n trials, or for all with ``None``. ``"data"``
+maps each trial's number in the prompt to its `TrialData`."""
 
 
 class Calculator:

@@ -233,7 +233,7 @@ def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bo
     """Run a block.
 
     Returns:
-        What it printed, at most so many characters; what it leaves; and whether it failed.
+        The printed text (at most `most` characters), the variables it left, and whether it failed.
     """
     global _count
     _count += 1

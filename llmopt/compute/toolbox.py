@@ -35,7 +35,7 @@ def cma(
     target: float = -math.inf,
     seed: int = 0,
 ) -> tuple[Any, float]:
-    """Return the best point and value that CMA-ES found, minimizing `f` for so many seconds.
+    """Minimize `f` by CMA-ES for at most `seconds`, and return the best point and its value.
 
     It restarts with a double population from `x0` where it has converged. A population is computed
     by `pmap` if that pays. In a job it reports ``(x, f)`` on its way.

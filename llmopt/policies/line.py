@@ -55,7 +55,7 @@ def short(number: Any) -> str:
 
 
 def scaled(number: Any, scale: float, *, near: bool = False) -> str:
-    """Return a number with the decimals that `scale` needs; `near` 0 with two digits of its own."""
+    """Return a number with the decimals that `scale` needs; with `near`, at least two digits."""
     value = float(number)
     if not 1e-9 < scale < 1e3 or not math.isfinite(value):
         return short(number)

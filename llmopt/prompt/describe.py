@@ -176,7 +176,7 @@ _CERTAIN = 10.0  # standard errors beyond which the error of a difference tells 
 
 
 def number(value: float, digits: int = 6) -> str:
-    """Return a number with so many significant digits, never ``-0``."""
+    """Return a number with `digits` significant digits, never ``-0``."""
     return f"{value + 0.0:.{digits}g}"
 
 

@@ -50,7 +50,7 @@ _DEFINED = re.compile(r"^(?:(?:async )?def|class) .*?:(?=\s|$)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Computed:
-    """A block that a model gave, and what came of it: cut, and clean, whoever says it."""
+    """A model's block of Python and its outcome, truncated and cleaned of control characters."""
 
     code: str  # the block
     output: str  # what it printed, and its traceback, cut
@@ -154,7 +154,7 @@ def code_in(text: str) -> str:
 
 
 def bare(code: str) -> str:
-    """Return Python that stands in a field of its own, without a fence around it."""
+    """Return the Python of a separate field, without a fence around it."""
     return code_in(code) or clean(code).strip()[:_MOST_CODE]
 
 

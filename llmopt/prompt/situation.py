@@ -96,7 +96,7 @@ class Query:
 
 @runtime_checkable
 class Prompt(Protocol):
-    """Anything that makes a `Query` of a `Situation`. It holds no history of its own."""
+    """Anything that makes a `Query` of a `Situation`. It keeps no history."""
 
     @property
     def name(self) -> str:

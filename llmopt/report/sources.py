@@ -155,7 +155,7 @@ def _of_optimizer(optimizer: LLMOptimizer[Any], start: Event) -> SearchData:
 def of_history(
     space: Space, trials: Sequence[Trial[Any]], history: History, origin: str, **facts: Any
 ) -> SearchData:
-    """Return what a report shows of a search over a space, whoever keeps it.
+    """Return the data of a report about a search over a space.
 
     Args:
         space: The space.

@@ -59,7 +59,7 @@ class Draft:
 
 
 class Attempt:
-    """One `Meter.send`: its calls, some of which may fail, up to a reply or the last error.
+    """The calls of one `Meter.send`, including failed ones, up to a reply or the last error.
 
     It pays for these calls (see `llmopt.client.payment.Payer`), which may be made at once.
     """

@@ -265,7 +265,7 @@ class Results(Views, Session, Generic[Params]):
             ("model", client_name(self.client)),
             ("prompt", self.prompt.name),
             ("trials", len(self.trials)),
-            ("points handed out", points),
+            ("proposed points", points),
             ("requests", usage.requests),
             (
                 "blocks of Python",

@@ -111,7 +111,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         if old != new
     ]
     if changed:
-        logger.warning("%s: goes on with %s", path, "; ".join(changed))
+        logger.warning("%s: resumes with %s", path, "; ".join(changed))
 
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def _open(
 
 
 def _stored(path: Path) -> LLMOptimizer[Any] | None:
-    """Return a stored search to read, whoever has its file open; ``None`` for an empty file."""
+    """Return a stored search for reading, even if a process has it open; ``None`` if empty."""
     events = list(read_events(path, links=False))
     if not events:
         return None

@@ -82,8 +82,8 @@ class BranchedSpace(Space):
             nothing tells when it is there. A condition's own parameter comes first. A dimension's
             own condition (`when`) takes precedence.
         given: Values that every point has.
-        unseen: Choices that no point has had. Nobody knows yet what else a point with one of them
-            has, so that it needs nothing else.
+        unseen: Choices that no point has had. The other parameters of such a point are not
+            known yet, so it needs none.
 
     Raises:
         SpaceError: See `Space`.

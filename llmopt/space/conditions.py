@@ -95,7 +95,7 @@ def _bound(where: str, test: Test, dimension: Dimension) -> Test:
 
 
 def _tried(dimension: Dimension, tests: Iterable[Test]) -> Sequence[Value]:
-    """Return values of a dimension, at least one of which meets the tests, if any value does."""
+    """Return values of a dimension that include one that meets the tests, if any value does."""
     if isinstance(dimension, Categorical):
         return dimension.choices
     low, high = dimension.low, dimension.high

@@ -67,8 +67,8 @@ class Fault:
         trouble = {
             "timeout": f"sent nothing for {timeout:g} s. Raise timeout= if the model is merely "
             "slow",
-            "deadline": f"did not end its answer within {timeout:g} s. Raise timeout=, of which "
-            "this is a multiple, if the model is merely slow",
+            "deadline": f"did not end its answer within {timeout:g} s, a multiple of timeout=. "
+            "Raise timeout= if the model is merely slow",
             "connection": "cannot be reached or cut the connection "
             f"({said or 'no reason given'}): check the address and the network, or start the "
             "server",

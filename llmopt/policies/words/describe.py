@@ -198,7 +198,7 @@ def how_episodes_end(
         return None
     if seen.end == TERMINATED:
         return f"An episode that does not end by itself is cut off after {step_cap} steps."
-    return ""  # by a limit of its own, which is not known
+    return ""  # by an internal limit of the environment, which is unknown
 
 
 def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:

@@ -1,8 +1,8 @@
 """CMA-ES (Hansen 2016, arXiv 1604.00772) of the package `cma`, as an emitter and with ask/tell.
 
-The emitter is a function of the history. It receives every evaluated point, whoever
-proposed it: a point of the model is injected (Hansen 2011, arXiv 1110.4181), its step cut to
-the length that CMA-ES's own steps may have, which keeps the search in a trust region.
+The emitter is a function of the history. It receives the evaluated points of all sources. A point
+of the model is injected (Hansen 2011, arXiv 1110.4181): its step is cut to the length that
+CMA-ES's own steps may have, which keeps the search in a trust region.
 """
 
 from __future__ import annotations
