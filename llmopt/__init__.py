@@ -1,8 +1,8 @@
 """llmopt: a large language model as a black-box optimizer.
 
-`minimize`, `maximize` and `optimize` are a search in one call; `LLMOptimizer` is one with `ask` and
-`tell`.
-Everything here is imported when first used, so that ``import llmopt`` stays light.
+`minimize`, `maximize` and `optimize` run a whole search in one call; with `LLMOptimizer` you write
+the loop, with `ask` and `tell`. Everything here is imported when first used, so that ``import
+llmopt`` stays light.
 """
 
 from __future__ import annotations

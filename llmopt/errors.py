@@ -111,7 +111,7 @@ class ClientError(LLMOptError):
         requests: Calls that the provider was sent before this was raised.
         unpriced: Those of them that may be charged for at an unknown cost: they were given up
             while the model was at work.
-        cost: US dollars that other calls given up so may have cost at most: an estimate.
+        cost: Estimated maximum cost, in US dollars, of other calls that were abandoned in this way.
         estimated: How many of them are in `cost`.
     """
 

@@ -61,7 +61,7 @@ class Proposal:
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         clipped: Whether an out-of-range value was moved to its bound.
-        seed: With what seed to evaluate it, in a search with ``seeded=True``.
+        seed: The seed to evaluate it with, in a search with ``seeded=True``.
     """
 
     values: tuple[Value, ...]
@@ -179,8 +179,8 @@ class History:
         trials: Every trial, in the order of telling.
         pending: Flat values of the points without a result yet.
         directions: One direction for each objective.
-        noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
-            much. True of a history that is `merged`.
+        noisy: Whether repeating a point may give another reward; `rank` then takes the spread into
+            account. True for a `merged` history.
         metrics: What the objectives are called, one name for each; none if not known.
     """
 

@@ -208,7 +208,7 @@ def minimize(
     client: Client | str | None = None,
     **options: Any,
 ) -> SearchResult[Any]:
-    """Search the point at which a function is smallest.
+    """Find the point at which a function is smallest.
 
     Args:
         f: The function. It gets a point in the form in which the space was given, and returns a
@@ -217,8 +217,8 @@ def minimize(
             evaluation.
         space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
             ``gymnasium.spaces`` space.
-        n_trials: Evaluations in all, those counted that `storage` already holds, and not those
-            that were imported (``import_trials=FILE``).
+        n_trials: Total number of evaluations. Those in `storage` count; imported ones
+            (``import_trials=FILE``) do not.
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
         **options: Arguments of `LLMOptimizer`, and these:
@@ -247,8 +247,8 @@ def minimize(
         search early: `SearchResult.stopped` then says why, and `SearchResult.left` what is left.
 
     Raises:
-        ClientError: The model cannot be asked, and nothing was found yet; or with any trials,
-            if no later request can mend it (a key that is refused, a model that is not there).
+        ClientError: The model cannot be asked, and nothing was found yet; or, at any time, if a
+            retry cannot help (a refused key, a missing model).
         KeyboardInterrupt: Ctrl-C came a second time, while evaluations were running.
         RewardError: `f` returned something else than a score, or, without `catch`, no number in
             the first five evaluations.
@@ -284,7 +284,7 @@ def optimize(
     directions: Sequence[Direction] | Mapping[str, Direction] = (),
     **options: Any,
 ) -> SearchResult[Any]:
-    """Search points that are good in several objectives; `SearchResult.pareto` has them.
+    """Find points that are good in several objectives; `SearchResult.pareto` holds them.
 
     Args:
         f: The function. It returns one number for each objective, ``(3.5, 0.2)``; or these and

@@ -285,13 +285,13 @@ class LLMOptimizer(Results[Params]):
         self._meter.commit(draft)
 
     def check_ready(self) -> None:
-        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
+        """Check once for what would stop the first request (see `Meter.check_ready`)."""
         self._meter.check_ready(capped=self._model.options.on_error == "raise")
 
     def equip(
         self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
     ) -> None:
-        """Give the Python of a model functions of yours; nothing happens where it has none.
+        """Give the model's Python your own functions; no effect if the model runs no Python.
 
         Args:
             source: Python text that runs in the confined worker. Its public functions are found by
@@ -349,7 +349,7 @@ class LLMOptimizer(Results[Params]):
 
         Raises:
             ParameterError: The source is of a search in the other direction.
-            StorageError: A file cannot be read, is a database, or the storage not be written.
+            StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
@@ -388,11 +388,11 @@ class LLMOptimizer(Results[Params]):
             reward: A number, or one for each objective.
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
-                is feasible, and feasible points rank before the others. What linear
-                constraints of the space are broken by is added.
+                is feasible, and feasible points rank before the others. The amounts by which the
+                point breaks the space's linear constraints are added.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
-            samples: The numbers that the reward is the mean of, where every point is measured
+            samples: The numbers whose mean is the reward, if every point is measured
                 on the same seeded starts in the same order. Prompts then compare points
                 start by start, and `stderr` is computed if it is not given.
             curve: What the evaluation reported on its way: values, or pairs of a step and a
@@ -510,7 +510,7 @@ class LLMOptimizer(Results[Params]):
         return await asyncio.to_thread(self.ask, n)
 
     def give_back(self, proposals: list[Proposal]) -> None:
-        """Have points that `ask` returned returned again by the next one."""
+        """Hand back points, so that the next `ask` returns them again."""
         with uninterrupted(), self._changing:
             self._record(Returned([p.values for p in proposals]))
 
@@ -538,8 +538,8 @@ class LLMOptimizer(Results[Params]):
 
         Raises:
             StorageError: The file cannot be read or does not hold a run.
-            TypeError: `options` name a storage, to which nothing would be written of what
-                the file holds; or points to start with, which the file has.
+            TypeError: `options` contain ``storage``, to which the trials of the file would not be
+                copied, or ``start``, which the file already holds.
         """
         if "start" in options:
             raise TypeError("load() has no start=: enqueue() further points once it is loaded")

@@ -87,8 +87,8 @@ def _stopped(why: object) -> dict[str, str]:
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
-    A trial is one request, in a conditional search space, too: the model gives the values of the
-    branch that it chooses. Where a trial needs more than that, it is asked again.
+    Each trial takes one request, also in a conditional search space: the model gives the values of
+    the branch that it chooses. If the trial needs further values, the model is asked again.
 
     The user attributes of a trial say where it came from: ``llmopt:source`` (``"warmup"``,
     ``"llm"``, ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
@@ -103,9 +103,10 @@ class LLMSampler(BaseSampler):
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
-            before are sampled by `independent_sampler`. ``"auto"`` for none where the prompt
-            ``"words"`` has a description to design by, 1 where it has none, else 10, or 5 where
-            at most 50 are planned (`total`) and no sampler of Optuna's is a partner.
+            before are sampled by `independent_sampler`. ``"auto"``: 0 with the prompt ``"words"``
+            and a description (without `space`, the first trial is still random), 1 with ``"words"``
+            alone, otherwise 10, or 5 if at most 50 are planned (`total`) and no Optuna sampler is a
+            partner.
         seed: Seed of everything random. The random values of a trial depend on the seed and
             the trial's number only: workers with equal seeds do not draw the same, and after an
             interrupted trial the next ones sample the same values. A trial that a kill
@@ -136,13 +137,13 @@ class LLMSampler(BaseSampler):
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
-            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an
-            exception would end ``study.optimize``: Optuna catches none of a sampler's;
-            ``"raise"`` fails the trial. A stop calls ``study.stop()`` and prunes the trial that
-            was begun. It is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too,
-            and ``study.ask()`` then raises `SearchStopped`. Caps hold for the study: what was
-            spent under caps is kept in its storage, and counts for all workers and later runs.
-            Each worker may be a request beyond.
+            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an exception in a
+            sampler would end ``study.optimize``, because Optuna does not catch it. ``"raise"``
+            fails the trial. A stop calls ``study.stop()`` and prunes the trial that was begun. It
+            is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too, and
+            ``study.ask()`` then raises `SearchStopped`. Caps hold for the study: what was spent
+            under caps is kept in its storage, and counts for all workers and later runs. Each
+            worker may exceed a cap by one request.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
@@ -253,7 +254,7 @@ class LLMSampler(BaseSampler):
 
     @staticmethod
     def recommend(study: Study) -> FrozenTrial:
-        """Return the trial to keep of a study with noisy values: no lucky one.
+        """Return the trial to keep of a study with noisy values, rather than a lucky one.
 
         ``study.best_trial`` is the trial of the best single value. Here trials of equal parameters
         count as one with their mean, and the best mean less its standard error is taken, by how

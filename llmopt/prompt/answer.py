@@ -441,8 +441,8 @@ def parse_parameters(
         labels: What the prompt called the dimensions, in their order; the space's names
             if not given, which are understood in any case.
         out_of_range: ``"clip"`` moves a number outside its range to the nearer bound,
-            ``"reject"`` raises. NaN and infinity are always rejected. Numbers inside the
-            range are kept as they are, but for the dimension's own step.
+            ``"reject"`` raises. NaN and infinity are always rejected. Numbers inside the range are
+            kept, except that they are rounded to the dimension's step.
 
     Returns:
         A valid point and its explanation: what followed the values.

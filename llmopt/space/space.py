@@ -79,7 +79,7 @@ class Space:
             1e15, keep their significant digits.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
             ``"0 <= a - b < 3"``. Points that break one are never sampled, and the prompt states
-            them. A point of the user's may break one: `flatten` takes it.
+            them. Points from the user may break one: `flatten` accepts them.
         forbidden: Combinations of values that no point may have, in the form of a condition:
             ``{"kernel": "poly", "degree": (">", 3)}``.
 
@@ -391,8 +391,8 @@ class Space:
     def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Draw a flat point: uniform, log-uniform on a log scale, on the steps.
 
-        Where there are constraints, a point that keeps them; of 1,000 that do not, the last is
-        moved until it does.
+        The point satisfies the constraints: if 1,000 draws in a row do not, the last one is moved
+        until it does.
 
         Args:
             rng: Source of randomness; without constraints it is advanced by as many numbers as
