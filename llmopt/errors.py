@@ -1,7 +1,7 @@
 """Exceptions raised by llmopt.
 
-Every message says what was got, what was expected and what to do about it.
-All of them derive from `LLMOptError`, so one ``except`` catches the library's own errors.
+Each message says what was wrong, what was expected and what to do. All exceptions derive from
+`LLMOptError`, so one ``except`` catches them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from llmopt.util.text import clean, short
 
 HOPELESS = 5
-"""Evaluations that fail, and none that does not, after which no more are made."""
+"""A search ends after this number of evaluations if all of them failed."""
 
-_LISTED = 10  # names that a message lists, where one of them is near
+_LISTED = 10  # names that a message lists if one of them is similar
 _VERY_MANY = 100
-# Of an account without credit, a key or a model that may not be asked, a wrong address.
+# No credit, a refused key or model, or a wrong address.
 _PERMANENT_STATUS = frozenset({301, 302, 303, 307, 308, 401, 402, 403, 404})
 
 
@@ -28,11 +28,11 @@ class LLMOptError(Exception):
 
 
 class SpaceError(LLMOptError, ValueError):
-    """A search space is malformed or cannot be searched (an unbounded `Box`, say)."""
+    """A search space is malformed or cannot be searched (such as an unbounded `Box`)."""
 
 
 class ParameterError(LLMOptError, ValueError):
-    """Parameters do not belong to the search space."""
+    """Parameters are not in the search space."""
 
 
 class RewardError(LLMOptError, ValueError):
@@ -51,8 +51,8 @@ class ParseError(LLMOptError, ValueError):
     """A model's reply could not be read as parameters.
 
     Attributes:
-        raw: The reply as it came.
-        reason: What was wrong, in words that can be sent back to the model.
+        raw: The unchanged reply.
+        reason: The error, in words that can be sent back to the model.
     """
 
     def __init__(self, reason: str, raw: str = "") -> None:
@@ -65,15 +65,15 @@ class ParseError(LLMOptError, ValueError):
 
 
 class PriceError(LLMOptError, ValueError):
-    """A price is not one, or the file of prices cannot be read."""
+    """A price is invalid, or the file of prices cannot be read."""
 
 
 class StorageError(LLMOptError, OSError):
-    """A run file cannot be read or written; what was already stored is intact."""
+    """A run file cannot be read or written; earlier lines are intact."""
 
 
 class StorageInUseError(StorageError):
-    """Another process has the run file open for writing; it can be tried again."""
+    """Another process has the run file open for writing; try again later."""
 
 
 class BudgetExceededError(LLMOptError):
@@ -87,7 +87,7 @@ class BudgetExceededError(LLMOptError):
 class SearchStopped(LLMOptError):
     """The model expects no further gain and ended the search; only with ``may_stop=True``.
 
-    Every trial is kept. Asking again raises this again, at no further cost.
+    Every trial is kept. A later ask raises this again, without a request.
 
     Attributes:
         point: Number of the point that the model recommends, from 1; ``None`` if it names none.
@@ -102,17 +102,16 @@ class SearchStopped(LLMOptError):
 
 
 class ClientError(LLMOptError):
-    """A model could not be asked, or did not answer.
+    """A request to a model failed.
 
     Attributes:
-        retryable: Whether sending the very same request again may succeed.
-        retry_after: Seconds that the server asked to wait before that, or ``None``.
-        status: HTTP status, where there was one.
-        requests: Calls that the provider was sent before this was raised.
-        unpriced: Those of them that may be charged for at an unknown cost: they were given up
-            while the model was at work.
+        retryable: Whether the same request may succeed later.
+        retry_after: Seconds to wait before that, as the server asked; or ``None``.
+        status: HTTP status, if there was one.
+        requests: Number of calls that were sent to the provider.
+        unpriced: Number of abandoned calls that may be charged, at an unknown cost.
         cost: Estimated maximum cost, in US dollars, of other calls that were abandoned in this way.
-        estimated: How many of them are in `cost`.
+        estimated: Number of calls in `cost`.
     """
 
     retryable: bool = False
@@ -145,11 +144,11 @@ class ModelNotFoundError(ClientError):
 
 
 class MissingKeyError(ClientError):
-    """No API key was given; the message names the environment variable to set."""
+    """There is no API key; the message names the environment variable to set."""
 
 
 class RefusedKeyError(ClientError):
-    """The provider does not take the API key; the message names the environment variable."""
+    """The provider rejected the API key; the message names the environment variable."""
 
 
 def is_permanent(error: Exception) -> bool:
@@ -161,22 +160,22 @@ def is_permanent(error: Exception) -> bool:
 
 
 class NoTrialsError(LLMOptError, ValueError):
-    """There is no best trial, since no trial is complete yet."""
+    """There is no best trial, because no trial is complete."""
 
 
 class BrokenTaskError(RewardError):
-    """Every evaluation of a task fails."""
+    """Every evaluation of a task failed."""
 
 
 class FallbackWarning(UserWarning):
-    """The model did not deliver a usable point, and one sampled at random took its place."""
+    """The model delivered no usable point; a random one replaces it."""
 
 
 _LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")
 
 
 def warn_user(text: str, category: type[Warning] = FallbackWarning) -> None:
-    """Warn at the line of the user's code that is being run."""
+    """Issue a warning that names the running line of the user's code."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
@@ -187,7 +186,7 @@ def warn_user(text: str, category: type[Warning] = FallbackWarning) -> None:
 
 
 def add_point(error: Exception, params: object, number: int) -> None:
-    """Add to what an objective raised the point and the number of its trial, as a note."""
+    """Add a note with the point and its trial number to an objective's exception."""
     if type(error).__module__.partition(".")[0] == "llmopt":
         return
     error.add_note(f"llmopt: the objective raised this in trial {number}, at {short(params)}")
@@ -215,13 +214,13 @@ def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:
 
 @contextlib.contextmanager
 def needs(what: str, package: str, *, extra: str = "", otherwise: str = "") -> Iterator[None]:
-    """Say how to install a package where an import inside fails.
+    """Raise an `ImportError` that says how to install a package, if an import inside fails.
 
     Args:
-        what: What needs it, as the first words of the message.
-        package: Its name.
-        extra: The extra of llmopt that brings it, if one does.
-        otherwise: What else helps, as the last words.
+        what: The feature that needs the package: the first words of the message.
+        package: The package's name.
+        extra: The extra of llmopt that installs it, if there is one.
+        otherwise: Another remedy: the last words of the message.
     """
     try:
         yield

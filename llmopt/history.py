@@ -1,4 +1,4 @@
-"""What has been tried: trials, their rank, and what they cost."""
+"""The history of a search: trials, their order, and their cost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Proposal:
             without a model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
             model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
             (the small network) and ``"sampler"`` (a sampler of Optuna's); or one of `OLD_SOURCES`.
-        explanation: What the model said about it, if anything.
+        explanation: The model's explanation, if there is one.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
@@ -82,8 +82,8 @@ class Trial(Generic[Params]):
     """One evaluated point; `Params` is the form in which the space was given.
 
     Attributes:
-        number: Position in the history, counted from 0, in the order of recording. Tables, plots
-            and reports show it; prompts and models count from 1.
+        number: Position in the history, counted from 0, in the order of recording.
+            `trials_dataframe` shows it; prompts and reports count from 1.
         params: The parameters in the form the space was given in.
         values: The same, flat, one for each of the space's dimensions.
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned
@@ -91,22 +91,22 @@ class Trial(Generic[Params]):
         state: ``"complete"``, ``"failed"`` or ``"pruned"``.
         feedback: Words that came with the reward; for a failed trial, the reason.
         source: See `Proposal`; ``"user"`` for a point that was never asked.
-        explanation: What the model said about the point.
+        explanation: The model's explanation of the point.
         prompt_tokens: Share of the prompt tokens of the requests behind this point.
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Sum of violated constraint amounts; 0 means feasible.
         stderr: Standard error of the reward, if recorded; of the first objective.
-        evaluations: How often the point was measured; `rewards` is the mean.
+        evaluations: Number of evaluations of the point; `rewards` is their mean.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
         kind: ``"search"``; ``"check"`` (of earlier versions) for a re-evaluation before the end of
             a search; ``"finalist"`` for one of the best, re-evaluated at the end of a noisy
             search; ``"imported"`` for one of an earlier search.
-        clipped: Whether a value of it was proposed outside its range, and moved into it.
-        data: Named arrays that the evaluation recorded: a mapping that is read when it is used,
-            empty if there are none. A repeated point has those of its last measurement.
-        seed: The seed of its evaluation, if one was recorded; none of a repeated point.
+        clipped: Whether an out-of-range value was moved to its bound.
+        data: Named arrays that the evaluation recorded: a mapping that is read on first use, empty
+            if there are none. A repeated point has those of its last evaluation.
+        seed: The recorded seed of its evaluation; ``None`` for a repeated point.
     """
 
     number: int
@@ -147,7 +147,7 @@ class Trial(Generic[Params]):
 
 
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
-    """Return what orders single measurements, the lower the better: violation, then loss.
+    """Return the sort key of a single evaluation, lowest first: violation, then loss.
 
     The first objective counts, and a failed trial comes last.
     """
@@ -164,16 +164,16 @@ def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
 
 
 def failure_gap(worst: float) -> float:
-    """Return how far behind the worst known value a failed point is put.
+    """Return the distance of a failed point from the worst known value.
 
-    It is small, since an optimizer that models the values would be led astray by a huge one.
+    It is small, because a huge value would distort models of the values.
     """
     return max(1.0, abs(worst))
 
 
 @dataclass(frozen=True)
 class History:
-    """The trials so far and the points still being evaluated. Immutable.
+    """The trials and the pending points. Immutable.
 
     Attributes:
         trials: Every trial, in the order of telling.
@@ -181,7 +181,7 @@ class History:
         directions: One direction for each objective.
         noisy: Whether repeating a point may give another reward; `rank` then takes the spread into
             account. True for a `merged` history.
-        metrics: What the objectives are called, one name for each; none if not known.
+        metrics: The names of the objectives; empty if unknown.
     """
 
     trials: tuple[Trial, ...] = ()
@@ -213,13 +213,13 @@ class History:
         return Merged(key).of(self)
 
     def rank(self, trial: Trial) -> tuple[float, float]:
-        """Return what orders trials, the lower the better: violation, then loss.
+        """Return the sort key of trials, lowest first: violation, then loss.
 
-        This is the one order of trials with one objective: `best`, `ranked` and whatever shows
-        them follow it. Where measurements are `noisy`, the loss is the mean plus its standard
-        error, so that a lucky value is not taken for a good one. The standard error of a point is
-        the recorded one, or an estimate from the repeats of all points: a point that was
-        measured once needs a larger lead than one that was measured often.
+        This is the only order of trials with one objective: `best`, `ranked` and all displays
+        follow it. If evaluations are `noisy`, the loss is the mean plus its standard error, so that
+        a lucky value does not win. The standard error is the recorded one, or an estimate from the
+        repeats of all points: a point that was evaluated once needs a larger lead than one that was
+        evaluated often.
         """
         violation, loss = rank(trial, self.directions[0])
         return violation, loss + (self._error(trial) if self.noisy else 0.0)
@@ -301,7 +301,7 @@ class History:
 
     @property
     def best_so_far(self) -> list[Trial]:
-        """For each feasible trial of one objective the best one up to it, for curves."""
+        """For each feasible trial of one objective, the best trial so far, for curves."""
         found: list[Trial] = []
         for trial in self.complete:
             if trial.constraint_violation <= 0.0:
@@ -447,27 +447,26 @@ class Merged(Follower):
 
 @dataclass
 class Usage:
-    """What a search has cost so far.
+    """The cost of a search so far.
 
     Attributes:
         requests: Calls sent to the model, failed ones included.
         failed_requests: Those of them that ended in an error.
-        prompt_tokens: As the provider counts them; estimated if it does not report them.
+        prompt_tokens: The provider's count; estimated if it reports none.
         cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
         completion_tokens: As `prompt_tokens`.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
-        unpriced: Those of `requests` that were given up while the model was at work: they may be
-            charged for, and are not in `cost`.
-        estimated: Those of `requests` whose tokens or cost are estimates: the provider did not
-            report them, or the call was abandoned and counts with its maximum cost.
+        unpriced: Number of abandoned requests that may be charged and are not in `cost`.
+        estimated: Number of requests with estimated tokens or cost: the provider did not report
+            them, or the call was abandoned and counts with its maximum cost.
         proposals: Points that `ask` returned, by source, including those without a result; points
             recorded without being asked do not count.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
-        blocks: Blocks of Python that the model had run; see `llmopt.compute`.
-        compute_seconds: Seconds that they took.
-        block_tokens: Those of the tokens above that requests answered by a block took.
+        blocks: Number of the model's blocks of Python; see `llmopt.compute`.
+        compute_seconds: Seconds in which these blocks ran.
+        block_tokens: Tokens of the requests that were answered by a block.
     """
 
     requests: int = 0
@@ -487,7 +486,7 @@ class Usage:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
-        """Read what a file says was spent.
+        """Read the usage from a file.
 
         Raises:
             TypeError: A field is missing or unknown, or of another type.
@@ -511,12 +510,12 @@ class Usage:
 
     @property
     def fallbacks(self) -> int:
-        """Points that were sampled at random because the model did not deliver."""
+        """Number of random points that replace points of the model."""
         return self.proposals.get("fallback", 0)
 
     @property
     def fallback_share(self) -> float:
-        """Fallbacks as a share of the points the model was asked for; 0 before the first."""
+        """Fallbacks as a share of the points requested of the model; 0 before the first request."""
         asked = self.fallbacks + self.proposals.get("llm", 0)
         return self.fallbacks / asked if asked else 0.0
 
@@ -554,7 +553,7 @@ class Usage:
 
 
 def why_no_best(trials: Sequence[Any]) -> str:
-    """Say why there is no best one among some trials, all failed, and what to do."""
+    """Return the reason why no trial is the best, and the remedy."""
     if not trials:
         return (
             "there is no best trial yet: no trial was recorded. Evaluate the point of ask(), "

@@ -3,7 +3,7 @@
     result = llmopt.minimize(f, {"x": llmopt.Float(-5, 5)}, 30)
     print(result.best.params, result.best.reward)
 
-For a loop of your own, with `ask` and `tell`, see `LLMOptimizer`.
+For your own loop, with `ask` and `tell`, see `LLMOptimizer`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from llmopt.util.arguments import (
 from llmopt.util.text import function_name, short
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
-"""What a function returns: a number, a number and words on what was seen, or an `Evaluation`."""
+"""Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
 
 _OWN: dict[str, Any] = {
     "progress": None,
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     _Form = TypeVar("_Form")
 
     class LoopArguments(SearchArguments, total=False):
-        """The arguments of `minimize` that are given by name."""
+        """The keyword arguments of `minimize`."""
 
         prompt: Any
         seed: int | None
@@ -98,14 +98,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchResult(Views, Generic[Params]):
-    """What `minimize`, `maximize` and `optimize` found.
+    """Result of `minimize`, `maximize` and `optimize`.
 
     Attributes:
-        optimizer: The `LLMOptimizer` behind it; its storage is closed.
+        optimizer: The `LLMOptimizer` of the search; its storage is closed.
         stopped: Why the search ended before its last trial; empty if it did not.
-        left: What is left of the budget: ``"evaluations"``, and of the caps that were set
-            ``"requests"``, ``"tokens"`` and ``"cost"``.
-        finals: Evaluations that measured the best few points again; see `minimize`.
+        left: The remaining budget: ``"evaluations"``, and ``"requests"``, ``"tokens"`` and
+            ``"cost"`` if they have caps.
+        finals: Number of evaluations that repeated the best few points; see `minimize`.
     """
 
     optimizer: LLMOptimizer[Params]
@@ -117,7 +117,7 @@ class SearchResult(Views, Generic[Params]):
     def best(self) -> Trial[Params]:
         """The best trial: its `params` and its `reward`.
 
-        `reward` is what the function returned: under `minimize` it is the smallest value.
+        `reward` is the function's return value: the smallest one for `minimize`.
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
@@ -137,7 +137,7 @@ class SearchResult(Views, Generic[Params]):
 
     @property
     def usage(self) -> Usage:
-        """Requests, tokens and cost of the search, and where its points came from."""
+        """Requests, tokens and cost of the search, and the sources of its points."""
         return self.optimizer.usage
 
     def trials_dataframe(self) -> pandas.DataFrame:
@@ -145,7 +145,7 @@ class SearchResult(Views, Generic[Params]):
         return self.optimizer.trials_dataframe()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the trials: another name of `plot_history`."""
+        """Draw the trials; an alias of `plot_history`."""
         return self.plot_history(ax)
 
     def __repr__(self) -> str:
@@ -211,10 +211,9 @@ def minimize(
     """Find the point at which a function is smallest.
 
     Args:
-        f: The function. It gets a point in the form in which the space was given, and returns a
-            number; or a number and words on what was seen, which the model reads; or an
-            `Evaluation`, which also holds arrays; or ``None`` (NaN, infinity) for a failed
-            evaluation.
+        f: The function. It gets a point in the form of the given space. It returns a number; a
+            number and words, which the model reads; an `Evaluation`, which may also hold arrays; or
+            ``None`` (NaN, infinity) for a failed evaluation.
         space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
             ``gymnasium.spaces`` space.
         n_trials: Total number of evaluations. Those in `storage` count; imported ones
@@ -222,36 +221,36 @@ def minimize(
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
         **options: Arguments of `LLMOptimizer`, and these:
-            ``n_jobs``: how many evaluations run at once, in threads; -1 for one for each
-            processor. One request then asks for as many points (see ``batch_size``).
-            ``executor``: where they run instead: a ``concurrent.futures`` executor, or that of a
-            Dask client. It is not shut down. Asking stays in this process.
-            ``timeout``: seconds after which no further evaluation begins; those that run are
+            ``n_jobs``: number of parallel evaluations, in threads; -1 for one for each processor.
+            One request then asks for this number of points (see ``batch_size``).
+            ``executor``: a ``concurrent.futures`` executor, or that of a Dask client, to evaluate
+            in instead. It is not shut down. Requests are sent from this process.
+            ``timeout``: seconds after which no further evaluation begins; running evaluations are
             completed and recorded.
             ``callbacks``: see `llmopt.trackers.Callback`; one that raises `SearchStopped` ends the
             search.
-            ``catch``: exceptions of `f` that count as a failed evaluation, whose text the model is
-            told; any other one ends the search and is raised.
-            ``progress``: whether to show how far the search is; ``None`` on a terminal and in a
-            notebook only; elsewhere ``True`` prints lines.
+            ``catch``: exceptions of `f` that count as a failed evaluation. The model reads their
+            text. Any other exception ends the search and is raised.
+            ``progress``: whether to show progress; ``None`` only on a terminal and in a notebook.
+            Elsewhere ``True`` prints lines.
             ``seeded``: whether `f` is called as ``f(point, seed=...)``; see `SearchOptions`.
-            ``finalists``: how many of the best points are measured twice more at the end, among
-            the `n_trials`; ``"auto"``, the default, for 2 or 3 if measurements are noisy and
-            there are 20 or more, else none.
-            ``storage=FILE`` resumes an interrupted search when it is called again. With the prompt
-            ``"words"`` the model may end the search: ``may_stop=False`` turns it off.
+            ``finalists``: number of best points that are evaluated twice more at the end, among
+            the `n_trials`; ``"auto"``, the default, means 2 or 3 for a noisy search of 20 or more
+            evaluations, and otherwise 0.
+            With ``storage=FILE``, the same call resumes an interrupted search. With the prompt
+            ``"words"`` the model may end the search, unless ``may_stop=False``.
 
     Returns:
-        The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
-        that ends the search, one that fails after the first complete trial, and Ctrl-C end the
-        search early: `SearchResult.stopped` then says why, and `SearchResult.left` what is left.
+        The best trial, all trials and their cost. A cap (``max_cost``, ...), the model, its failure
+        after the first complete trial, or Ctrl-C may end the search early: `SearchResult.stopped`
+        then gives the reason, and `SearchResult.left` the remaining budget.
 
     Raises:
         ClientError: The model cannot be asked, and nothing was found yet; or, at any time, if a
             retry cannot help (a refused key, a missing model).
         KeyboardInterrupt: Ctrl-C came a second time, while evaluations were running.
-        RewardError: `f` returned something else than a score, or, without `catch`, no number in
-            the first five evaluations.
+        RewardError: `f` returned no valid score; or, without `catch`, no number in the first five
+            evaluations.
         SpaceError: The space cannot be searched.
         StorageError: The storage cannot be used, or holds another search.
     """
@@ -271,7 +270,7 @@ def maximize(
     client: Client | str | None = None,
     **options: Any,
 ) -> SearchResult[Any]:
-    """Search the point at which a function is largest; the rest is as in `minimize`."""
+    """Find the point at which a function is largest; otherwise as `minimize`."""
     return _search("maximize", f, space, n_trials, client, "maximize", options)
 
 
@@ -287,15 +286,15 @@ def optimize(
     """Find points that are good in several objectives; `SearchResult.pareto` holds them.
 
     Args:
-        f: The function. It returns one number for each objective, ``(3.5, 0.2)``; or these and
-            words on what was seen, ``((3.5, 0.2), "it rattled")``; or ``None`` if it failed.
+        f: The function. It returns one number for each objective, ``(3.5, 0.2)``; these numbers and
+            words, ``((3.5, 0.2), "it rattled")``; or ``None`` for a failure.
         space: As in `minimize`.
         n_trials: As in `minimize`.
         client: As in `minimize`.
-        directions: ``"minimize"`` or ``"maximize"`` for each objective; with names for the prompt
-            and the report, ``{"cost": "minimize", "error": "minimize"}``, and then `f` may return a
-            mapping of these names to numbers.
-        **options: As in `minimize`; there are no ``finalists`` with several objectives.
+        directions: ``"minimize"`` or ``"maximize"`` for each objective; or a mapping of their
+            names, ``{"cost": "minimize", "error": "minimize"}``. Prompt and report show the names,
+            and `f` may return a mapping of them to numbers.
+        **options: As in `minimize`, without ``finalists``.
     """
     if isinstance(directions, str) or not directions:
         said = f"got directions={directions!r}: expected"

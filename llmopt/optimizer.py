@@ -13,7 +13,7 @@ The contract, as a sequence of calls::
 
 `ask` returns points and learns nothing; only `tell` changes the history. With
 ``storage="run.jsonl"`` every paid reply and every recorded reward is on disk before the call
-returns, and an optimizer made with the same arguments resumes where a killed one stopped.
+returns, and an optimizer with the same arguments resumes a killed search.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class LLMOptimizer(Results[Params]):
             the embedded model, which needs no key. ``model=`` means the same.
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"opro"``, ``"columns"``), a Jinja2 template's text or path, a prompt object, or
-            ``"auto"`` for the one that suits the client.
+            ``"auto"`` for the default of the client.
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
             objectives, and then `tell` takes one number for each. With names for the prompt,
             ``{"cost": "minimize", "error": "minimize"}``, it also takes a mapping of them.
-        seed: Seed of the one random generator; ``None`` draws one and records it.
+        seed: Seed of all random numbers; ``None`` chooses one and records it.
         **options: See `SearchOptions`: ``model``, ``warmup``, ``start``, ``constraints``,
             ``description``, ``noisy``, ``partner``, ``max_cost``, ``storage`` and others.
 
@@ -103,8 +103,8 @@ class LLMOptimizer(Results[Params]):
         ModelNotFoundError: The model string names no known provider.
 
     Note:
-        `ask` costs one model request for a batch when all goes well, up to `attempts`
-        otherwise; `tell` costs none. Both may be called from several threads.
+        `ask` sends one request for a batch, or up to `attempts` if samples are unusable; `tell`
+        sends none. Both may be called from several threads.
     """
 
     # One for each form of a space: a type checker then knows what `ask` and `best` hold.
@@ -192,21 +192,22 @@ class LLMOptimizer(Results[Params]):
     def ask(self, n: int | None = None) -> Params | list[Params]:
         """Return the next point to evaluate, or the next `n` of them.
 
-        Warm-up points come first; then one model request asks for all the points wanted
-        where the client can. Points never repeat while the space has untried ones.
+        Warm-up points come first; then one request asks for all `n` points if the client can return
+        several. Points never repeat while the space has untried ones.
 
         Args:
-            n: How many points; ``None`` for a single one, not in a list.
+            n: Number of points; ``None`` for a single point, not in a list.
 
         Returns:
-            Parameters in the form the space was given in, or a list of `n` of them.
+            Parameters in the form of the given space, or a list of `n` of them.
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached, unless
-                ``on_error="fallback"``; or at the first call, if the cap on cost cannot be kept.
-            ClientError: The model could not be asked, unless ``on_error="fallback"``; or at the
-                first call, warm-up or not, if its key or file is missing.
-            ImportError: The same, if its package is missing.
+                ``on_error="fallback"``; or, at the first call, `max_cost` is set and the cost is
+                unknown.
+            ClientError: The request failed, unless ``on_error="fallback"``; or, at the first call,
+                the key or the model's file is missing.
+            ImportError: At the first call, the model's package is missing.
             PromptTooLongError: The prompt does not fit the model's context.
             SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
@@ -219,7 +220,7 @@ class LLMOptimizer(Results[Params]):
         return points[0] if n is None else points
 
     def propose(self, n: int) -> tuple[list[Proposal], list[str]]:
-        """Return `n` points with who proposed them and why, and texts to warn of; see `ask`."""
+        """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
@@ -294,24 +295,24 @@ class LLMOptimizer(Results[Params]):
         """Give the model's Python your own functions; no effect if the model runs no Python.
 
         Args:
-            source: Python text that runs in the confined worker. Its public functions are found by
-                every block, and by `pmap` and jobs. It may import ``math`` and ``numpy``.
+            source: Python source that runs in the confined worker. Blocks, `pmap` and jobs can call
+                its public functions. It may import ``math`` and ``numpy``.
             values: Constants for it: numbers, texts, lists and numeric arrays.
             words: Lines for the prompt, one for each function or entry of data:
                 ``"drag(v): the drag in N at v m/s"``.
 
-        They are not stored: call it again for a search that resumes.
+        The functions are not stored: call this again after a resume.
         """
         if self._model.calculator is not None:
             self._model.calculator.equip(source, values or {})
             self._model.tools = tuple(words)
 
     def enqueue(self, params: Any, words: str = "") -> None:
-        """Queue a point, which `ask` returns after the points queued before it.
+        """Queue a point for `ask`, after the points queued before it.
 
         Args:
             params: A point of the space.
-            words: What the point is, for the model: ``"the current production setting"``. The
+            words: Description of the point, such as ``"the current production setting"``. The
                 prompt shows it after the evaluation.
 
         Raises:
@@ -330,25 +331,25 @@ class LLMOptimizer(Results[Params]):
         *,
         out_of_range: Literal["reject", "clip"] = "reject",
     ) -> ImportReport:
-        """Take over trials of an earlier search; no model is asked.
+        """Import trials of an earlier search; no request is sent.
 
-        Trials that this search already has are skipped, so that a script may call it each time.
+        Known trials are skipped, so a script may call this at each start.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
-                of dictionaries. Parameters have the names that they have here. The columns of a
-                table are the parameters' names (with ``params_`` before them, as in
-                `trials_dataframe`, or without), ``reward`` (or
-                ``reward_0``, ...; ``value``), and if need be ``feedback``, ``stderr``,
-                ``constraint_violation``. A row with no column of rewards is refused.
-            out_of_range: Whether a row with a value outside its range is refused, or the value
-                moved to the bound, though the reward was measured elsewhere.
+                of dictionaries. Parameters must have the names of this search. The columns of a
+                table are the parameters' names (with or without the ``params_`` of
+                `trials_dataframe`), ``reward`` (or ``reward_0``, ...; ``value``), and optionally
+                ``feedback``, ``stderr`` and ``constraint_violation``. A row without a reward column
+                is refused.
+            out_of_range: Whether to refuse a row with a value outside its range, or to move the
+                value to the bound, although the reward belongs to another point.
 
         Returns:
             The outcome of each row; print it.
 
         Raises:
-            ParameterError: The source is of a search in the other direction.
+            ParameterError: The source has the opposite direction.
             StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """
@@ -377,14 +378,14 @@ class LLMOptimizer(Results[Params]):
         data: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> Trial[Params]:
-        """Record what a point scored.
+        """Record the reward of a point.
 
         A point that `ask` returned is matched by its values, in any order; any other
         valid point is recorded as the user's own. NaN, infinity and ``None`` count as a
         failed evaluation.
 
         Args:
-            params: A point of the space, in the form the space was given in. Not kept.
+            params: A point in the form of the given space; copied.
             reward: A number, or one for each objective.
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
@@ -395,12 +396,12 @@ class LLMOptimizer(Results[Params]):
             samples: The numbers whose mean is the reward, if every point is measured
                 on the same seeded starts in the same order. Prompts then compare points
                 start by start, and `stderr` is computed if it is not given.
-            curve: What the evaluation reported on its way: values, or pairs of a step and a
-                value. It stands before `feedback` in one line, thinned.
+            curve: Intermediate values of the evaluation, or pairs of a step and a value. The prompt
+                shows them, thinned, in one line before `feedback`.
             data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
-                simulation. They stay on this machine: a prompt shows names and shapes, and the
-                Python of a model that computes finds them (see the page on computing).
-            seed: The seed of the evaluation, where it is not that of `seed_of`.
+                simulation. They stay on this machine: prompts show names and shapes, and the
+                model's Python reads the arrays (see docs/compute.md).
+            seed: The seed of the evaluation, if it differs from `seed_of`.
 
         Returns:
             The recorded trial.
@@ -409,7 +410,7 @@ class LLMOptimizer(Results[Params]):
             ParameterError: The point is not in the space; the message names the parameter.
             RewardError: The reward is not a number, or not one for each objective; or
                 `constraint_violation` or `stderr` is negative or not finite.
-            DataError: An entry of `data` cannot be kept, or all together are too large.
+            DataError: An entry of `data` has an unsupported type, or the data are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         return self.tell_as(
@@ -446,7 +447,7 @@ class LLMOptimizer(Results[Params]):
         return self.tell_as(self.read_failure(params, reason))
 
     def read_result(self, params: Any, reward: Any, **words: Any) -> Told:
-        """Return what `tell` would record, checked; `tell_as` records it."""
+        """Check a result, and return what `tell` would record; `tell_as` records it."""
         first, names = self.directions[0], set(self.metrics)
         if isinstance(reward, Mapping) and names:
             if reward.keys() != names:
@@ -459,7 +460,7 @@ class LLMOptimizer(Results[Params]):
         return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 
     def read_failure(self, params: Any, reason: str = "") -> Told:
-        """Return what `tell_failure` would record, checked."""
+        """Check a failure, and return what `tell_failure` would record."""
         return Told(self.space.flatten(params), None, str(reason))
 
     def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
@@ -501,11 +502,11 @@ class LLMOptimizer(Results[Params]):
     @overload
     async def aask(self, n: int) -> list[Params]: ...
     async def aask(self, n: int | None = None) -> Params | list[Params]:
-        """`ask` for loops that are asynchronous: ``asyncio.to_thread(optimizer.ask, n)``.
+        """`ask` for asynchronous loops: ``asyncio.to_thread(optimizer.ask, n)``.
 
-        Asks follow one another, so ask for several points at once where they are evaluated at the
-        same time. An ask that is cancelled ends in its thread: its requests count, and its points
-        are in `pending`.
+        Asks run one after another, so ask once for all points that you evaluate at the same time. A
+        cancelled ask still completes in its thread: its requests count, and its points are in
+        `pending`.
         """
         return await asyncio.to_thread(self.ask, n)
 
@@ -517,11 +518,11 @@ class LLMOptimizer(Results[Params]):
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]
     ) -> Trial[Params]:
-        """`tell` for loops that are asynchronous, with the same arguments."""
+        """`tell` for asynchronous loops, with the same arguments."""
         return await asyncio.to_thread(self.tell, params, reward, **words)
 
     async def atell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
-        """`tell_failure` for loops that are asynchronous, with the same arguments."""
+        """`tell_failure` for asynchronous loops, with the same arguments."""
         return await asyncio.to_thread(self.tell_failure, params, reason)
 
     @classmethod
@@ -531,10 +532,10 @@ class LLMOptimizer(Results[Params]):
         """Rebuild an optimizer from a file that `save` or ``storage=`` wrote.
 
         Args:
-            path: The file. It is only read; nothing more is written to it.
-            client: The model to go on with; no key is ever in the file.
-            **options: Constructor arguments that the file does not hold (a prompt object,
-                caps) or that are to be changed.
+            path: The file. It is only read, never written.
+            client: The model for further requests; the file never contains a key.
+            **options: Constructor arguments that the file lacks (a prompt object, caps) or that you
+                change.
 
         Raises:
             StorageError: The file cannot be read or does not hold a run.

@@ -1,4 +1,4 @@
-"""Nevergrad optimizers that ask a language model: importing this registers them.
+"""Nevergrad optimizers that ask a language model; importing this module registers them.
 
     import nevergrad as ng
     import llmopt.adapters.nevergrad as llm
@@ -6,9 +6,9 @@
     ng.optimizers.registry["LLM"](parametrization, budget=100).minimize(loss)
     llm.ParametrizedLLM(model="openai:gpt-6-luna", prompt="opro")(parametrization, budget=100)
 
-`LLM` asks the embedded model, which needs no key. `ParametrizedLLM` takes the model, the
-prompt and the caps; the registry's entry of that name is one with the defaults, which is
-configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-6-luna")``.
+`LLM` asks the embedded model, which needs no key. `ParametrizedLLM` takes the model, the prompt and
+the caps; the registry's entry of this name has the defaults, and calling it configures it:
+``registry["ParametrizedLLM"](model="openai:gpt-6-luna")``.
 """
 
 from __future__ import annotations
@@ -470,9 +470,8 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
 class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
     """An optimizer for Nevergrad that asks a language model for the next points.
 
-    Making one, and making an optimizer with it, sends nothing, reads no key and loads no
-    model. The first `ask` checks that key, package and file are there; the first one after the
-    warm-up sends a request.
+    Creating a configuration or an optimizer sends nothing, reads no key and loads no model. The
+    first `ask` checks key, package and file; the first `ask` after the warm-up sends a request.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
@@ -480,21 +479,21 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             object share it.
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
-        warmup: Points before the model is first asked: the parametrization's initial point,
-            then random ones. Points recorded without `ask` count. For ``"auto"`` see
+        warmup: Points before the first request: the parametrization's initial point, then random
+            ones. Points recorded without `ask` count. For ``"auto"`` see
             `llmopt.search.options.SearchOptions`.
-        batch_size: Points asked for at a time, if more than there are free workers. Above
-            1, one request fills several calls of `ask`, and the later ones know less.
-        partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.
+        batch_size: Points per request, if there are fewer free workers. Above 1, one request serves
+            several calls of `ask`; the later points do not know the results of the earlier ones.
+        partner: Numeric method that proposes some points; see `llmopt.LLMOptimizer`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
-            ``"params[0] <= params[1]"``. The prompt states them, no point that breaks one
-            is proposed, and a recorded one ranks after all feasible ones. What is not linear
-            is for Nevergrad's ``register_cheap_constraint``.
+            ``"params[0] <= params[1]"``. The prompt states them, only points that satisfy them are
+            proposed, and a recorded point that violates one ranks after all feasible ones. For
+            nonlinear constraints use Nevergrad's ``register_cheap_constraint``.
         **options: See `llmopt.search.options.AskOptions`: ``description``, ``attempts``,
             ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
-            budget unless it is given. Where ``on_error="raise"``, as by default, `minimize` can
-            be called again and continue. With ``may_stop=True`` a stop lets `minimize` return its
-            recommendation, and `ask` raises `SearchStopped`.
+            budget unless you set it. After an error with ``on_error="raise"``, the default, call
+            `minimize` again to continue. If the model ends the search (``may_stop=True``),
+            `minimize` returns its recommendation, and `ask` raises `SearchStopped`.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
@@ -534,7 +533,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         self.name = f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
 
     def config(self) -> dict[str, Any]:
-        """Return the arguments that it was configured with, by name."""
+        """Return the arguments of the configuration, by name."""
         return {
             **{k: v for k, v in self._config.items() if k != "options"},
             **self._config["options"],

@@ -1,4 +1,4 @@
-"""A Nevergrad parametrization as a `Space`: names, ranges, and values both ways.
+"""A Nevergrad parametrization as a `Space`: names, ranges, and conversion of values.
 
 Points are proposed as values, never in Nevergrad's standardized space, where bounds bounce,
 a `Choice` has one random weight for each option and a `TransitionChoice` does not come back
@@ -167,11 +167,11 @@ _AnyLeaf = _Numbers | _Choices | _Standardized
 
 
 class ParameterSpace:
-    """Between a Nevergrad parametrization and the flat points of a `Space`.
+    """Converts between a Nevergrad parametrization and the flat points of a `Space`.
 
     Args:
-        parametrization: What is optimized. It is neither changed nor kept, and its random
-            state is not used.
+        parametrization: The parametrization. It is not changed or kept; its random state is not
+            used.
         constraints: Linear inequalities over its parameters, under the names in `space`.
 
     Attributes:
@@ -202,11 +202,11 @@ class ParameterSpace:
         return self.space.clip(self.read(self._reference))
 
     def read(self, candidate: p.Parameter) -> tuple[Value, ...]:
-        """Return a candidate's flat values. Those of an unbounded number are as they are."""
+        """Return a candidate's flat values; those of unbounded numbers are unchanged."""
         return tuple(v for leaf in self._leaves for v in leaf.read(candidate))
 
     def spawn(self, parametrization: p.Parameter, values: Sequence[Value]) -> p.Parameter:
-        """Return a child of the parametrization that holds a flat point."""
+        """Return a child of the parametrization with the values of a flat point."""
         child = parametrization.spawn_child()
         rest = list(values)
         for leaf in self._leaves:
@@ -216,7 +216,7 @@ class ParameterSpace:
         return child
 
     def moved(self, candidate: p.Parameter, values: Sequence[Value]) -> tuple[Value, ...] | None:
-        """Return a candidate's values if they are not those it was made with, else ``None``."""
+        """Return a candidate's values if they have changed, else ``None``."""
         found = self.read(candidate)
         same = [
             math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) if isinstance(a, float) else a == b
@@ -225,9 +225,9 @@ class ParameterSpace:
         return None if all(same) else found
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Draw a flat point: uniform in bounds, normal around the initial value without.
+        """Sample a flat point: uniform within bounds, otherwise normal around the initial value.
 
-        In a working range of init ± 3 sigma that is what Nevergrad's own sampling does.
+        For a working range of init ± 3 sigma, Nevergrad samples in the same way.
         """
         unit = self.space.encode(self.space.sample(rng))
         normal = 0.5 + rng.standard_normal(len(self.space)) / (2 * _SIGMAS)
@@ -237,11 +237,11 @@ class ParameterSpace:
         return self.space.mend(self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0)))
 
     def widen(self, best: Sequence[Sequence[Value]]) -> bool:
-        """Move the open ends of working ranges outwards where the best few points ask for it.
+        """Move the open ends of working ranges outwards if the best points lie near them.
 
-        Every one of the points lies inside afterwards. Where two of them or more lie in
-        the outer tenth of a range, that range grows to twice its size on that side: one
-        may lie there by chance. Ranges never shrink. Returned is whether `space` changed.
+        Afterwards the ranges contain all of these points. If two or more lie in the outer tenth of
+        a range, the range doubles on that side; a single one may lie there by chance. Ranges never
+        shrink. Returns whether `space` changed.
         """
         changed = False
         for i, number in enumerate(self._per_dimension()):

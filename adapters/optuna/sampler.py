@@ -3,9 +3,9 @@
     study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-6-luna", description="..."))
     study.optimize(objective, n_trials=50)
 
-The history is read from the study's storage at every proposal, so that a study resumes in
-another process, and several workers share one. What a worker is about to evaluate is
-written there at once, so that no other worker proposes the same.
+The sampler reads the history from the study's storage before every proposal, so a study resumes in
+another process, and several workers can share it. Each worker writes its proposal there at once, so
+that no other worker repeats it.
 """
 
 from __future__ import annotations
@@ -90,51 +90,52 @@ class LLMSampler(BaseSampler):
     Each trial takes one request, also in a conditional search space: the model gives the values of
     the branch that it chooses. If the trial needs further values, the model is asked again.
 
-    The user attributes of a trial say where it came from: ``llmopt:source`` (``"warmup"``,
-    ``"llm"``, ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
-    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``,
-    and ``llmopt:error``, what its objective raised. Words that an objective puts into the user
-    attribute ``feedback`` reach prompts that show feedback, and a number in ``stderr`` is the
-    standard error of its value: ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
+    The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
+    ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
+    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``, and
+    ``llmopt:error``, the exception of its objective. An objective can set the user attributes
+    ``feedback``, words for the model, and ``stderr``, the standard error of its value:
+    ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key. ``client=`` means the same.
-        prompt: A prompt object, a shipped prompt's name, a template's text or path, or
-            ``"auto"`` for the one that suits the model.
+        prompt: A prompt object, a shipped prompt's name, a template's text or path, or ``"auto"``
+            for the default of the model.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
             before are sampled by `independent_sampler`. ``"auto"``: 0 with the prompt ``"words"``
             and a description (without `space`, the first trial is still random), 1 with ``"words"``
             alone, otherwise 10, or 5 if at most 50 are planned (`total`) and no Optuna sampler is a
             partner.
-        seed: Seed of everything random. The random values of a trial depend on the seed and
-            the trial's number only: workers with equal seeds do not draw the same, and after an
-            interrupted trial the next ones sample the same values. A trial that a kill
-            interrupted stays in the state ``RUNNING``, and no later trial gets its number.
-        independent_sampler: Samples what the model is not asked for; by default uniformly
-            at random.
-        warn_independent_sampling: Whether to log that a parameter which earlier trials
-            had is not sampled by the model.
-        batch_size: Proposals asked of the model at a time. Above 1, one request fills
-            several ``study.ask()``, which is cheaper, and the later ones know less.
+        seed: Seed of all random numbers. The random values of a trial depend only on the seed and
+            the trial's number: workers with equal seeds sample different values, and an interrupted
+            trial does not change the values of later ones. A killed trial stays in the state
+            ``RUNNING``, and keeps its number.
+        independent_sampler: Samples the parameters that are not requested of the model; by default
+            uniformly.
+        warn_independent_sampling: Whether to log a parameter of earlier trials that the model does
+            not sample.
+        batch_size: Proposals per request. Above 1, one request serves several calls of
+            ``study.ask()``: this is cheaper, but the later ones do not know the results of the
+            earlier ones.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
-        space: Parameters that are known beforehand, as distributions or dimensions by name, or as
-            a `Space` or a ConfigSpace, so that the model can design the first trial; else the
-            first trial gives the space. Dimensions may have conditions (``when=``); the objective
-            suggests only active parameters.
-        intermediate: Whether the model is shown what a trial reported, and how long it took.
-        partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
-            ``"network"`` for the small network, any sampler of Optuna's (``TPESampler()``), or a
-            list of them. All learn from all trials, and the one with better recent proposals
-            proposes more of the next. With ``max_requests`` the model proposes first, and once its
-            requests are spent the partner proposes the rest. CMA-ES searches the numbers of the
-            best branch. For one objective. All but a sampler follow from the study's storage
-            alone, so that workers share one search.
-        constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
-            prompt states them, and no point that breaks one is proposed; an enqueued one
-            ranks after all feasible ones. See `llmopt.Space`.
-        dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
-            optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
+        space: The known parameters, as a mapping of names to distributions or dimensions, a `Space`
+            or a ConfigSpace. The model can then design the first trial; otherwise the first trial
+            reveals the space. Dimensions may have conditions (``when=``); the objective suggests
+            only active parameters.
+        intermediate: Whether the model sees the reported values and the duration of a trial.
+        partner: Numeric method that proposes some of the trials: ``"cma"`` for CMA-ES (needs the
+            package `cma`), ``"network"`` for the small network, an Optuna sampler
+            (``TPESampler()``), or a list of them. Each learns from all trials, and the one with
+            better recent proposals proposes more. With ``max_requests`` the model proposes first,
+            and then the partner proposes the rest. CMA-ES searches the numbers of the best branch.
+            Only for one objective. All partners except Optuna samplers compute their state from the
+            study's storage, so that workers share one search.
+        constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The prompt
+            states them, and only points that satisfy them are proposed; an enqueued point that
+            violates one ranks after all feasible ones. See `llmopt.Space`.
+        dashboard_notes: Whether to also write the model's reasons, tokens and cost into the note of
+            each trial in optuna-dashboard; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
             ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an exception in a
@@ -149,13 +150,13 @@ class LLMSampler(BaseSampler):
         ModelNotFoundError: The model string names no known provider.
         TemplateError: The prompt's template is not valid.
         LLMOptError: The partner's package is not installed.
-        SpaceError: `space` holds something else than parameters.
-        ValueError: A number is out of range, or there is no such partner.
+        SpaceError: `space` contains something other than parameters.
+        ValueError: A number is out of range, or the partner is unknown.
 
     Note:
-        Threads that share a sampler (``n_jobs``) ask the model one after the other; worker
-        processes ask in parallel. The object can be pickled and deep-copied if the client
-        can, as those of this library can.
+        Threads that share a sampler (``n_jobs``) send requests one after another; worker processes
+        send them in parallel. A sampler can be pickled and deep-copied if its client can, as all
+        clients of this library can.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class LLMSampler(BaseSampler):
 
     @property
     def usage(self) -> Usage:
-        """What this sampler object has spent so far (a copy)."""
+        """The usage of this sampler object so far (a copy)."""
         with self._lock:
             return self._model.usage
 
@@ -256,14 +257,14 @@ class LLMSampler(BaseSampler):
     def recommend(study: Study) -> FrozenTrial:
         """Return the trial to keep of a study with noisy values, rather than a lucky one.
 
-        ``study.best_trial`` is the trial of the best single value. Here trials of equal parameters
-        count as one with their mean, and the best mean less its standard error is taken, by how
-        far values of equal parameters lie apart. Where no parameters are repeated, it is the best
-        trial.
+        ``study.best_trial`` is the trial with the best single value, which may be luck. Here trials
+        with equal parameters count as one with their mean, and the point with the best mean minus
+        its standard error wins. The error is estimated from the repeats. Without repeats, the
+        result is the best trial.
 
         Args:
-            study: A study of one objective. Trials that break a constraint are skipped as far
-                as there are others.
+            study: A study of one objective. Infeasible trials are skipped if there are feasible
+                ones.
 
         Raises:
             ValueError: No trial is complete, or the study has several objectives.
@@ -278,14 +279,14 @@ class LLMSampler(BaseSampler):
         return recommended(trials, "maximize" if maximize else "minimize")
 
     def reseed_rng(self) -> None:
-        """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
+        """Choose a new seed. Optuna calls this before every trial if ``n_jobs`` is not 1."""
         with self._lock:
             self._entropy = (seed_or_fresh(None),)
         for sampler in self._others:
             sampler.reseed_rng()
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Check that the model can be asked, and pass the call on to the independent sampler.
+        """Check that requests can succeed, and pass the call on to the independent sampler.
 
         Raises:
             ClientError: The key, the model or the server is missing; see
@@ -306,7 +307,7 @@ class LLMSampler(BaseSampler):
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Keep the reason of a failure, and pass the call on to the independent sampler.
+        """Record the reason of a failure, and pass the call on to the independent sampler.
 
         Results are read from the storage.
         """
@@ -338,7 +339,7 @@ class LLMSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that every complete or pruned trial has.
+        """Return the parameters that all complete and pruned trials have.
 
         Raises:
             ValueError: There is a `partner`, and the study has several objectives.
@@ -361,12 +362,11 @@ class LLMSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Ask the model for the parameters of `search_space`.
 
-        Returns nothing during start-up, and nothing for parameters that the trial was
-        enqueued with: the prompt states those as already set.
+        Returns nothing during start-up, and no enqueued parameters: the prompt states them as
+        already set.
 
         Raises:
-            LLMOptError: The model failed and ``on_error="raise"``; or with any, where it
-                cannot be asked at all.
+            LLMOptError: The model failed and ``on_error="raise"``; or the failure is permanent.
             SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
         self._model.meter.check_ready(priced=False)
@@ -402,8 +402,8 @@ class LLMSampler(BaseSampler):
     ) -> Any:
         """Sample one parameter that was not proposed with the others.
 
-        If earlier trials had it only under some condition, the model is asked for it and
-        for the parameters that come with it; otherwise the independent sampler draws it.
+        If earlier trials had it only under some condition, the model proposes it and the parameters
+        that depend on it; otherwise the independent sampler samples it.
 
         Raises:
             LLMOptError: As in `sample_relative`.

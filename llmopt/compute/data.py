@@ -3,8 +3,8 @@
     optimizer.tell(params, reward, data={"time": t, "position": [run_1, run_2]})
     return llmopt.Evaluation(reward, "overshot", {"position": positions})   # from an objective
 
-A prompt shows their names and shapes only. They are kept compressed, in a file for each trial
-beside the search's storage, and blocks of Python find them (`llmopt.compute.blocks`).
+Prompts show only their names and shapes. They are stored compressed, one file for each trial beside
+the search's storage; blocks of Python read them (`llmopt.compute.blocks`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MOST_WORDS = 1000  # characters of names and shapes in a file
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an objective function may return in place of a number.
+    """A result that an objective function may return instead of a number.
 
     Attributes:
         value: The number to minimize or maximize, or a sequence of them for several objectives;
             ``None`` for a failed evaluation.
-        feedback: Words on what was seen, which the model reads.
+        feedback: Observations in words, which the model reads.
         data: Named arrays, such as the steps of a simulation; see `LLMOptimizer.tell`.
-        samples: The numbers that `value` is the mean of, such as the scores of the folds, in the
-            same order for every point: the model then sees paired differences.
-        constraint_violation: By how much the evaluation broke constraints that the search does
-            not know, 0 or more; such a point ranks after all that break none.
+        samples: The numbers whose mean is `value`, such as the scores of the folds, in the same
+            order for every point: the model then sees paired differences.
+        constraint_violation: Amount, 0 or more, by which the evaluation violated constraints that
+            the search does not know; infeasible points rank after all feasible ones.
     """
 
     value: Any
@@ -53,11 +53,11 @@ class Evaluation:
 
 
 class TrialData(Mapping[str, Any]):
-    """The data of one trial: a mapping of names to arrays that is read when it is first used.
+    """The data of one trial: a mapping of names to arrays, read on first use.
 
     Args:
-        packed: The bytes of an ``.npz`` file, or the file that holds them.
-        words: What each entry is, by name.
+        packed: The bytes of an ``.npz`` file, or its path.
+        words: Descriptions of the entries, by name.
         digest: SHA-256 of the bytes, in hexadecimal.
     """
 
@@ -67,10 +67,10 @@ class TrialData(Mapping[str, Any]):
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> TrialData:
-        """Return data as it is kept, a copy.
+        """Return a stored copy of data.
 
         Raises:
-            DataError: An entry cannot be kept, or all together are too large.
+            DataError: An entry has an unsupported type, or the data are too large.
         """
         if isinstance(data, TrialData):
             return data
@@ -87,7 +87,7 @@ class TrialData(Mapping[str, Any]):
         """The bytes of the ``.npz`` file.
 
         Raises:
-            StorageError: The file is not there, or is another one.
+            StorageError: The file is missing or was replaced.
         """
         if isinstance(self._packed, bytes):
             return self._packed
@@ -105,7 +105,7 @@ class TrialData(Mapping[str, Any]):
         return packed
 
     def keep_in(self, path: Path) -> TrialData:
-        """Write the bytes to a file in one step, and return the data that is read from there.
+        """Write the bytes to a file atomically, and return data that are read from there.
 
         Raises:
             StorageError: The file cannot be written.
@@ -117,19 +117,19 @@ class TrialData(Mapping[str, Any]):
         return TrialData(path, self.words, self.digest)
 
     def line(self) -> dict[str, Any]:
-        """Return the form in which a storage file names the data, which are in a file."""
+        """Return the entry of a storage file that refers to the data's file."""
         name = self._packed.name if isinstance(self._packed, Path) else ""
         return {"file": name, "sha256": self.digest, "words": self.words}
 
     def within(self, folder: Path | None) -> TrialData:
-        """Return the data of a line of a storage file, whose files are in `folder`."""
+        """Return the data that an entry of a storage file refers to, in `folder`."""
         if folder is None or not isinstance(self._packed, Path):
             return self
         return TrialData(folder / self._packed.name, self.words, self.digest)
 
     @classmethod
     def read(cls, line: Mapping[str, Any] | None) -> TrialData:
-        """Return the data that a line of a storage file names: see `within`."""
+        """Return the data that an entry of a storage file refers to; see `within`."""
         if line is None:
             return NO_DATA
         name, digest, words = line["file"], line["sha256"], line["words"]
@@ -197,7 +197,7 @@ def read_data_file(path: str | os.PathLike[str], *, links: bool = True) -> dict[
         links: Whether its name may be a link; not in a folder that others may write to.
 
     Raises:
-        DataError: It cannot be read, or holds something else than plain arrays.
+        DataError: It cannot be read, or contains anything other than plain arrays.
     """
     path = Path(path)
     if path.suffix.lower() not in (".npz", ".csv"):

@@ -1,4 +1,4 @@
-"""The report of a search: one HTML page, and the same pictures in Matplotlib.
+"""The report of a search as one HTML page, and the same plots in Matplotlib.
 
 from llmopt.report import write_report
 

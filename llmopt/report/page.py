@@ -1,4 +1,4 @@
-"""The page of a search: one HTML file that asks nobody for anything."""
+"""The page of a search: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def write_report(
 
     Args:
         source: The search; see `llmopt.report.read_search`.
-        path: The file. One that exists is replaced.
+        path: The file. An existing file is replaced.
         title: The page's title; by default the name of the file, the study or the environment.
         study_name: Which study of an Optuna storage.
 
     Raises:
-        StorageError: The search cannot be read, or the file not be written.
-        TypeError: `source` is no search.
+        StorageError: The search cannot be read, or the file cannot be written.
+        TypeError: `source` is not a search.
     """
     path = Path(path)
     check_page(path)
@@ -76,7 +76,7 @@ def write_report(
 
 
 def check_page(path: Path) -> None:
-    """Raise unless a path is one for a page in HTML."""
+    """Raise an error unless a path ends in ``.html``."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise StorageError(
             f"cannot write {path}: a report is a page in HTML, so give a name that ends in .html"
@@ -121,7 +121,7 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
 
 
 def environment(package: str) -> Environment:
-    """Return the environment of a page's template, which escapes whatever it is given."""
+    """Return the environment of a page's template, which escapes all values."""
     found = Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,
@@ -173,7 +173,7 @@ def _summary(data: SearchData) -> str:
 
 
 def ending(data: SearchData) -> str:
-    """Return why the search ended, as far as it is known."""
+    """Return why the search ended, if known."""
     if data.ended:
         return data.ended
     if data.pending:
@@ -326,7 +326,7 @@ def _fronts(data: SearchData) -> list[Markup]:
 
 @dataclass(frozen=True)
 class Listed:
-    """The trials that are listed, and what their texts and values may take."""
+    """The listed trials, and the limits of their texts and values."""
 
     trials: tuple[Trial[Any], ...]
     words: int  # characters of one text

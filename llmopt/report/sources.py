@@ -1,4 +1,4 @@
-"""Searches, read from wherever they are kept, as `SearchData`."""
+"""Reads searches from objects, files and databases as `SearchData`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SETTINGS = {
 
 
 def read_search(source: Any, study_name: str | None = None) -> SearchData:
-    """Return what a report shows of a search.
+    """Return the data of a report about a search.
 
     Args:
         source: An `LLMOptimizer`, the result of `minimize`, a `PolicySearch`, a Nevergrad optimizer
@@ -68,7 +68,7 @@ def read_search(source: Any, study_name: str | None = None) -> SearchData:
 
 
 def is_search(path: str) -> bool:
-    """Whether a path or address is that of a search, and not a benchmark's file of results.
+    """Whether a path or address is a search, not a benchmark's result file.
 
     Raises:
         StorageError: There is no such file.
@@ -159,9 +159,9 @@ def of_history(
 
     Args:
         space: The space.
-        trials: All trials, each measurement as it came.
-        history: Them as the prompts see them.
-        origin: What it was read from, in words.
+        trials: All trials; repeated evaluations are separate.
+        history: The trials as the prompts show them.
+        origin: The source of the search, in words.
         **facts: Further fields of `SearchData`.
     """
     flat = [replace(t, params=point_of(space, t.values)) for t in trials]

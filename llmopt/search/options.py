@@ -26,7 +26,7 @@ from llmopt.util.text import short
 _HOUR = 3600  # seconds
 
 MOST_IN_ANSWER = 20
-"""Points that one answer may be asked for: its hypotheses are to be thought through."""
+"""Maximum points of one answer, so that a model thinks each hypothesis through."""
 
 
 Partner = Literal["cma", "network"]
@@ -37,7 +37,7 @@ Partners = Partner | Sequence[Partner] | None
 
 
 class Composed(str):
-    """A description that the library wrote: nobody misses it where a prompt does not read it."""
+    """A description that the library wrote: no warning is due if a prompt does not read it."""
 
 
 class AskArguments(TypedDict, total=False):
@@ -64,9 +64,9 @@ class AskArguments(TypedDict, total=False):
 def option(default: Any, stored: Literal["always", "rarely"], **rules: Any) -> Any:
     """Return the field of an option that the file of a search holds.
 
-    One that is stored rarely is left out of it where it says nothing. `rules`: whether a stored
-    search may go on with another value (`changes`); the values that there are (`choices`), or the
-    least and the largest whole number (`whole`), beside ``None`` or ``"auto"`` as the default.
+    A file omits an option that is stored ``"rarely"`` if it has its default. `rules`: whether a
+    resumed search may change the value (`changes`); the valid values (`choices`), or the minimum
+    and maximum of a whole number (`whole`), beside a default of ``None`` or ``"auto"``.
     """
     return dataclasses.field(default=default, metadata={"stored": stored, **rules})
 
@@ -78,39 +78,40 @@ class AskOptions:
     Attributes:
         description: The task in words, for prompts that use it; or the objective function, whose
             source and docstring are then sent to the model's provider. ``None`` for none.
-        total: Proposals planned in all, for prompts that say "iteration k of N".
-        attempts: Requests with an unusable sample for one batch of points, before points sampled
-            at random take over. The request after one tells a chat model what was wrong with
-            its answer. Requests whose samples are all usable are not counted.
+        total: Total number of planned proposals, for prompts that say "iteration k of N".
+        attempts: Maximum requests with an unusable sample for one batch of points; random points
+            then fill the batch. After such a request, a chat model reads what was wrong with its
+            answer.
         out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
             breaks a constraint to one that keeps it; ``"reject"`` asks again.
-        on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a random
-            point, loudly and counted. A missing or refused key, model or package is raised
-            always. After an error the same call can be made again, and nothing is lost.
-        noisy: Whether measuring a point again gives another reward. Then the model may propose
-            a point again, `history` shows the mean of its rewards, and `best` is the point with
-            the best mean less its standard error, so that a lucky value is not taken for good.
-        may_stop: Whether the model may end the search where it expects no further gain (the
-            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`. ``None`` for yes in
-            a whole search (`minimize`, `maximize`, `PolicySearch`), and no where you ask and tell.
-        points: Most points of one answer. The model decides how many it gives (a design needs
-            one, a scan of a parameter three); each is one proposal, with a hypothesis of its own,
-            and the next asks take them without a request. ``"auto"`` for 4 of a chat model with
-            the prompt ``"words"``, which alone asks for several, and else 1; 1, too, where
-            `total` is less than the number of parameters (no points of one answer learn from
-            each other) and `max_requests` allows it.
-        compute: Whether a model may answer the prompt ``"words"`` with a block of Python in place
-            of a point. It costs a request and no evaluation, runs confined
-            (`llmopt.compute.blocks`; Linux only), and the next request shows what it printed.
-            ``"auto"`` for chat models where code can be confined; ``True`` raises where it cannot.
-        compute_seconds: Seconds that a block may take, at most 3,600.
-        compute_blocks: Blocks that may follow each other before a point is proposed. One that
-            fails does not count, but no more may fail than may succeed.
-        compute_total: Seconds that all blocks of a search may take together.
+        on_error: After a model's failure or at a cap, ``"raise"`` an error, or ``"fallback"`` to a
+            random point with a warning and a count. A missing or refused key, model or package
+            always raises. After an error you can repeat the call, and nothing is lost.
+        noisy: Whether repeated evaluations of a point give different rewards. If so, the model may
+            propose a point again, `history` shows the mean of its rewards, and `best` is the point
+            with the best mean minus its standard error, so that one lucky value does not win.
+        may_stop: Whether the model may end the search when it expects no further gain (with the
+            prompt ``"words"``): `ask` then raises `SearchStopped`. ``None`` means yes in a whole
+            search (`minimize`, `maximize`, `PolicySearch`), and no in your own loop.
+        points: Maximum points of one answer. The model decides how many it gives (a design needs
+            one, a scan of a parameter three); each is a proposal with its own hypothesis, and later
+            asks return them without a request. ``"auto"`` means 4 for a chat model with the prompt
+            ``"words"``, the only one that asks for several, and otherwise 1. It also means 1 if
+            `total` is less than the number of parameters and `max_requests` allows it, because
+            points of one answer do not learn from each other.
+        compute: Whether a model may answer the prompt ``"words"`` with a block of Python instead of
+            a point. A block costs a request and no evaluation, and runs confined
+            (`llmopt.compute.blocks`; Linux only); the next request shows what it printed.
+            ``"auto"`` means yes for chat models if code can be confined; ``True`` raises an error
+            if it cannot.
+        compute_seconds: Maximum seconds of one block, at most 3,600.
+        compute_blocks: Maximum successful blocks in a row before a point is proposed, and maximum
+            failed ones.
+        compute_total: Maximum seconds of all blocks of a search.
         compute_workers: Processes for what blocks compute in parallel; ``None`` for one on each
             core, 0 for none.
-        max_requests: Cap on calls to the model, failed ones included. With a `partner` the search
-            continues once it is reached: the model proposes first, and the partner the rest.
+        max_requests: Cap on calls to the model, including failed ones. With a `partner` the model
+            proposes first, and after the cap the partner proposes the rest.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
 
@@ -173,7 +174,7 @@ class AskOptions:
 
         Args:
             call: The function's name, for messages.
-            given: The arguments that it was given by name.
+            given: The keyword arguments of the call.
 
         Raises:
             TypeError: There is no such option; the message names the nearest ones.
@@ -206,42 +207,43 @@ class SearchArguments(AskArguments, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(AskOptions):
-    """The options of a search by name, beside those of `AskOptions`.
+    """The options of a search, in addition to those of `AskOptions`.
 
     Attributes:
         model: Another name of `client`.
-        warmup: Points before the model is first asked: how many to draw, or the points
-            themselves. Points recorded without `ask` count towards the number. ``"auto"`` for
-            none where the prompt ``"words"`` has a description to design by, 1 where it has none,
-            and for other prompts 10, or 5 to 10 in a search of fewer than 100 points (`total`).
+        warmup: Points before the first request: the number to sample, or the points themselves.
+            Points recorded without `ask` count towards the number. ``"auto"`` means 0 for the
+            prompt ``"words"`` with a description, 1 without a description, and for other prompts
+            10, or 5 to 10 in a search of fewer than 100 points (`total`).
         start: Points to begin with, before the warm-up: a list of them, or a mapping from words
             for the prompt (``"the current production setting"``) to the point. They
             count towards `warmup`; see also `LLMOptimizer.enqueue`.
-        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
-            beside those of the space. The prompt states them, no point that breaks one is
-            proposed, and a recorded one ranks after all feasible ones; see `Space`.
-        batch_size: Points asked of the model at a time. Above 1, one request fills several
-            calls of ``ask()``, which is cheaper, and the later ones know less.
-        partner: Who proposes beside the model: ``"cma"`` for CMA-ES (spaces of numbers; needs the
-            package `cma`), ``"network"`` for the small network, or a list of them. Each learns
-            from the others' points, and the one with better recent points proposes more of the
-            next. With `max_requests` the model proposes first, and once its requests are spent the
-            partner proposes all points. For one objective.
-        seeded: Whether each evaluation takes a seed: a function is called with ``seed=``, and
-            `LLMOptimizer.seed_of` has it for your own loop. It implies `noisy`: a point that
-            is evaluated again takes another seed, the k-th evaluation of every point the same.
-        task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
-            is stored, and a stored run resumes only with the same: rewards of another
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``, in
+            addition to those of the space. The prompt states them, only points that satisfy them
+            are proposed, and a recorded point that violates one ranks after all feasible ones; see
+            `Space`.
+        batch_size: Points per request. Above 1, one request serves several calls of ``ask()``: this
+            is cheaper, but the later points do not know the results of the earlier ones.
+        partner: Numeric method that proposes some of the points: ``"cma"`` for CMA-ES (numbers
+            only; needs the package `cma`), ``"network"`` for the small network, or a list of them.
+            Each learns from all points, and the one with better recent points proposes more. With
+            `max_requests` the model proposes first, and then the partner proposes all points. Only
+            for one objective.
+        seeded: Whether each evaluation gets a seed: a function is called with ``seed=``; in your
+            own loop, `LLMOptimizer.seed_of` returns it. It implies `noisy`: each repeat of a point
+            has another seed, and the k-th evaluations of all points have the same seed.
+        task: Identifies the objective, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
+            is stored, and a run resumes only with the same `task`, because rewards of another
             objective cannot be compared.
-        import_trials: Trials of an earlier search, to begin with; see
-            `LLMOptimizer.import_trials`. A stored search takes each of them once.
+        import_trials: Trials of an earlier search to start from; see `LLMOptimizer.import_trials`.
+            A stored search imports each of them once.
         storage: JSON Lines file to append to. If it already holds a run of the same space,
             directions and task, that run resumes. The options of requests may change:
             the model, the prompt, the description, the caps.
         durable: Whether each line of `storage` is forced to the disk, which takes some
-            milliseconds. Without it a power cut may lose the last lines; the end of the process
-            loses none.
-        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
+            milliseconds. Otherwise a power cut may lose the last lines; a killed process loses
+            none.
+        callbacks: Callbacks and trackers; see `llmopt.trackers`. Copies have none.
 
     Raises:
         ValueError: An option has a value that it cannot have.
@@ -284,12 +286,12 @@ class SearchOptions(AskOptions):
 
 
 def stored_names() -> tuple[str, ...]:
-    """Return the options that a file may hold: none names a file or a model, and none runs."""
+    """Return the options that a file may hold: none of them names a file or model, or is code."""
     return tuple(field.name for field in dataclasses.fields(SearchOptions) if field.metadata)
 
 
 def options_to_store(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options of a search that its file holds."""
+    """Return the options of a search that its file stores."""
     kept = {}
     for each in dataclasses.fields(SearchOptions):
         stored, value = each.metadata.get("stored"), values[each.name]
@@ -300,7 +302,7 @@ def options_to_store(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a mapping in the form in which a file gives it back."""
+    """Return a mapping as it is after a round trip through JSON."""
     try:
         if value is not None and not isinstance(value, Mapping):
             raise TypeError("not a mapping")
@@ -313,7 +315,7 @@ def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def partners_of(partner: Any) -> tuple[Any, ...]:
-    """Return what was given as ``partner=`` as a tuple."""
+    """Return the partners of ``partner=`` as a tuple."""
     if partner is None:
         return ()
     several = isinstance(partner, Iterable) and not isinstance(partner, str)
@@ -321,7 +323,7 @@ def partners_of(partner: Any) -> tuple[Any, ...]:
 
 
 def checked_partners(partner: Any) -> Any:
-    """Return names of partners as a file keeps them: a list where there are several."""
+    """Return names of partners as a file stores them: several as a list."""
     names = partners_of(partner)
     for name in names:
         if name not in get_args(Partner):
@@ -330,5 +332,5 @@ def checked_partners(partner: Any) -> Any:
 
 
 def unknown_partner(partner: Any) -> ValueError:
-    """Return the error about a partner that there is not."""
+    """Return the error about an unknown partner."""
     return ValueError(f"partner={partner!r}: expected 'cma', 'network', a list of them, or None")

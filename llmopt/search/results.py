@@ -1,4 +1,4 @@
-"""What a search has found: its trials, its best and its open points, its page, and its file."""
+"""The results of a search: trials, best and pending points, report and file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Results(Views, Session, Generic[Params]):
-    """What `LLMOptimizer` knows and keeps; its asks and tells make the events."""
+    """The readable part of `LLMOptimizer`: its results, and how they are saved and copied."""
 
     space: Space
     directions: tuple[Direction, ...]
@@ -59,7 +59,7 @@ class Results(Views, Session, Generic[Params]):
 
     @property
     def model_began(self) -> bool:
-        """Whether the model (or a stand-in for it) has proposed a point: the warm-up is over."""
+        """Whether the warm-up is over: the model, a partner or a fallback has proposed a point."""
         state, before = self._state, ("warmup", "user")
         own = [t.source for t in state.trials if t.kind != "imported"]
         asked = [p.source for p in (*state.pending, *state.queue)]
@@ -113,8 +113,8 @@ class Results(Views, Session, Generic[Params]):
     def history(self) -> History:
         """The trials and the pending or queued points, as an immutable snapshot.
 
-        With ``noisy=True``, and after finalists were re-evaluated, a point that was measured
-        repeatedly is one trial with the mean.
+        With ``noisy=True``, and after finalists were re-evaluated, repeated evaluations of a point
+        are one trial with their mean.
         """
         with self._changing:
             return self._history()
@@ -126,7 +126,7 @@ class Results(Views, Session, Generic[Params]):
 
     @property
     def trials(self) -> list[Trial[Params]]:
-        """All trials in the order of telling (a copy)."""
+        """All trials in the order of recording (a copy)."""
         with self._changing:
             return TrialList(self._state.trials)
 
@@ -138,10 +138,10 @@ class Results(Views, Session, Generic[Params]):
 
     @property
     def total(self) -> int | None:
-        """Proposals planned in all, as the prompt says it; it may be changed during a search.
+        """Planned number of proposals, as stated in the prompt; may be changed during a search.
 
         Raises:
-            ValueError: It is set to no whole number above 0.
+            ValueError: The new value is not a whole number above 0.
         """
         return self._model.total
 
@@ -153,8 +153,8 @@ class Results(Views, Session, Generic[Params]):
     def pending(self) -> list[Params]:
         """The points that `ask` returned and that have no result yet, oldest first.
 
-        After a resume these are the points whose evaluation was interrupted: evaluate them before
-        you ask for more. `pending_proposals` says who proposed them, and why.
+        After a resume these are the points whose evaluation was interrupted: evaluate them first.
+        `pending_proposals` has their sources and explanations.
         """
         return [self.space.unflatten(p.values) for p in self.pending_proposals]
 
@@ -167,7 +167,7 @@ class Results(Views, Session, Generic[Params]):
     def seed_of(self, params: Any) -> int:
         """Return the seed with which to evaluate a point, in a search with ``seeded=True``.
 
-        Of a point that `ask` returned repeatedly it is that of the oldest one that is pending;
+        If `ask` returned the point repeatedly, it is the seed of the oldest pending one;
         `pending_proposals` has all of them.
 
         Raises:
@@ -184,7 +184,7 @@ class Results(Views, Session, Generic[Params]):
         return seed
 
     def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None]) -> int | None:
-        """Return the seed of the next evaluation of a flat point that is none of those `taken`."""
+        """Return the seed of a flat point's next evaluation, skipping those `taken`."""
         with self._changing:
             return self._state.next_seed(values, taken)
 
@@ -192,7 +192,7 @@ class Results(Views, Session, Generic[Params]):
     def best(self) -> Trial[Params]:
         """The best trial so far; the first of equals.
 
-        With ``noisy=True`` no lucky value: see `recommend`.
+        With ``noisy=True`` it is chosen as in `recommend`.
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
@@ -218,15 +218,15 @@ class Results(Views, Session, Generic[Params]):
 
     @property
     def queued(self) -> int:
-        """How many points wait for the next `ask`, which costs no request for them."""
+        """Number of points that later asks return without a request."""
         return len(self._state.queue)
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
 
-        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
-        the recorded errors and the spread of repeated measurements of a point.
-        Tell a point again to measure it better.
+        With ``noisy=True`` that is the point with the best mean minus its standard error, estimated
+        from the recorded errors and from repeated evaluations of points. Evaluate a point again,
+        and tell the result, to reduce its error.
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
@@ -255,7 +255,7 @@ class Results(Views, Session, Generic[Params]):
         )
 
     def facts(self) -> list[tuple[str, Any]]:
-        """Return what the page of a notebook says of the search, by name."""
+        """Return names and values for the display of the search in a notebook."""
         best, usage = self.history.best, self.usage
         cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
         points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
@@ -286,7 +286,7 @@ class Results(Views, Session, Generic[Params]):
             path: The file. `load` reads it, and so does ``storage=``.
 
         Raises:
-            StorageError: The file cannot be written; an older one is left as it was.
+            StorageError: The file cannot be written; an existing file is unchanged.
         """
         path = Path(path)
         if self._log is not None and self._log.is_at(path):
@@ -307,7 +307,7 @@ class Results(Views, Session, Generic[Params]):
         write_bytes_atomically(path, lines, durable=True)
 
     def close(self) -> None:
-        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        """Close the storage file, and end the callbacks. The results can still be read."""
         super().close()
         if self._model.calculator is not None:
             self._model.calculator.close()
@@ -338,7 +338,7 @@ class Results(Views, Session, Generic[Params]):
         super().resume(events, path)
 
     def start_event(self) -> Event:
-        """Return the first line of a storage file: what the search is."""
+        """Return the first line of a storage file, which identifies the search."""
         points, encode = self._warmup_points, self.space.to_json_values
         now = vars(self._options) | vars(self._model.options) | vars(self.limits)
         now |= {"warmup": self.n_warmup, "batch_size": self.batch_size}

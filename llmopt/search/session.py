@@ -1,7 +1,7 @@
-"""A search that asks a model: what it spends, its caps, its file, and its end.
+"""A search that asks a model: its usage, caps, file and end.
 
 `LLMOptimizer` and `CodeOptimizer` add their events and their state, which a `Session` writes to the
-file and reads back; the adapters of other libraries, which keep the trials themselves, hold one.
+file and reads back. Adapters of libraries that keep the trials themselves have no session.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ class Session(Metered, Closing):
 
     @property
     def left(self) -> dict[str, float]:
-        """What is left under each cap that is set: of ``"requests"``, ``"tokens"``, ``"cost"``."""
+        """The remaining ``"requests"``, ``"tokens"`` and ``"cost"``, for each cap that is set."""
         return self.limits.left(self.usage)
 
     def check_ready(self) -> None:
-        """Look for what sure is to stop the first request: see `Meter.check_ready`."""
+        """Check that the first request can succeed; see `Meter.check_ready`."""
         self._meter.check_ready()
 
     def observe(self, callback: Callable[[Spent], object]) -> None:
-        """Have a function called with the cost of each request from now on; it must not raise."""
+        """Call a function with the cost of each further request; it must not raise."""
         self._meter.observe = callback
 
     # -- the file -------------------------------------------------------------------------
 
     @property
     def storage(self) -> Path | None:
-        """The file that the search is kept in, if it has one."""
+        """The search's storage file, if it has one."""
         return None if self._log is None else self._log.path
 
     def start_event(self) -> Event:
-        """Return the first line of a storage file: what the search is."""
+        """Return the first line of a storage file, which identifies the search."""
         raise NotImplementedError
 
     def _begin(self, start: Event, path: Path) -> None:
@@ -90,7 +90,7 @@ class Session(Metered, Closing):
         self._meter.journal = SpendFile(log)
 
     def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
-        """Bring the state and the meter to where a stored search ended."""
+        """Restore the state and the meter of a stored search."""
         replay(events, self._state, self._meter, path)
 
     def _record(self, event: Any) -> None:
@@ -103,7 +103,7 @@ class Session(Metered, Closing):
             self._state.apply(event)
 
     def close(self) -> None:
-        """Close the storage file, and tell callbacks. What is known can still be read."""
+        """Close the storage file, and end the callbacks. The results can still be read."""
         if self._callbacks is not None:
             self._callbacks.end()
         if self._log is not None:
@@ -126,7 +126,7 @@ class Session(Metered, Closing):
         return ""
 
     def inform(self) -> None:
-        """Give a model that takes it the outcome so far."""
+        """Send the outcome so far to a client that accepts it."""
         if informs(self._meter.client):
             inform(self.client, self._outcome())
 
@@ -134,7 +134,7 @@ class Session(Metered, Closing):
         """Inform the client of the outcome of the search, and why it ended.
 
         Args:
-            reason: Why it ended; empty for what the search itself knows.
+            reason: Why it ended; empty for the search's own reason.
             recommended: Number from 1 of the trial to keep, if it is not the best one.
         """
         self._concluded = True
@@ -162,12 +162,12 @@ class Session(Metered, Closing):
 
 
 def inform(client: Client, text: str) -> None:
-    """Give a client the outcome so far, if it takes it; see `llmopt.client.base.Client`."""
+    """Send a client the outcome so far if it accepts it; see `llmopt.client.base.Client`."""
     getattr(client, "inform", lambda text: None)(text)
 
 
 def informs(client: Client) -> bool:
-    """Whether a client takes the outcome of a search."""
+    """Whether a client accepts the outcome of a search."""
     return callable(getattr(client, "inform", None))
 
 

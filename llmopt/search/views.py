@@ -1,4 +1,4 @@
-"""A search as a table, a picture, a page of a notebook, and in words."""
+"""A search as a table, as plots, as a notebook display and as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORDS = 120  # characters of an explanation or a feedback in a cell
 
 
 class TrialList(list[Trial[Any]]):
-    """Trials in the order of telling; a notebook shows them as a table."""
+    """Trials in the order of recording; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
         return trials_html(self)
@@ -77,17 +77,17 @@ def dataframe(
 
 
 class Views(Hinted):
-    """What every search shows of itself: pictures, and a report."""
+    """Plots and the report of a search."""
 
     @checked_call("report('report.html')")
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str = "") -> Path:
-        """Write the search as one HTML page that needs nothing else, and return its path.
+        """Write the search as one self-contained HTML page, and return its path.
 
-        It shows the best so far, the parameters with their importance, the Pareto front of several
-        objectives, each trial with the model's reasoning and the outcome, and the cost.
+        The page shows the best so far, the parameters with their importance, the Pareto front of
+        several objectives, each trial with the model's reasoning and the outcome, and the cost.
 
         Args:
-            path: The file. One that exists is replaced.
+            path: The file. An existing file is replaced.
             title: The page's title.
 
         Raises:
@@ -100,7 +100,7 @@ class Views(Hinted):
     def plot_history(self, ax: Axes | None = None) -> Axes:
         """Draw the reward of each trial, in the colour of its source, and the best so far.
 
-        Results far worse than the others are at the axis's edge, so that they do not flatten it.
+        Results far worse than the others are drawn at the edge of the axis.
 
         Args:
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
@@ -131,7 +131,7 @@ class Views(Hinted):
         return plots.slices(read_search(self), figure, objective)
 
     def plot_importance(self, ax: Axes | None = None, objective: int = 0) -> Axes:
-        """Draw how important each parameter is, by Optuna's evaluators.
+        """Draw the importance of each parameter, by Optuna's evaluators.
 
         Args:
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
@@ -146,7 +146,7 @@ class Views(Hinted):
         return plots.importances(read_search(self), ax, objective)
 
     def plot_pareto(self, ax: Axes | None = None, objectives: tuple[int, int] = (0, 1)) -> Axes:
-        """Draw two objectives against each other, and the trials that no other one dominates.
+        """Draw two objectives against each other, and the Pareto front.
 
         Args:
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
@@ -181,7 +181,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def trials_html(trials: Sequence[Trial[Any]]) -> str:
-    """Return the latest trials as a table. What models and users wrote is escaped."""
+    """Return the latest trials as an HTML table. Text of models and users is escaped."""
     shown = trials[-SHOWN_TRIALS:]
     words = [name for name in ("feedback", "explanation") if any(getattr(t, name) for t in shown)]
     rows = [
@@ -201,7 +201,7 @@ def trials_html(trials: Sequence[Trial[Any]]) -> str:
 
 
 def search_html(title: str, facts: Sequence[tuple[str, Any]], trials: Sequence[Trial[Any]]) -> str:
-    """Return a search as a page of a notebook: facts, then its latest trials."""
+    """Return a search for a notebook: facts, then the latest trials."""
     lines = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in facts)
     return f"<p><b>{escape(title)}</b></p><table>{lines}</table>{trials_html(trials)}"
 

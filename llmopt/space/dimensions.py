@@ -1,8 +1,8 @@
-"""Dimensions of a search space: the values that a single parameter may have.
+"""Dimensions of a search space: the values of a single parameter.
 
-A `Float`, an `Int` or a `Categorical` checks its arguments once, when it is made, and is
-immutable from then on. All arithmetic with a single value is here; a `Space` loops over its
-dimensions, each of which knows its name there (`bound`):
+A `Float`, an `Int` or a `Categorical` checks its arguments when it is created, and is immutable.
+Dimensions do all arithmetic with single values; a `Space` loops over them, and `bound` gives each
+its name:
 
 - ``check`` and ``clip`` return a value in exact form. A value that does not belong to the
   dimension is refused by ``check``; ``clip`` moves a number.
@@ -54,18 +54,18 @@ _RESERVED = {"none", "null", "true", "false", "nan", "inf", "infinity"}
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Categorical(BaseDimension):
-    """One of several choices, in no order.
+    """One of several unordered choices.
 
     Choices may be any hashable values, ``None`` included. ``1``, ``1.0`` and ``True`` are
     three different choices. NumPy scalars become the Python scalars they hold.
 
     Args:
-        choices: The choices, all different, in an order that is the same in every run.
+        choices: The choices, all different, in a reproducible order.
         when: As for `Float`.
 
     Raises:
-        SpaceError: There are no choices, two are the same, one cannot be hashed, or their
-            order is not fixed (a set).
+        SpaceError: There are no choices, two are equal, one is not hashable, or their order is not
+            fixed (a set).
     """
 
     choices: tuple[Hashable, ...]

@@ -1,4 +1,4 @@
-"""Numbers as dimensions: `Float` and `Int`, and what all dimensions have in common."""
+"""Numeric dimensions: `Float` and `Int`, and the base class of all dimensions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BaseDimension(ABC):
         log: Whether the scale is logarithmic.
         offset: Its lower end on that scale.
         span: Its extent on that scale.
-        decimals: Decimals shown; ``None`` where there are none, or significant digits instead.
+        decimals: Decimals shown; ``None`` for none, or for significant digits instead.
         narrow: Type of the array that the values go into, if it is narrower than float64.
         when: The condition (`When`) under which a point has the parameter; ``None`` for always.
     """
@@ -62,7 +62,7 @@ class BaseDimension(ABC):
         """Return this dimension as a part of a space.
 
         Args:
-            name: Its name, for error messages.
+            name: The name, for error messages.
             dtype: Type of the array that its values go into, if any.
             decimals: Decimals to show for a linear `Float`; ``None`` for as many as it needs.
         """
@@ -192,10 +192,10 @@ class Float(_Number):
         high: Largest value; equal to `low` for a fixed dimension. With a step, the largest
             value that is a whole number of steps above `low` takes its place.
         log: Whether the scale is logarithmic; needs ``low > 0``.
-        step: Distance between neighbouring values, counted from `low`; ``None`` for a
-            continuous dimension. Not together with `log`.
-        when: The values of other parameters with which a point has this one:
-            ``{"optimizer": "sgd"}``. See `llmopt.space.when`.
+        step: Distance between neighbouring values, counted from `low`; ``None`` for a continuous
+            dimension. Excludes `log`.
+        when: Condition under which a point has this parameter: ``{"optimizer": "sgd"}``. See
+            `llmopt.space.when`.
 
     Raises:
         SpaceError: A bound is not finite, they are in the wrong order, or `log` and `step`
@@ -317,8 +317,8 @@ class Int(_Number):
         high: Largest value; equal to `low` for a fixed dimension. The largest value that is
             a whole number of steps above `low` takes its place.
         log: Whether the scale is logarithmic; needs ``low >= 1``.
-        step: Distance between neighbouring values, counted from `low`; 1 if not given.
-            Not together with `log`.
+        step: Distance between neighbouring values, counted from `low`; 1 by default. Excludes
+            `log`.
         when: As for `Float`.
 
     Raises:
@@ -400,7 +400,7 @@ class Int(_Number):
 
 
 def freeze(dimension: object, **fields: object) -> None:
-    """Set attributes of a dimension that is immutable from then on."""
+    """Set the attributes of an immutable dimension."""
     for name, value in fields.items():
         object.__setattr__(dimension, name, value)
 

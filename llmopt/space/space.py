@@ -1,9 +1,9 @@
 """Search spaces: the valid points, their form, and their text in prompts.
 
-A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`)
-together with the form in which the user wants parameters back: a plain dict, or whatever
-a Gymnasium space holds (an array, an integer, nested dicts and tuples). Inside the library
-a point is always *flat*: a tuple with one Python scalar for each dimension, in order.
+A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`) together
+with the form of the user's parameters: a plain dict, or the form of a Gymnasium space (an array, an
+integer, nested dicts and tuples). Inside the library a point is always *flat*: a tuple with one
+Python scalar for each dimension, in order.
 
     >>> space = Space({"lr": Float(1e-5, 0.1, log=True), "layers": Int(1, 4)})
     >>> space.flatten({"layers": 2, "lr": 0.01})
@@ -61,43 +61,43 @@ _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are coun
 class Space:
     """Named dimensions, and the form in which parameters are given and returned.
 
-    Immutable. Methods that take ``values`` want a flat point: one valid scalar for each
+    Immutable. Methods that take ``values`` expect a flat point: one valid scalar for each
     dimension, in the order of `names`.
 
-    Decimals belong to the space. A linear `Float` is shown with the fewest decimals whose
-    last digit is at most a hundredth of its range (one decimal for [-6, 6]), with a step
-    by those that the step needs. A log `Float`, and a linear one of very large or very
-    small magnitude, is shown with three or more significant digits.
+    The space determines the decimals. A linear `Float` has the fewest decimals whose last digit is
+    at most a hundredth of its range (one decimal for [-6, 6]); with a step, those of the step. A
+    log `Float`, and a linear one of very large or very small magnitude, has three or more
+    significant digits.
 
     Args:
         dimensions: A dimension for each name, in order. Parameters are plain dicts of
             Python scalars under the same names. For Gymnasium spaces see
             `from_gymnasium`.
-        decimals: Decimals for every linear `Float` in place of the automatic ones, 0 to
-            15. A dimension gets more where its step needs more, or where its range would
-            otherwise hold fewer than two numbers. Log dimensions, and ranges beyond
-            1e15, keep their significant digits.
+        decimals: Decimals for every linear `Float` in place of the automatic ones, 0 to 15. A
+            dimension gets more if its step needs more, or if its range would otherwise contain
+            fewer than two numbers. Log dimensions, and ranges beyond 1e15, keep their significant
+            digits.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
             ``"0 <= a - b < 3"``. Points that break one are never sampled, and the prompt states
             them. Points from the user may break one: `flatten` accepts them.
-        forbidden: Combinations of values that no point may have, in the form of a condition:
-            ``{"kernel": "poly", "degree": (">", 3)}``.
+        forbidden: Excluded combinations of values, in the form of a condition: ``{"kernel": "poly",
+            "degree": (">", 3)}``.
 
     Attributes:
         names: Name of each dimension, all different.
         dimensions: The dimensions, in the same order.
-        decimals: Decimals with which each dimension is shown; ``None`` for `Int` and
-            `Categorical`, and where significant digits are shown instead.
-        cardinality: Number of different points; infinite with a continuous `Float`. Of a finite
-            space of more than 10,000 points those that break a constraint, or that differ in
-            parameters which they do not have, count, too.
+        decimals: Decimals of each dimension; ``None`` for `Int` and `Categorical`, and for
+            significant digits.
+        cardinality: Number of different points; infinite with a continuous `Float`. For a finite
+            space of more than 10,000 points, the number includes infeasible points, and counts
+            inactive parameters.
         constraints: The constraints, as text.
-        limits: The constraints and the forbidden combinations, as they are computed.
+        limits: The constraints and the forbidden combinations, compiled.
         place: Position of each dimension, by its name.
 
     Raises:
-        SpaceError: There is no dimension, a name is not usable, something is not a
-            dimension, or no point was found that keeps the constraints.
+        SpaceError: There is no dimension, a name is invalid, a value is not a dimension, or no
+            feasible point was found.
     """
 
     constraints: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Space:
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
-        """Make a space from a Gymnasium space; parameters keep its form.
+        """Return a space with the form of a Gymnasium space.
 
         `unflatten` returns parameters that ``space.contains`` accepts: for a `Box` an array of its
         shape and dtype, for a `Discrete` a NumPy integer, and so on. Dimensions are named
@@ -166,8 +166,8 @@ class Space:
         """Return `obj` as a space.
 
         Args:
-            obj: A `Space` (returned as it is), a dict of dimensions or of Optuna's distributions, a
-                Gymnasium space, or a ``ConfigSpace.ConfigurationSpace``.
+            obj: A `Space` (returned unchanged), a dict of dimensions or of Optuna's distributions,
+                a Gymnasium space, or a ``ConfigSpace.ConfigurationSpace``.
 
         Raises:
             SpaceError: It is none of these, or cannot be searched.
@@ -224,11 +224,11 @@ class Space:
         self.cardinality = self._count()
 
     def constrained(self, constraints: str | Iterable[str | Limit]) -> Space:
-        """Return this space with further constraints; itself where there are none.
+        """Return this space with further constraints; itself if there are none.
 
         Raises:
-            SpaceError: A constraint is no linear inequality over the parameters, or no point
-                was found that keeps all.
+            SpaceError: A constraint is not a linear inequality over the parameters, or no feasible
+                point was found.
         """
         read = read_constraints(constraints, self.names)
         if not read:
@@ -291,13 +291,12 @@ class Space:
     def flatten(self, params: Any) -> tuple[Value, ...]:
         """Check parameters in the user's form and return them flat.
 
-        NumPy scalars are taken for Python ones, lists for arrays, integers for floats and
-        whole floats for integers. A value that misses a bound or a step by no more than
-        rounding (a few units of float32) is moved onto it. The result shares nothing with
-        `params`.
+        NumPy scalars, lists for arrays, integers for floats and whole floats for integers are
+        accepted. A value that misses a bound or a step by a rounding error (a few units of float32)
+        is moved onto it. The result shares nothing with `params`.
 
         Args:
-            params: Parameters in the form the space was given in.
+            params: Parameters in the form of the given space.
 
         Returns:
             One Python scalar for each dimension.
@@ -318,7 +317,7 @@ class Space:
         return self._layout.build(iter(self.check(values)))
 
     def validate(self, params: Any) -> Any:
-        """Check parameters as `flatten` does, and return a copy of them in their exact form."""
+        """Check parameters as `flatten` does, and return an exact copy."""
         return self._layout.build(iter(self.flatten(params)))
 
     def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -356,7 +355,7 @@ class Space:
         return self._activity.missing(point)
 
     def condition(self, index: int) -> str:
-        """Say in words when a parameter is there; nothing where it always is."""
+        """Say in words when a parameter is active; nothing if it always is."""
         if (rule := self._activity.rules.get(index)) is not None:
             return rule.said(lambda name, value: self.format(self.place[name], value))
         return "not in every point" if index in self._activity.optional else ""
@@ -371,11 +370,11 @@ class Space:
         return {name: value for name, value in pairs if value is not ABSENT}
 
     def part(self, chosen: Iterable[int]) -> Space:
-        """Return the space of some parameters alone, without conditions and constraints."""
+        """Return the space of some parameters, without conditions and constraints."""
         return Space({self.names[i]: self.dimensions[i].under(None) for i in chosen})
 
     def points(self) -> list[tuple[Value, ...]]:
-        """Return all points of a finite space that keep the constraints, each once."""
+        """Return all feasible points of a finite space, each once."""
         return [values for values in self._activity.points() if self.admits(values)]
 
     def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
@@ -389,14 +388,13 @@ class Space:
     # Sampling -----------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Draw a flat point: uniform, log-uniform on a log scale, on the steps.
+        """Sample a flat point: uniform, or log-uniform on a log scale, rounded to steps.
 
         The point satisfies the constraints: if 1,000 draws in a row do not, the last one is moved
         until it does.
 
         Args:
-            rng: Source of randomness; without constraints it is advanced by as many numbers as
-                there are dimensions.
+            rng: Random generator; without constraints, one number is used for each dimension.
         """
         if not self.limits:
             return self.draw(rng)
@@ -407,7 +405,7 @@ class Space:
         return self.mend(values)
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Draw a flat point, whatever the constraints."""
+        """Sample a flat point, ignoring constraints."""
         units = rng.random(len(self.names)).tolist()
         drawn = [d.draw(u) for d, u in zip(self.dimensions, units, strict=True)]
         return self.conform(drawn)
@@ -428,7 +426,7 @@ class Space:
     # Constraints --------------------------------------------------------------------
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
-        """Return which constraints a flat point breaks, and by how much."""
+        """Return the constraints that a flat point violates, and the amounts."""
         if not self.limits:
             return {}
         point = dict(zip(self.names, values, strict=True))
@@ -439,18 +437,18 @@ class Space:
         return amounts
 
     def admits(self, values: Sequence[Value]) -> bool:
-        """Whether a flat point keeps all constraints."""
+        """Whether a flat point satisfies all constraints."""
         if not self.limits:
             return True
         point = dict(zip(self.names, values, strict=True))
         return not any(constraint.amount(point) for constraint in self.limits)
 
     def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move a flat point, out of range or not, to one near it that keeps the constraints.
+        """Move a flat point, which may be out of range, to a near feasible one.
 
-        It is projected onto the constraints that it breaks. Where rounding to steps takes it out
-        again, it is pulled towards a known feasible point. Choices, and parameters
-        that no constraint names, stay as they are.
+        It is projected onto the violated constraints. If rounding to steps makes it infeasible
+        again, it is pulled towards a known feasible point. Choices, and parameters without
+        constraints, do not change.
         """
         return mended(self, self.clip(values))
 
@@ -459,17 +457,16 @@ class Space:
     def format(self, index: int, value: Value) -> str:
         """Return the text that shows a valid value of one dimension in a prompt.
 
-        `parse_value` reads the text; at a bound it may lie beyond it, where a prompt's digits
-        are too few for the bound. A choice that is a plain word is shown as it is, any other by
-        its `repr`.
+        `parse_value` reads the text. Near a bound the rounded text may lie beyond it. A choice that
+        is a plain word is shown unchanged, any other by its `repr`.
         """
         return repr(value) if value is ABSENT else self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
-        """Read the text of one value alone: a finite number, or a choice.
+        """Read the text of one value: a finite number, or a choice.
 
-        Bounds and steps are not checked; see `clip` and `check`. Choices are recognized
-        whatever their case, quotes and spaces, as long as only one fits.
+        Bounds and steps are not checked; see `clip` and `check`. Case, quotes and spaces of choices
+        are ignored if only one choice matches.
 
         Raises:
             ParameterError: The text is not a finite number, or not one of the choices.
@@ -479,19 +476,18 @@ class Space:
     # Numbers ------------------------------------------------------------------------
 
     def on_bounds(self, values: Sequence[Value]) -> tuple[str, ...]:
-        """Return which numbers of a flat point lie on an end of their range, in words.
+        """Return, in words, which numbers of a flat point lie at an end of their range.
 
-        Beyond that end there may be a better point. Ranges of fewer than five values are left
-        out: there a value lies on an end by chance.
+        A better point may lie beyond that end. Ranges of fewer than five values are skipped,
+        because a value may lie at an end by chance.
         """
         return ends_of(self, values)
 
     def encode(self, values: Sequence[Value]) -> np.ndarray:
         """Return a flat point as numbers in [0, 1].
 
-        Numbers are scaled by their bounds, in log scale on a log dimension; a choice is
-        its index over the last index. A dimension with a single value gives 0, and one that the
-        point lacks 0.5.
+        Numbers are scaled by their bounds, in log scale on a log dimension; a choice is its index
+        over the last index. A dimension with a single value gives 0, an inactive one 0.5.
 
         Returns:
             ``(len(self),)`` float64 array.
@@ -515,7 +511,7 @@ class Space:
         """Return the valid flat point nearest to a point of the unit cube.
 
         Args:
-            unit: ``(len(self),)`` numbers; numbers outside [0, 1] are moved to its ends.
+            unit: ``(len(self),)`` numbers; numbers outside [0, 1] are clipped.
 
         Raises:
             ParameterError: The shape is wrong, or a number is NaN.
@@ -531,8 +527,8 @@ class Space:
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
         """Return a hashable identity of a flat point, equal for equal points only.
 
-        Choices are distinguished by type (``1`` is not ``True``); numbers are compared in the
-        type of the array they go into.
+        Choices are distinguished by type (``1`` is not ``True``); numbers are compared in the type
+        of the user's array.
 
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
@@ -552,9 +548,9 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back.
 
-        Choices that JSON cannot hold (anything but ``None``, bool, int, float, str and
-        tuples of these) are written by their `repr`, without memory addresses. That is
-        enough to compare two spaces, but `from_dict` cannot rebuild such a choice.
+        Choices other than ``None``, bool, int, float, str and tuples of these are written by their
+        `repr`, without memory addresses. This suffices to compare two spaces, but `from_dict`
+        cannot rebuild such a choice.
         """
         texts = dict.fromkeys(c.text for c in self.limits if isinstance(c, Constraint))
         own = [When((c.tests,)) for c in self.limits if isinstance(c, Forbidden)]
@@ -572,10 +568,10 @@ class Space:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Space:
-        """Rebuild a space from `to_dict`'s result, after a trip through JSON or not.
+        """Rebuild a space from the result of `to_dict`, or its JSON.
 
         Raises:
-            SpaceError: The data is damaged, or holds a choice that JSON cannot rebuild.
+            SpaceError: The data is damaged, or contains a choice that cannot be rebuilt.
         """
         try:
             named = [(str(d["name"]), dimension_from_dict(d)) for d in data["dimensions"]]
