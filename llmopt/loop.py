@@ -324,7 +324,7 @@ def _search(
     named = ("f", "space", "client", "prompt", "seed", "n_trials")
     check_names(call, options, (*SearchOptions.names(), *named, *_OWN))
     if n_trials is None:  # required: by its default a misspelt name is named above
-        raise TypeError(f"{call}() needs n_trials: how many points are evaluated in all")
+        raise TypeError(f"{call}() needs n_trials, the total number of evaluations")
     n_trials = whole_number("n_trials", n_trials, 1)
     own = {name: options.pop(name, usual) for name, usual in _OWN.items()}
     one_of("progress", own["progress"], (True, False, None))
@@ -571,14 +571,14 @@ class _Run:
 
 
 def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
-    """Say what to do after an evaluation that failed, where all others failed, too."""
+    """Return the remedy for a search in which every evaluation failed."""
     if raised is None:
-        remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
+        remedy = "Fix the function: is a return missing? None means a failed evaluation"
     else:
         remedy = f"Mend the cause of the {type(raised).__name__} in the function"
     if optimizer.storage is None:
         return remedy
-    return f"{remedy}. Then run the script again: the search goes on from {optimizer.storage}"
+    return f"{remedy}. Then rerun the script to resume from {optimizer.storage}"
 
 
 def _name(f: Callable[[Any], Score]) -> str:

@@ -448,10 +448,10 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
             conclude(client, text, self._ended)
 
     def recommend(self) -> p.Parameter:
-        """Return the candidate to keep; of noisy losses no lucky one.
+        """Return the candidate to keep.
 
-        With ``noisy=True`` it has the least mean loss plus standard error, by how far repeated
-        evaluations of one point lie apart; else it is Nevergrad's own choice.
+        With ``noisy=True`` it has the lowest mean loss plus standard error, estimated from
+        repeated evaluations; otherwise it is Nevergrad's own choice.
         """
         best = self.history.best if self._model.options.noisy else None
         if best is None or self.num_objectives > 1:
@@ -550,8 +550,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
 
         Args:
             parametrization: What to optimize, or its dimension.
-            budget: Evaluations in all.
-            num_workers: Evaluations under way at once.
+            budget: Total number of evaluations.
+            num_workers: Number of parallel evaluations.
             **config: Arguments to change, by the names that the class documents.
 
         Returns:

@@ -141,9 +141,9 @@ class Asker:
                 self._say(
                     (study.study_name, name),
                     f"The objective suggests the parameter `{name}` from {own}, and `space=` of "
-                    f"the sampler has {known}. The objective's holds: a value outside is drawn "
-                    "anew, and the model reads it as soon as a trial with it is complete. Give "
-                    "`space=` what the objective suggests.",
+                    f"the sampler has {known}. The objective's range is used: values outside "
+                    "are sampled again, and the model reads it once a trial with it is complete. "
+                    "Declare the objective's range in `space=`.",
                 )
 
     def read_mistakes(self, study: Study, trial: FrozenTrial, complete: bool) -> None:

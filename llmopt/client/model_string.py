@@ -133,7 +133,7 @@ def _ready_client(client: Client, options: Mapping[str, Any]) -> Client:
     if options:
         raise TypeError(
             f"options {sorted(options)} cannot be applied to the ready client {client!r}; "
-            "set them where it is made"
+            "set them when you create it"
         )
     return client
 

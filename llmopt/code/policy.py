@@ -379,7 +379,7 @@ def evaluate_policy(
         if episodes[-1].failure and not every:
             break
     if not episodes:
-        raise ValueError("no seeds: expected one at least")
+        raise ValueError("no seeds: expected at least one")
     score = PolicyScore(tuple(episodes), cap)
     if watch is None or score.failure:
         return score

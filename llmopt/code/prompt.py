@@ -103,7 +103,7 @@ class CodePrompt:
     def __post_init__(self) -> None:
         names = [f.name for f in self.functions]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"functions {names}: expected one at least, and different names")
+            raise ValueError(f"functions {names}: expected at least one, with different names")
         one_of("answer", self.answer, ("fenced", "json"))
         one_of("direction", self.direction, ("maximize", "minimize"))
         whole_number("best", self.best, 0)

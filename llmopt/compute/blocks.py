@@ -380,7 +380,7 @@ _said: set[str] = set()
 
 
 def why_not(client: Client, prompt: Prompt) -> str:
-    """Return why a model is not offered to compute, where nobody says; nothing if it is."""
+    """Return why a model may not compute; empty if it may."""
     from llmopt.sandbox.confine import support
 
     facts = model_facts(client)

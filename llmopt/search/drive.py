@@ -40,20 +40,20 @@ Record = Callable[[Job, Any, "Exception | None"], None]
 
 INTERRUPTED = "interrupted by Ctrl-C"
 MOST_WORKERS = 10_000
-_REMEDY = "Mend the environment or its wrappers"
+_REMEDY = "Fix the environment or its wrappers"
 
 
 class FailureWatch:
-    """Ends a search whose evaluations have all failed: more would cost and show nothing."""
+    """Ends a search whose evaluations have all failed, because more would be useless."""
 
     def __init__(self, what: str, sound: bool = False) -> None:
         self._what, self._sound = what, sound
         self._failed = 0
 
     def see(self, failure: str, remedy: str = "") -> None:
-        """Take in an evaluation; raise `BrokenTaskError` if it is the last of `HOPELESS` failures.
+        """Count an evaluation; raise `BrokenTaskError` if it is the last of `HOPELESS` failures.
 
-        `failure` is empty where it did not fail; `remedy` says what to do about such a one.
+        `failure` is empty for a success; `remedy` says what to do about the failure.
         """
         self._sound, self._failed = self._sound or not failure, self._failed + 1
         if not self._sound and self._failed >= HOPELESS:
@@ -85,7 +85,7 @@ class Threads(Executor):
 
 
 def workers_of(n_jobs: Any, executor: Any) -> tuple[int, Executor | None]:
-    """Return how many evaluations run at once, and where; without an executor, in the caller.
+    """Return the number of parallel evaluations, and their executor (``None``: the caller).
 
     Raises:
         TypeError: `executor` is none.
@@ -111,7 +111,7 @@ def workers_of(n_jobs: Any, executor: Any) -> tuple[int, Executor | None]:
 
 
 def _workers_in(executor: Any) -> int:
-    """Return how many calls an executor runs at once, as far as it says so."""
+    """Return the number of calls that an executor runs at once, if it states it."""
     count = getattr(executor, "_max_workers", None)
     cluster: Any = getattr(executor, "_client", None)
     if count is None and hasattr(cluster, "nthreads"):  # Dask
@@ -151,7 +151,7 @@ class _Interrupts:
             signal.default_int_handler(number, frame)
         self.came = True
         with contextlib.suppress(RuntimeError, OSError):  # it may come while stderr is written to
-            said = "stopping once what runs has ended; press Ctrl-C again to stop at once"
+            said = "stopping after the running evaluations; press Ctrl-C again to stop at once"
             print(f"\nllmopt: {said}", file=sys.stderr, flush=True)
         self._wake()
 

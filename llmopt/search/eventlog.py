@@ -69,13 +69,13 @@ def _parse(data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS) -> tuple
                 break
             if number == 1:
                 raise StorageError(
-                    f"{path}, line 1: it is no llmopt run, or its first line is damaged ({error}). "
-                    "Give the file that save() or storage= wrote, restore it from a copy, or give "
+                    f"{path}, line 1: it is not an llmopt run, or its first line is damaged "
+                    f"({error}). Give the file that save() or storage= wrote, restore it from a copy, or give "
                     "the path of a new file"
                 ) from error
             raise StorageError(
-                f"{path}, line {number}: not as it was written ({error}). Restore the file from "
-                f"a copy; or go on with what was there before that line: `head -n {number - 1} "
+                f"{path}, line {number}: damaged ({error}). Restore the file from "
+                f"a copy; or continue with the lines before it: `head -n {number - 1} "
                 f"FILE > NEW`, and give NEW; or move the file away to start again"
             ) from error
         if event is not None:
@@ -101,7 +101,7 @@ def line_of(event: Mapping[str, Any]) -> bytes:
 
 @contextlib.contextmanager
 def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
-    """Turn what goes wrong with an event of a file into a `StorageError` that names it."""
+    """Turn exceptions about an event of a file into a `StorageError` that names it."""
     try:
         yield
     except StorageError as error:
@@ -109,8 +109,8 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StorageError(
             f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
-            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
-            "on with the events before it (each is a line), or move it away to start again"
+            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or "
+            "continue with the events before it (each is a line), or move it away to start again"
         ) from error
 
 
@@ -118,7 +118,7 @@ _open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
 
 
 def holders_of(place: tuple[int, int]) -> list[int]:
-    """Return the processes that lock a file, by its device and inode, where Linux shows them."""
+    """Return the processes that lock a file, by device and inode, if Linux shows them."""
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with contextlib.suppress(OSError):  # it ended, or is another user's
@@ -212,7 +212,7 @@ class EventLog:
             raise
 
     def begin(self, head: Event) -> None:
-        """Have an event written before the next one: a search that records nothing has no file."""
+        """Queue an event to be written before the next one: an empty search has no file."""
         self._head = head
 
     def _claim(self) -> None:
@@ -226,7 +226,7 @@ class EventLog:
             logger.warning("%s: the file system has no locks", self.path)
 
     def check(self) -> BinaryIO:
-        """Return the open file, or raise where nothing can be appended.
+        """Return the open file, or raise an error if nothing can be appended.
 
         To be called before anything is paid for that is to be stored.
         """
@@ -253,7 +253,7 @@ class EventLog:
             if self._found is not None and status.st_size != self._found:
                 raise StorageError(
                     f"{self.path} has {status.st_size} bytes, and {self._found} were written: "
-                    "something else changed it. Save the state to another path, and go on there"
+                    "something else changed it. Save the state to another path, and continue there"
                 )
         return self._file
 

@@ -14,7 +14,7 @@ _REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply i
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps on what a search may spend; ``None`` means no cap.
+    """Caps of a search; ``None`` means no cap.
 
     Each is checked before each call, so the last calls, made at once, may exceed it. Where a
     provider does not tell what a call has used, an estimate counts, rather too high than too low.
@@ -42,7 +42,7 @@ class Limits:
             object.__setattr__(self, "max_cost", None)
 
     def left(self, usage: Usage) -> dict[str, float]:
-        """Return what may still be spent under each cap that is set."""
+        """Return the remaining budget under each cap that is set."""
         cost = math.inf if usage.cost is None else usage.cost
         spent = {
             "requests": (self.max_requests, usage.requests),
@@ -66,18 +66,18 @@ class Limits:
         self.check_cost(usage)
 
     def check_cost(self, usage: Usage) -> None:
-        """Raise if the cost cap is reached, or cannot be kept; see `check`."""
+        """Raise an error if the cost cap is reached, or cannot be checked; see `check`."""
         if self.max_cost is None:
             return
         if usage.unpriced > self.max_unpriced:
             raise BudgetExceededError(
                 f"max_cost={self.max_cost} cannot be kept: {usage.unpriced} of the requests were "
-                "given up while the model was at work, and may be charged at a cost that nobody "
-                "told. Look at the provider's bill; then assign limits with "
+                "abandoned, and may be charged at an unknown cost. "
+                "Check the provider's bill; then assign limits with "
                 f"max_unpriced={usage.unpriced} (and a max_cost that leaves room for it), or cap "
                 "requests or tokens instead (max_cost=inf, or on the command line --max-cost inf "
-                "--max-tokens N). A larger timeout= of the client may keep it from happening "
-                "again; every trial and every paid reply is kept"
+                "--max-tokens N). A larger timeout= of the client may prevent this; "
+                "every trial and every paid reply is kept"
             )
         if usage.cost is None:
             raise BudgetExceededError(

