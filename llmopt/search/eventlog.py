@@ -70,8 +70,8 @@ def _parse(data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS) -> tuple
             if number == 1:
                 raise StorageError(
                     f"{path}, line 1: it is not an llmopt run, or its first line is damaged "
-                    f"({error}). Give the file that save() or storage= wrote, restore it from a copy, or give "
-                    "the path of a new file"
+                    f"({error}). Give the file that save() or storage= wrote, restore it from a "
+                    "copy, or give the path of a new file"
                 ) from error
             raise StorageError(
                 f"{path}, line {number}: damaged ({error}). Restore the file from "
