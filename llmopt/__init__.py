@@ -7,7 +7,7 @@ llmopt`` stays light.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +97,16 @@ def _no_attribute(name: str) -> Exception:
 
     hint = "" if name.startswith("_") else module_hint(name, __all__)
     said = f"module 'llmopt' has no attribute {name!r}" + (f": {hint}" if hint else "")
-    # Of ``from llmopt import NAME`` Python would drop the text of an AttributeError.
+    # Of ``from llmopt import NAME`` Python would drop the text of an AttributeError. After one it
+    # imports the module of that name, if there is one: ``from llmopt import space``.
     asked_by = sys._getframe(2).f_globals.get("__name__")
-    if hint and asked_by == "importlib._bootstrap":
+    if hint and asked_by == "importlib._bootstrap" and not _is_module(name):
         return ImportError(said, name="llmopt")
     return AttributeError(said)
+
+
+def _is_module(name: str) -> bool:
+    return importlib.util.find_spec(f"llmopt.{name}") is not None
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+import llmopt
 from llmopt.cli import main
 
 QUICK = ["--methods", "random", "--iterations", "3", "--episodes", "1", "--warmup", "2"]
@@ -46,6 +48,19 @@ def test_the_help_of_every_command_and_the_name_of_a_task_need_no_extra():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("\n[]\n")
     assert done.stderr.count("did you mean 'swimmer'") == 2
+
+
+def test_each_module_is_imported_from_the_package_by_its_name():
+    folder = Path(llmopt.__file__).parent
+    names = sorted(
+        {p.stem for p in folder.glob("[a-z]*.py")}
+        | {p.parent.name for p in folder.glob("*/__init__.py")}
+    )
+    code = "\n".join(
+        f"from llmopt import {name}; assert {name}.__name__ == 'llmopt.{name}'" for name in names
+    )
+    assert "from llmopt import space;" in code
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
