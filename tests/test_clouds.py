@@ -53,6 +53,22 @@ def test_other_models_on_bedrock(monkeypatch):
     assert not client.local
 
 
+@pytest.mark.parametrize("region", ["evil.example/x", "evil.example\\", "a.b", " us-east-1"])
+@pytest.mark.parametrize("model", ["openai.gpt-oss-120b", "anthropic.claude-haiku-4-5"])
+def test_a_region_cannot_name_another_host(monkeypatch, model, region):
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
+    monkeypatch.setenv("AWS_REGION", region)
+    with pytest.raises(MissingKeyError, match="to a region, such as us-east-1"):
+        bedrock(model).check_ready()
+
+
+def test_a_location_cannot_name_another_host(monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "mine")
+    monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", "evil.example/")
+    with pytest.raises(ClientError, match="GOOGLE_CLOUD_LOCATION holds no location"):
+        VertexClient("gemini-3.8-flash").check_ready()
+
+
 def test_azure(server, monkeypatch):
     at_home(monkeypatch)
     client = OpenAIClient("my-deployment", server="azure")

@@ -80,7 +80,7 @@ class Server:
     @property
     def lacks(self) -> str:
         """Required environment variables that are not set."""
-        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
+        names = [n for n in re.findall(r"{(.+?)}", self.url) if not self._part(n)]
         return " and ".join(n.replace("|", " or ") for n in names)
 
     @property
@@ -88,7 +88,12 @@ class Server:
         """Base URL; ``""`` if `lacks` names a variable."""
         if self.lacks:
             return ""
-        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+        return re.sub(r"{(.+?)}", lambda found: self._part(found[1]).rstrip("/"), self.url)
+
+    def _part(self, names: str) -> str:
+        """Return what a variable gives of the address; inside of it only one label of the host."""
+        value = _variable(names)
+        return value if self.url.startswith("{") or LABEL.fullmatch(value) else ""
 
     def endpoint(self, own: str | None = None, others: Iterable[Server] = ()) -> Endpoint:
         """Return the endpoint; `own` is an address that the user has given, if any.
@@ -99,6 +104,7 @@ class Server:
         """
         if not own and self.lacks:
             needed = f"set the environment variable {self.lacks}"
+            needed += "" if self.url.startswith("{") else " to a region, such as us-east-1"
             trouble = f"it needs an address and there is none: {needed}"
             return Endpoint("", self.variables, trouble=trouble, lacking=True)
         try:
@@ -134,6 +140,8 @@ class Server:
         return bool(self.variable) and urlsplit(url).scheme == "https" and self.hosts(_host(url))
 
 
+LABEL = re.compile(r"[A-Za-z0-9-]+")
+"""Pattern of what a variable may put into the name of a host: anything else may end the name."""
 _REGION = re.compile(r"[a-z]{2}|[a-z]+(-[a-z]+)+-?\d+")
 
 

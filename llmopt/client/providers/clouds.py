@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmopt.client.http.api_keys import Secret
-from llmopt.client.http.endpoint import SCHEMAS, SERVERS, Endpoint, Server
+from llmopt.client.http.endpoint import LABEL, SCHEMAS, SERVERS, Endpoint, Server
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.http.transport import load
 from llmopt.client.providers.anthropic import AnthropicClient
@@ -51,6 +51,10 @@ class BedrockClaudeClient(AnthropicClient):
         return self._cleaned(client, endpoint)
 
 
+def _location() -> str:
+    return os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+
+
 class VertexClient(GeminiClient):
     """A Gemini model on Google Cloud. The arguments are those of `RemoteClient`.
 
@@ -72,7 +76,11 @@ class VertexClient(GeminiClient):
     def _endpoint(self) -> Endpoint:
         place = super()._endpoint()
         ambient = place.official and os.environ.get("GOOGLE_CLOUD_PROJECT")
-        return replace(place, needs_key=False) if ambient else place
+        if not ambient:
+            return place
+        location = LABEL.fullmatch(_location())
+        trouble = "GOOGLE_CLOUD_LOCATION holds no location, such as global or europe-west4"
+        return replace(place, needs_key=False, trouble="" if location else trouble)
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         return ""  # its list needs more rights than its models do
@@ -84,9 +92,8 @@ class VertexClient(GeminiClient):
             del options["base_url"]  # the SDK has one for each location
         project = os.environ.get("GOOGLE_CLOUD_PROJECT")
         if project and endpoint.official:
-            place = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
             client = genai.Client(
-                vertexai=True, project=project, location=place, http_options=options
+                vertexai=True, project=project, location=_location(), http_options=options
             )
             # With a client certificate, older releases use another HTTP library.
             other = getattr(client._api_client, "_use_google_auth_sync", None)
