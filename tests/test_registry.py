@@ -155,6 +155,23 @@ def test_options_come_with_the_string_in_the_types_of_the_signature():
     assert get_client("openai+http://127.0.0.1:1/v1:m?endpoint=completions").style == "completion"
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        "openai:gpt-6-luna,api_key=KEY",
+        "openai:gpt-6-luna api_key = KEY",
+        "openai:KEY",
+        "openai+https://api.example/KEY/v1:m",
+    ],
+)
+def test_a_key_in_a_model_string_is_refused_and_not_shown(model):
+    key = "sk-" + "a1B2" * 8
+    with pytest.raises(OptionError, match="cannot be part of a model string") as caught:
+        get_client(model.replace("KEY", key))
+    assert key not in str(caught.value)
+    get_client("openai:task-sk-a-very-long-name-of-a-model")
+
+
 def test_options_of_the_command_line_are_put_into_the_string():
     model = with_options("openai:m?timeout=5", ["timeout=60", 'extra_body={"a": "b&c=d"}'])
     assert split_options(model) == ("openai:m", {"timeout": "60", "extra_body": '{"a": "b&c=d"}'})

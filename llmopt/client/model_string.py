@@ -28,6 +28,11 @@ from llmopt.util.text import short
 
 _SECRET = "api_key"
 _LEFT_OUT = {"self", _SECRET, "header"}
+_NO_KEY = (
+    "api_key cannot be part of a model string, which is shown and stored: set the provider's "
+    "environment variable (`llmopt models` names it)"
+)
+_HOLDS_KEY = re.compile(r"\bapi_key\s*=|(?<![\w-])(?:(?:sk|gsk)-[\w-]{20,}|AIza[\w-]{30,})")
 
 
 class OptionError(LLMOptError, ValueError):
@@ -100,6 +105,8 @@ def get_client(model: str | Client, **options: Any) -> Client:
     """
     if not isinstance(model, str):
         return _ready_client(model, options)
+    if _HOLDS_KEY.search(model):
+        raise OptionError(_NO_KEY)
     bare, texts = split_options(model)
     if texts:
         kind = type(get_client(bare))
@@ -284,10 +291,7 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
     hints = _options_of(kind)
     for name in texts:
         if name == _SECRET:
-            raise OptionError(
-                "api_key cannot be part of a model string, which is shown and stored: set the "
-                "provider's environment variable (`llmopt models` names it)"
-            )
+            raise OptionError(_NO_KEY)
         if name not in hints:
             from llmopt.client.http.remote import RemoteClient  # only for this message
 
