@@ -44,6 +44,7 @@ from llmopt.search.events import (
     Returned,
     TellArguments,
     Told,
+    objective_name,
     read_objectives,
     read_told,
 )
@@ -450,12 +451,13 @@ class LLMOptimizer(Results[Params]):
         """Check a result, and return what `tell` would record; `tell_as` records it."""
         first, names = self.directions[0], set(self.metrics)
         if isinstance(reward, Mapping) and names:
-            if reward.keys() != names:
+            given = {objective_name(name): value for name, value in reward.items()}
+            if given.keys() != names or len(given) < len(reward):
                 raise RewardError(
                     f"reward={short(reward)}: expected one number for each objective: "
                     f"{', '.join(map(repr, self.metrics))}"
                 )
-            reward = [reward[name] for name in self.metrics]
+            reward = [given[name] for name in self.metrics]
             reward = reward if len(reward) > 1 else reward[0]
         return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 

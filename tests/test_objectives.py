@@ -68,11 +68,25 @@ def test_tell_takes_the_names():
     assert optimizer.tell(point, {"error": 2.0, "cost": 1.0}).rewards == (1.0, 2.0)
 
 
+def test_a_reward_has_the_names_as_they_were_given():
+    directions = {"cost\nin total": "minimize", "\x1b[1merror": "maximize"}
+    optimizer = LLMOptimizer(SPACE, model(), direction=directions, warmup=1)
+    rewards = dict(zip(directions, (1.0, 2.0), strict=True))
+    assert optimizer.tell(optimizer.ask(), rewards).rewards == (1.0, 2.0)
+    with pytest.raises(RewardError, match="for each objective: 'cost in total'"):
+        optimizer.tell(optimizer.ask(), {**rewards, "cost in total": 3.0})
+
+
 @pytest.mark.parametrize(
-    "names", [{1: "minimize", "b": "minimize"}, {"a": "minimize", " a": "minimize"}]
+    "names",
+    [
+        {1: "minimize", "b": "minimize"},
+        {"a": "minimize", " a": "minimize"},
+        {"n" * 201: "minimize"},
+    ],
 )
 def test_each_objective_has_its_own_name(names):
-    with pytest.raises(ValueError, match=r'a name for each objective, such as \{"cost"'):
+    with pytest.raises(ValueError, match=r'for each objective, such as \{"cost"'):
         search(model(), names)
 
 

@@ -28,6 +28,7 @@ from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import a_type, clean, describe_curve, short
 
 Point = tuple[Value, ...]
+_MOST_NAME = 200  # characters of an objective's name, which each prompt has several times
 
 Stop = tuple[str, int | None]
 """The arguments of `SearchStopped`."""
@@ -286,17 +287,22 @@ def read_directions(direction: Any, name: str = "direction") -> tuple[Direction,
     return found
 
 
+def objective_name(name: object) -> str:
+    """Return a name as prompts show it, on one line; empty for what is no name."""
+    return " ".join(clean(name).split()) if isinstance(name, str) else ""
+
+
 def read_objectives(
     direction: Any, name: str = "direction"
 ) -> tuple[tuple[Direction, ...], tuple[str, ...]]:
     """Return one direction for each objective, and their names where a mapping gives them."""
     if not isinstance(direction, Mapping):
         return read_directions(direction, name), ()
-    names = tuple(" ".join(clean(n).split()) if isinstance(n, str) else "" for n in direction)
-    if not all(names) or len(set(names)) < len(names):
+    names = tuple(map(objective_name, direction))
+    if not all(0 < len(n) <= _MOST_NAME for n in names) or len(set(names)) < len(names):
         raise ValueError(
-            f"{name}={short(direction)}: expected a name for each objective, such as "
-            '{"cost": "minimize", "error": "minimize"}'
+            f"{name}={short(direction)}: expected a name of at most {_MOST_NAME} characters for "
+            'each objective, such as {"cost": "minimize", "error": "minimize"}'
         )
     return read_directions(tuple(direction.values()), name), names
 
