@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -65,6 +66,18 @@ def test_only_regular_files_are_opened(tmp_path):
         read_json_object(tmp_path / "link")
     with open_file(tmp_path / "f") as file:
         assert file.read(1) == b"\xef"
+
+
+def test_a_file_that_is_too_large_is_not_read_first(tmp_path):
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(60_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match="longer than 50,000,000 bytes"):
+            read_bytes(tmp_path / "large", most=50_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.defect(40, 43)

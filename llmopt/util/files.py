@@ -94,8 +94,10 @@ def _not_plain(path: str | os.PathLike[str], kind: str) -> OSError:
 def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> bytes:
     """Return the whole of a regular file."""
     with open_file(path, links=links) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        # Its size first: what is refused is not read. It may grow meanwhile.
+        large = os.fstat(file.fileno()).st_size > most
+        data = b"" if large else file.read(most + 1)
+    if large or len(data) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
     return data
 
