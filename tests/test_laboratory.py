@@ -229,6 +229,16 @@ def test_a_snapshot_runs_in_the_worker_alone_and_one_that_kills_it_is_dropped(be
     assert (after.notes, after.output) == (("The variables of earlier blocks are gone.",), "1\n")
 
 
+def test_a_variable_that_raises_anything_costs_itself_alone(bench):
+    bench.run(
+        "class Exits:\n    def __reduce__(self):\n        raise SystemExit(3)\n"
+        "kept, bad = 5, Exits()"
+    )
+    bench.calculator.close()  # as if it was interrupted
+    after = bench.run("print(kept)")
+    assert (after.notes, after.output) == (("These variables are gone: bad.",), "5\n")
+
+
 def test_what_is_too_large_for_a_snapshot_is_named_and_stays_in_its_worker(bench):
     said = bench.run("a = np.random.default_rng(0).random(10**7)")
     assert "Gone if the worker ends: a (array 10000000)" in said.notes[0]

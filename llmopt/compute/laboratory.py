@@ -315,7 +315,7 @@ def snapshot(most: int) -> bytes:
             continue
         try:
             data = functions.dumps(value)
-        except Exception:
+        except BaseException:  # a block's ``__reduce__`` may raise SystemExit, say
             lost.append(name)
             continue
         values[name] = data
