@@ -1,7 +1,7 @@
 """Trials of an earlier search, read from a storage file, an Optuna study or a table.
 
-What each row became is reported: a reward counts for the point that it was measured at, so that a
-row whose point is not one of the space is refused, unless the caller has it moved to the bound.
+The report has the outcome of each row. A reward belongs to the point at which it was measured, so a
+row whose point is not in the space is refused, unless the caller moves it to the bound.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ImportReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows had each outcome."""
+        """The number of rows with each outcome."""
         return dict(Counter(row.outcome for row in self.rows))
 
     @property
     def taken(self) -> int:
-        """How many trials the search has more."""
+        """The number of trials that were imported."""
         return sum(row.outcome in ("taken", "changed") for row in self.rows)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class ImportReport:
 
 @dataclass
 class Row:
-    """One trial of a source: its parameters by name, and what `tell` takes."""
+    """One trial of a source: its parameters by name, and the arguments of `tell`."""
 
     params: dict[str, Any]  # texts where the source is a text
     reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
@@ -245,7 +245,7 @@ def _as_number(value: Any) -> Any:
 
 
 class Importer:
-    """Brings the rows of a source into a space."""
+    """Converts the rows of a source to points of a space."""
 
     def __init__(self, space: Space, out_of_range: Literal["reject", "clip"]) -> None:
         self._space, self._clips = space, out_of_range == "clip"
@@ -255,7 +255,7 @@ class Importer:
     ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
         """Return the results to record, checked as by `tell`, and the outcome of each row.
 
-        Each trial that the search has makes one equal row a known one.
+        Each existing trial marks one equal row as known.
         """
         known = Counter((self._space.key(t.values), t.rewards) for t in trials)
         told: list[Told] = []
@@ -279,7 +279,7 @@ class Importer:
         return told, tuple(rows)
 
     def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
-        """Return a row's point, and what had to be changed."""
+        """Return a row's point, and the changes that were necessary."""
         others = [name for name in row.params if name not in self._space.names]
         if others and not table:
             raise ParameterError(
@@ -332,7 +332,7 @@ class Importer:
 
 
 def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
-    """Say what holds for all rows of a source."""
+    """Return notes that apply to all rows of a source."""
     notes = []
     if source.task is not None and source.task != (task or {}):
         notes.append(

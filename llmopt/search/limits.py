@@ -1,4 +1,4 @@
-"""What a search may spend: caps on requests, tokens and cost."""
+"""Caps on requests, tokens and cost of a search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply i
 class Limits:
     """Caps of a search; ``None`` means no cap.
 
-    Each is checked before each call, so the last calls, made at once, may exceed it. Where a
-    provider does not tell what a call has used, an estimate counts, rather too high than too low.
+    Each cap is checked before each call, so simultaneous calls may exceed it. If a provider does
+    not report the usage of a call, a high estimate counts.
 
     Attributes:
-        max_requests: Calls sent to the model, failed ones included.
+        max_requests: Calls to the model, including failed ones.
         max_tokens: Prompt and completion tokens together.
         max_cost: US dollars.
-        max_unpriced: Calls given up at unknown cost that `max_cost` puts up with.
+        max_unpriced: Abandoned calls of unknown cost that `max_cost` tolerates.
     """
 
     max_requests: int | None = None

@@ -1,8 +1,8 @@
 """Conditions as a user declares them: ``when={"optimizer": "sgd", "layers": (">", 2)}``.
 
 A condition is a list of alternatives, each of them a list of tests that must all hold. A test
-compares one parameter with a list of values or with a number, so that a condition can be stored
-and said in words. A test on a parameter that is absent itself does not hold.
+compares one parameter with a list of values or with a number, so that a condition can be stored and
+stated in words. A test on an inactive parameter does not hold.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rule(Protocol):
     """When a parameter is part of a point: declared (`When`), or learned from points."""
 
     def active(self, value_of: Callable[[str], Value]) -> bool | None:
-        """Say whether the parameter is there, by the values of others; ``None`` if unknown."""
+        """Whether the values of others make the parameter active; ``None`` if unknown."""
 
     def said(self, shown: Shown) -> str:
         """Return the condition in words."""
@@ -54,7 +54,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Test:
-    """One statement about the value of one parameter.
+    """A test of the value of one parameter.
 
     Attributes:
         name: The parameter.
@@ -74,7 +74,7 @@ class Test:
         return self.relation in _SIGNS
 
     def holds(self, value: Value) -> bool:
-        """Say whether a value in exact form meets the test."""
+        """Whether an exact value meets the test."""
         if value is ABSENT:
             return False
         if self.ordered:
@@ -111,7 +111,7 @@ class When:
         return tuple(dict.fromkeys(test.name for test in self.tests))
 
     def active(self, value_of: Callable[[str], Value]) -> bool | None:
-        """Say whether the parameter is there, by the values of others in exact form."""
+        """Whether the exact values of others make the parameter active."""
         return any(all(t.holds(value_of(t.name)) for t in tests) for tests in self.alternatives)
 
     def said(self, shown: Shown) -> str:
@@ -122,7 +122,7 @@ class When:
     def beside(self, values: Mapping[str, Value]) -> When | None:
         """Return the rest of the condition if some values are known; ``None`` if it is met.
 
-        No alternative is left where it cannot hold.
+        Without alternatives, the condition cannot hold.
         """
         left = [
             tuple(test for test in tests if test.name not in values)
@@ -187,7 +187,7 @@ def read_when(given: Any) -> When | None:
     """Return a condition as a user writes it; ``None`` for none.
 
     Raises:
-        SpaceError: It has another form, or compares with something that is no number.
+        SpaceError: It has another form, or a comparison with something other than a number.
     """
     if given is None or isinstance(given, When):
         return given
