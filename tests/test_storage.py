@@ -337,6 +337,16 @@ def test_a_file_in_use_names_its_process_and_what_several_can_share(tmp_path):
         search(tmp_path / "a.jsonl")
 
 
+def test_a_file_in_use_is_refused_where_processes_cannot_be_listed(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    with search(tmp_path / "a.jsonl"):
+        monkeypatch.setattr(os, "listdir", refused)
+        with pytest.raises(StorageInUseError, match="in use by another process"):
+            search(tmp_path / "a.jsonl")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_child_forked_during_an_ask_of_another_thread_does_not_hang(tmp_path, stored):

@@ -119,8 +119,12 @@ _open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
 
 def holders_of(place: tuple[int, int]) -> list[int]:
     """Return the processes that lock a file, by device and inode, if Linux shows them."""
-    found = set()
-    for process in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+    found: set[int] = set()
+    try:
+        processes = os.listdir("/proc")
+    except OSError:  # not on Linux, or confined
+        return []
+    for process in filter(str.isdigit, processes):
         with contextlib.suppress(OSError):  # it ended, or is another user's
             for number in os.listdir(f"/proc/{process}/fd"):
                 status = os.stat(f"/proc/{process}/fd/{number}")
