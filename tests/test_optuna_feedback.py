@@ -544,3 +544,16 @@ def test_a_trial_that_could_not_begin_waits_for_the_next_ask(kind, tmp_path):
     client.key = True
     study.optimize(bowl, n_trials=1)
     assert [(t.state, t.params["x"]) for t in study.trials] == [(TrialState.COMPLETE, 0.5)]
+
+
+@pytest.mark.parametrize("role", ["partner", "independent_sampler"])
+def test_a_trial_that_another_sampler_could_not_begin_waits_too(role):
+    class Broken(optuna.samplers.RandomSampler):
+        def before_trial(self, study, trial):
+            raise RuntimeError("broken")
+
+    study = optuna.create_study(sampler=LLMSampler(ScriptedClient([]), **{role: Broken()}))
+    study.enqueue_trial({"x": 0.5})
+    with pytest.raises(RuntimeError, match="broken"):
+        study.optimize(bowl, n_trials=3)
+    assert [t.state for t in study.trials] == [TrialState.WAITING]

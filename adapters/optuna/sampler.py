@@ -297,12 +297,12 @@ class LLMSampler(BaseSampler):
         try:
             self._check_objectives(study)
             self._model.meter.check_ready(priced=False)
+            for sampler in self._others:
+                sampler.before_trial(study, trial)
         except BaseException:
             with contextlib.suppress(Exception):  # the next `ask` takes it again
                 study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
             raise
-        for sampler in self._others:
-            sampler.before_trial(study, trial)
 
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
