@@ -202,7 +202,7 @@ class TestStart:
         sampler = make([new(1, 1)], description="a bowl", space={**XY, "y": Int(0, 8)})
         study_of(sampler).ask(XY)
         first, second = said
-        for words in ("`x`", "high=5.0", "high=1.0", "Give `space=`"):
+        for words in ("`x`", "high=5.0", "high=1.0", "Declare the objective's range in `space=`"):
             assert words in first
         assert "`y`" in second
 
