@@ -6,10 +6,11 @@ All runs of a method meet all runs of its rival on the same task. The effect is 
 pairs that the method wins, ties counting half, averaged over tasks: the probability of improvement
 of Agarwal et al. 2021 (arXiv 2108.13264). Its interval comes from drawing tasks again, and on each
 task the runs of both. A task is the unit: the dimensions of a BBOB function are parts of one task.
-The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction within
-a question. "Level" is said only where the whole interval lies between 40 and 60 %; what is neither
-significant nor level is "inconclusive", with the number of tasks that would be needed where no
-outcome could have been significant.
+The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction
+within a question. A rival that begins with the method's own points, or is tuned for one seed's
+initial states, is paired with the run of the same seed alone. "Level" is said only where the whole
+interval lies between 40 and 60 %; what is neither significant nor level is "inconclusive", with
+the number of tasks that would be needed where no outcome could have been significant.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class Question:
     @functools.cached_property
     def pairings(self) -> list[tuple[Pairing, float]]:
         """The method against each rival, with the p value after Holm's correction."""
-        found = [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
+        found = [
+            pair(self.scores, self.method, key, name, same_seed=key in _DESIGN)
+            for key, name in self.rivals.items()
+        ]
         found = [each for each in found if each.tasks]
         return list(zip(found, holm([each.p for each in found]), strict=True))
 
@@ -105,6 +109,29 @@ def policy_scores() -> Scores:
     return scores_of((line["method"], line["task"], line["seed"], score(line)) for line in lines)
 
 
+SUITE = {
+    "acrobot": "Acrobot-v1/linear-v1",
+    "cartpole": "CartPole-v1/linear-v1",
+    "heavy-car": "llmopt.benchmarks.experiments.systems:HeavyMountainCar-v0/scaled-v1",
+    "hopper": "Hopper-v5/linear-v1",
+    "mountaincar": "MountainCarContinuous-v0/scaled-v1",
+    "mountaincar-discrete": "MountainCar-v0/linear-v1",
+    "pendulum": "Pendulum-v1/linear-v1",
+    "pendulum-double": "InvertedDoublePendulum-v5/scaled-v1",
+    "pendulum-inverted": "InvertedPendulum-v5/scaled-v1",
+    "reacher": "Reacher-v5/scaled-v1",
+    "swimmer": "Swimmer-v5/linear-v1",
+    "zones": "llmopt.benchmarks.experiments.systems:TwoZones-v0/scaled-v1",
+}
+"""The tasks of the searches with words that the suite of policies has, too."""
+
+
+def beside_suite() -> Scores:
+    """Return the returns of the searches with words beside those of the suite, by its names."""
+    chat = words_scores(SUITE)["words"]
+    return policy_scores() | {"words": {SUITE[task]: runs for task, runs in chat.items()}}
+
+
 def function_scores(budget: int) -> Scores:
     """Return minus the logarithm of the distance to the optimum on BBOB."""
     from llmopt.benchmarks.experiments.bbob import precision, read_runs
@@ -150,6 +177,7 @@ _NUMERIC = {
     "ars": "ARS",
     "columns-gaussian": "a Gaussian in the model's place",
 }
+_SUITE = ("cma", "cma-bipop", "optuna-tpe", "optuna-tpe-tuned", "optuna-gp", "turbo", "ars")
 _SAMPLERS = {"tpe": "TPE", "tpe-five": "TPE, 5 start-up trials", "gp": "GP"}
 _DESIGN = {
     "design-cma": "its first design, then CMA-ES",
@@ -169,12 +197,13 @@ def questions() -> list[Question]:
     short, long = function_scores(100), function_scores(400)
     tuned = words_scores(("spills", "switches"))
     studies, made_here = study_scores("studies", 20), [s for s in STUDIES if not STUDIES[s].known]
+    after_forty = study_scores("studies", 40)
     budget = {"cma": "CMA-ES, 100", "random": "random search, 100"}
     columns, network = "llm-columns", "columns-network"
     beside = {network: "small network"}
-    chat, numbers = "a chat model that reads words, 30 evaluations of a policy", "of a policy"
-    curves = "a chat model that reads words and curves, 20 trials of hyper-parameters"
-    function = "of a function of numbers"
+    chat, numbers = "a chat model that reads words, 30 policy evaluations", "policy evaluations"
+    curves = "a chat model that reads words and curves, 20 tuning trials"
+    function = "evaluations of a numeric function"
     policy, settings, functions = AREAS
     own, gaussian = "the same model, numbers alone", "a Gaussian in the model's place"
     return [
@@ -183,6 +212,10 @@ def questions() -> list[Question]:
                  ("CMA-ES, 100", _DESIGN["design-near"], _DESIGN["controller"])),
         Question(policy, CHAT, "of these, the four systems written or changed for this",
                  only(words, UNKNOWN), "words", {"cma": "CMA-ES, 100"}),
+        Question(policy, CHAT, "policies, against methods of the suite (other initial states)",
+                 beside_suite(), "words",
+                 {key: f"{_NUMERIC[key]} (suite), 120" for key in _SUITE}, chat,
+                 ("CMA-ES (suite), 120",)),
         Question(policy, CHAT, "policies, against itself with less", words, "words", _LESS, chat,
                  (own,)),
         Question(settings, CHAT, "hyper-parameters without curves, 30 evaluations", tuned,
@@ -191,27 +224,32 @@ def questions() -> list[Question]:
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
                  | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
                  curves, ("TPE", _THEN_TPE)),
+        Question(settings, CHAT, "hyper-parameters, words that give nothing away, 20 trials", studies,
+                 "plain", _SAMPLERS | _CHANCE),
         Question(settings, CHAT, "of these, the six tasks on data made here",
-                 only(studies, made_here), "words", {"tpe": "TPE"}),
-        Question(policy, EMBEDDED, "policies, 100 evaluations", policies, columns,
-                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 evaluations {numbers}",
+                 only(studies, made_here), "words", _SAMPLERS | {"design-tpe": _THEN_TPE}),
+        Question(settings, CHAT, "hyper-parameters, with words and curves, 40 trials", after_forty,
+                 "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE | {"design-tpe": _THEN_TPE},
+                 curves.replace("20", "40"), ("TPE",)),
+        Question(policy, EMBEDDED, "policies, 120 evaluations", policies, columns,
+                 _NUMERIC | beside | _CHANCE, f"the embedded model, 120 {numbers}",
                  ("CMA-ES", gaussian)),
-        Question(policy, NETWORK, "policies, 100 evaluations", policies, network,
-                 _NUMERIC | _CHANCE, f"the small network, 100 evaluations {numbers}",
+        Question(policy, NETWORK, "policies, 120 evaluations", policies, network,
+                 _NUMERIC | _CHANCE, f"the small network, 120 {numbers}",
                  ("CMA-ES",)),
         Question(functions, EMBEDDED, "functions (BBOB), 100 evaluations", short, columns,
-                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 evaluations {function}",
+                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 {function}",
                  ("CMA-ES", "GP", gaussian, "small network")),
         Question(functions, NETWORK, "functions (BBOB), 400 evaluations", long, network,
-                 _NUMERIC | _CHANCE, f"the small network, 400 evaluations {function}",
+                 _NUMERIC | _CHANCE, f"the small network, 400 {function}",
                  ("CMA-ES",)),
         Question(settings, NETWORK, "hyper-parameters, TPE beside it, 40 trials",
-                 study_scores("studies", 40), "network-tpe", _SAMPLERS),
+                 after_forty, "network-tpe", _SAMPLERS),
         Question(settings, EMBEDDED, "hyper-parameters, names, 50 trials", hpo, "smollm2, names",
                  {"TPE": "TPE", "GP": "GP", "random": "random search"}),
         Question(settings, NETWORK, "hyper-parameters, 50 trials", hpo, "small network",
                  {"TPE": "TPE", "GP": "GP"} | _CHANCE,
-                 "the small network, 50 trials of hyper-parameters", ("TPE",)),
+                 "the small network, 50 tuning trials", ("TPE",)),
     ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ LABELS = {
     "default": "textbook's setting",
 }
 METHODS = tuple(LABELS)
-LATER = ("tpe-five", "design-tpe")
+LATER = ("tpe-five", "design-tpe", "plain")
 """Rivals added after the others: they do not say which regret is 0."""
 
 

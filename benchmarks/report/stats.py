@@ -275,18 +275,31 @@ class Pairing:
         return "level" if BAND[0] <= low and high <= BAND[1] else "inconclusive"
 
 
-def pair(scores: Scores, method: str, rival: str, label: str) -> Pairing:
+def pair(scores: Scores, method: str, rival: str, label: str, same_seed: bool = False) -> Pairing:
     """Compare two methods on the tasks that both have searched.
 
     A task "f1 in 2-D" is a part of the task "f1".
+
+    Args:
+        scores: Of all methods.
+        method: Its key.
+        rival: The key of the rival.
+        label: The name of the rival.
+        same_seed: Pair only runs of the same seed: a rival that begins with the method's own points
+            has the method's initial states, too.
     """
     won: dict[str, list[np.ndarray]] = {}
     for task, runs in scores.get(method, {}).items():
-        others = scores.get(rival, {}).get(task)
-        if others:
+        others = scores.get(rival, {}).get(task, {})
+        common = [seed for seed in runs if seed in others]
+        if same_seed and common:
+            difference = np.array([[runs[seed] - others[seed]] for seed in common])
+        elif others and not same_seed:
             own, other = (np.array(list(each.values())) for each in (runs, others))
-            signs = np.sign(own[:, None] - other[None, :])
-            won.setdefault(task.partition(" in ")[0], []).append(0.5 + 0.5 * signs)
+            difference = own[:, None] - other[None, :]
+        else:
+            continue
+        won.setdefault(task.partition(" in ")[0], []).append(0.5 + 0.5 * np.sign(difference))
     return Pairing(label, won)
 
 
