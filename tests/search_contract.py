@@ -196,7 +196,7 @@ class SearchContract:
 
     @pytest.mark.parametrize("caps", [{"max_requests": 1}, {"max_cost": 9.0}])
     def test_calls_that_failed_or_were_given_up_count(self, caps, tmp_path):
-        said = {"max_requests": "max_requests=1", "max_cost": "given up"}[next(iter(caps))]
+        said = {"max_requests": "max_requests=1", "max_cost": "abandoned"}[next(iter(caps))]
         client = Model([ClientError("silence", unpriced=1), self.reply(1, cost=0.0)])
         search = self.open(client, tmp_path / "run", **caps)
         with contextlib.suppress(ClientError):  # or the cap, where that is reached by it

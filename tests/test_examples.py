@@ -60,7 +60,7 @@ def test_a_rival_of_the_first_example_is_as_far_as_the_readme_says(tmp_path):
     out = run(str(EXAMPLES / "kiln.py"), "cma", folder=tmp_path)
     errors = [float(e) for e in re.findall(r"([\d.]+) K", out)]
     page = (EXAMPLES.parents[1] / "README.md").read_text(encoding="utf-8")
-    low, high = map(float, re.search(r"is at (\d+) to (\d+) K after 200", page).groups())
+    low, high = map(float, re.search(r"reaches (\d+) to (\d+) K after 200", page).groups())
     assert low <= min(errors) + 0.5
     assert max(errors) <= high + 0.5
 

@@ -289,7 +289,7 @@ def test_calls_given_up_and_lost_samples_count_as_spent_at_unknown_cost(no_waiti
 def test_a_cost_cap_ends_with_the_first_call_given_up_and_says_how_to_go_on(no_waiting):
     file = File()
     meter = make([given_up(), reply("a")], limits=Limits(max_cost=5.0), journal=file)
-    with pytest.raises(BudgetExceededError, match=r"1 of the requests were given up.*bill"):
+    with pytest.raises(BudgetExceededError, match=r"1 of the requests were abandoned.*bill"):
         meter.send(request("1"))
     assert len(meter.client.requests) == 1  # not sent once more
     assert [(s.failed, s.unpriced, s.reply) for s in file.spent] == [(1, 1, None)]

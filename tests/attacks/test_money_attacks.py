@@ -39,7 +39,7 @@ def test_what_is_cut_off_in_a_request_counts(tmp_path, error):
     assert len(optimizer.client.requests) == optimizer.usage.requests == 3
     assert optimizer.usage.unpriced == 3
     optimizer.limits = Limits(max_cost=5.0)
-    with pytest.raises(BudgetExceededError, match="at a cost that nobody told"):
+    with pytest.raises(BudgetExceededError, match="at an unknown cost"):
         optimizer.ask()
     optimizer.close()
     again = made(ScriptedClient(cut), path, max_requests=3)
