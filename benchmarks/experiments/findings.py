@@ -129,7 +129,7 @@ SUITE = {
 def beside_suite() -> Scores:
     """Return the returns of the searches with words beside those of the suite, by its names."""
     chat = words_scores(SUITE)["words"]
-    return policy_scores() | {"words": {SUITE[task]: runs for task, runs in chat.items()}}
+    return {**policy_scores(), "words": {SUITE[task]: runs for task, runs in chat.items()}}
 
 
 def function_scores(budget: int) -> Scores:
