@@ -224,10 +224,10 @@ def questions() -> list[Question]:
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
                  | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
                  curves, ("TPE", _THEN_TPE)),
-        Question(settings, CHAT, "hyper-parameters, words that give nothing away, 20 trials",
-                 studies, "plain", _SAMPLERS | _CHANCE),
         Question(settings, CHAT, "of these, the six tasks on data made here",
                  only(studies, made_here), "words", _SAMPLERS | {"design-tpe": _THEN_TPE}),
+        Question(settings, CHAT, "hyper-parameters, words that give nothing away, 20 trials",
+                 studies, "plain", _SAMPLERS | _CHANCE),
         Question(settings, CHAT, "hyper-parameters, with words and curves, 40 trials", after_forty,
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE | {"design-tpe": _THEN_TPE},
                  curves.replace("20", "40"), ("TPE",)),
