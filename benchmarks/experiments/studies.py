@@ -9,9 +9,11 @@ it. Each sampler is used as its users use it, with its own start-up. All see the
 ``design-tpe`` begins with the trials of a recorded study until the model had to be asked a second
 time; from there on TPE continues from them.
 
-The arms of a chat model: ``words`` (the task in words, curves, notes, failures), ``plain`` (the
-same without a period, a band or other facts that give the solution away; six tasks), ``names``
-(names, ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered choices).
+The arms of a chat model: ``words`` (the task in words, curves, notes, failures; version 7 of the
+prompt), ``compute`` (the same with version 9, where the model may compute), ``plain`` (also with
+version 9, but without a period, a band or other facts that give the solution away; six tasks),
+``names`` (names, ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered
+choices).
 
     python -m llmopt.benchmarks.experiments.studies --jobs 2 --seeds 0 1 2 3 4 \
         --methods embedded network network-tpe tpe gp cma random default
@@ -54,9 +56,11 @@ from llmopt.errors import LLMOptError
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
-CHAT = ("words", "plain", "names", "anonymous")
+CHAT = ("words", "compute", "plain", "names", "anonymous")
+WORDED = CHAT[:3]
 LABELS = {
     "words": "chat model, words and curves",
+    "compute": "chat model, words, may compute",
     "plain": "chat model, words that give nothing away",
     "names": "chat model, names",
     "anonymous": "chat model, anonymous",
@@ -72,7 +76,7 @@ LABELS = {
     "default": "textbook's setting",
 }
 METHODS = tuple(LABELS)
-LATER = ("tpe-five", "design-tpe", "plain")
+LATER = ("tpe-five", "design-tpe", "compute", "plain")
 """Rivals added after the others: they do not say which regret is 0."""
 
 
@@ -149,7 +153,7 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     if cell.method == "cma":
         return samplers.CmaEsSampler(seed=seed)
     options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
-    if cell.method in ("words", "plain"):
+    if cell.method in WORDED:
         options["description"] = task.plain if cell.method == "plain" else task.description
     if cell.method == "network-tpe":
         options["partner"] = samplers.TPESampler(multivariate=True, group=True, seed=seed)
@@ -194,7 +198,7 @@ def _run(cell: Cell, client: Any) -> Row:
         if not math.isfinite(judged.valid):
             raise FloatingPointError(f"the validation loss is {judged.valid}")
         values[-1], tests[-1] = short(judged.valid), short(judged.test)
-        if cell.method in ("words", "plain") and judged.said:
+        if cell.method in WORDED and judged.said:
             trial.set_user_attr("feedback", judged.said)
         return judged.valid
 
