@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import socket
 import time
 import tracemalloc
 import zlib
@@ -23,7 +24,7 @@ from llmopt import (
 from llmopt.compute import blocks
 from llmopt.compute.blocks import Calculator
 from llmopt.compute.data import TrialData
-from llmopt.sandbox import encoding
+from llmopt.sandbox import encoding, worker, worker_process
 from llmopt.sandbox.encoding import EncodingError, decode
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
@@ -217,6 +218,52 @@ def test_a_block_that_takes_too_long_costs_no_variable(bench, tmp_path, stored):
     for _ in range(2):
         assert "took more than 1 s" in bench.run("while True: pass", 1.0).output
     assert bench.says("print(kept)").splitlines() == ["5"]
+
+
+def test_the_clock_of_a_block_stops_while_it_waits_for_a_job(bench):
+    bench.calculator.seconds = 1.0
+    job = "import time\njob = submit(lambda: time.sleep(1.7) or 5)\n"
+    found = bench.run(f"{job}print(job.wait(60), job.result)")
+    assert (found.output, found.failed) == ("True 5\n", False)
+    assert found.seconds >= 1.7  # it still counts towards the seconds of all blocks
+    assert "took more than 1 s" in bench.run(f"{job}job.result\nwhile True: pass").output
+
+
+@pytest.mark.parametrize("wait", ["job.wait()", "[job.wait(0.2) for _ in range(99)]"])
+def test_a_wait_ends_with_the_seconds_of_all_blocks(bench, wait):
+    bench.calculator.seconds = 0.5
+    began = time.monotonic()
+    found = bench.run(f"import time\njob = submit(lambda: time.sleep(60))\n{wait}", 2.0)
+    assert "The block was ended" in found.output
+    assert 2.0 <= time.monotonic() - began < 30
+
+
+def test_a_block_that_forges_pauses_gains_no_more_than_the_seconds_of_all_blocks(bench):
+    """It can name itself waiting; what it cannot do is wait for longer than it could compute."""
+    bench.calculator.seconds = 0.5
+    forge = (
+        "import sys\nworker = next(f for f in iter(lambda f=[sys._getframe()]: "
+        "f.append(f[-1].f_back) or f[-1], None) if 'self' in f.f_locals "
+        "and hasattr(f.f_locals['self'], 'paused')).f_locals['self']\n"
+        "for n in range(10_000):\n    worker._send(5)\n    worker._send(6)\n"
+        "worker._send(5)\nwhile True: pass"
+    )
+    began = time.monotonic()
+    found = bench.run(forge, 2.0)
+    assert found.failed
+    assert time.monotonic() - began < 30
+    assert bench.says("print(1)") == "1"
+
+
+def test_a_candidate_without_jobs_cannot_stop_its_clock():
+    line = worker_process.Channel.__new__(worker_process.Channel)
+    mine, its = socket.socketpair()
+    line._socket, line._number = mine, 3
+    its.sendall(encoding.HEADER.pack(0, 3, worker.PAUSE))
+    deadline = time.monotonic() + 60
+    assert line._header(deadline, None) == (0, 3, worker.PAUSE, deadline)
+    mine.close()
+    its.close()
 
 
 def test_a_snapshot_runs_in_the_worker_alone_and_one_that_kills_it_is_dropped(bench):

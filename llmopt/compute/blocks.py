@@ -136,19 +136,23 @@ class Calculator:
     def run(
         self, code: str, before: Sequence[Computed], data: Data, seconds: float | None = None
     ) -> Computed:
-        """Run a block after the earlier ones, on `data`, for at most `seconds`."""
+        """Run a block after the earlier ones, on `data`, for at most `seconds`.
+
+        What it waits for its jobs counts towards these, but not towards the limit of a block.
+        """
         from llmopt.sandbox.failure import CandidateError, SandboxError
 
         seen, began, notes = dict(data(None)), time.monotonic(), []
         given = seen.pop("data", {})
-        seconds = min(self.seconds, seconds or self.seconds)
+        left = seconds or self.total
+        seconds = min(self.seconds, left)
         names: tuple[str, ...] = ()
         lost, text, failed = False, "", False
         try:
             notes += self._prepare(len(before))
             notes += self._give(given)
             began = time.monotonic()  # a block does not pay for the start of its worker
-            text, names, failed = self._call(code, seen, seconds)
+            text, names, failed = self._call(code, seen, seconds, left - seconds)
         except CandidateError as error:
             why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
             text, failed = f"The block was ended: {why}.", True
@@ -260,13 +264,19 @@ class Calculator:
         return [f"The data of {', '.join(left_out)} do not fit."] if left_out else []
 
     def _call(
-        self, code: str, seen: Mapping[str, Any], seconds: float
+        self, code: str, seen: Mapping[str, Any], seconds: float, pause: float
     ) -> tuple[str, tuple[str, ...], bool]:
         from llmopt.sandbox.failure import CandidateError
 
         assert self._sandbox is not None
         found = self._sandbox.call_within(
-            seconds, _MOST_ANSWER, "run", code, {**seen, "workers": self.workers}, MOST_OUTPUT
+            seconds,
+            _MOST_ANSWER,
+            "run",
+            code,
+            {**seen, "workers": self.workers},
+            MOST_OUTPUT,
+            pause=pause,
         )
         # A block can take over its worker: whatever comes is checked.
         if isinstance(found, list) and len(found) == 3 and isinstance(found[1], list):

@@ -78,7 +78,14 @@ _data = Data()
 # -- before confinement -----------------------------------------------------------------------
 
 
-def prepare(confine: Any, workers: int, memory: int, cpu: int, wall: int) -> tuple[str, ...]:
+def prepare(
+    confine: Any,
+    paused: Callable[[], contextlib.AbstractContextManager[None]],
+    workers: int,
+    memory: int,
+    cpu: int,
+    wall: int,
+) -> tuple[str, ...]:
     """Fork the workers of the pool, and return the further system calls that this one needs."""
     global _pool
     random.seed(0)
@@ -95,6 +102,7 @@ def prepare(confine: Any, workers: int, memory: int, cpu: int, wall: int) -> tup
     unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
     functions.given["data"] = _data
     _pool = pool.fork(workers, _space, begin)
+    _pool.paused = paused
     toolbox.pmap = _pool.pmap
     _open_files()
     modules = {k: v for k, v in sys.modules.items() if "." not in k and k in _USUAL and v}

@@ -212,10 +212,15 @@ class Job:
         return self._result
 
     def wait(self, seconds: float = 1e9) -> bool:
-        """Wait until it has ended, for at most `seconds`; return whether it has."""
+        """Wait until it has ended, for at most `seconds`; return whether it has.
+
+        The clock of the block stands still meanwhile.
+        """
         ends = time.monotonic() + seconds
-        while not self.done and time.monotonic() < ends and self._pool is not None:
-            self._pool.look(min(1.0, max(0.0, ends - time.monotonic())))
+        if not self.done and self._pool is not None:
+            with self._pool.paused():
+                while not self.done and time.monotonic() < ends:
+                    self._pool.look(min(1.0, max(0.0, ends - time.monotonic())))
         return self._ended
 
     def cancel(self) -> None:
@@ -255,6 +260,7 @@ class Pool:
         self.members, self.space = list(members), space
         self.waiting: list[Job] = []
         self.preparations: list[tuple[Any, ...]] = []
+        self.paused: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     @property
     def idle(self) -> list[Member]:

@@ -211,10 +211,16 @@ class Sandbox(Closing):
         """
         return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
-    def call_within(self, seconds: float, most: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a function as `call` does, with its own deadline and limit on the answer."""
-        request = name, list(args), kwargs
-        return self._exchange(self._channel, worker.CALL, request, seconds, most=most)
+    def call_within(
+        self, seconds: float, most: int, name: str, *args: Any, pause: float | None = None
+    ) -> Any:
+        """Call a function as `call` does, with its own deadline and limit on the answer.
+
+        While the function waits for its own workers, the clock of `seconds` stops, for at most
+        `pause` seconds.
+        """
+        request: tuple[str, list[Any], dict[str, Any]] = name, list(args), {}
+        return self._exchange(self._channel, worker.CALL, request, seconds, most=most, pause=pause)
 
     def give(self, given: bytes, seconds: float, name: str, *args: Any) -> Any:
         """Call a function with bytes as its first argument."""
@@ -250,6 +256,7 @@ class Sandbox(Closing):
         seconds: float | None = None,
         given: bytes = b"",
         most: int | None = None,
+        pause: float | None = None,
     ) -> Any:
         if channel is not None and not channel.mine:
             raise SandboxError(
@@ -268,7 +275,7 @@ class Sandbox(Closing):
         started = time.monotonic()
         try:
             seconds = seconds or self.limits.call_seconds
-            code, answer = channel.exchange(kind, value, seconds, given, most)
+            code, answer = channel.exchange(kind, value, seconds, given, most, pause)
         finally:
             if kind != worker.SETUP:
                 self._used += time.monotonic() - started

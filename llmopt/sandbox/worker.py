@@ -17,12 +17,13 @@ import json
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 SETUP, ANALYSE, LOAD, CALL, COLUMNS, GIVE, FETCH = 1, 2, 3, 4, 5, 6, 7
 OK, OK_PRINTED, FAILED, BROKEN, OK_BYTES = 0, 1, 2, 3, 4
+PAUSE, CONTINUE = 5, 6  # no answers: the clock of the request stops, and runs on
 
 _NUMPY = (
     "char", "ctypeslib", "fft", "lib.recfunctions", "linalg", "ma", "polynomial", "random", "rec",
@@ -68,6 +69,7 @@ class Worker:
         self._confined = False  # as far as it can be, where that was waived
         self._buffer = bytearray()
         self._message_bytes = 1 << 20
+        self._number = 0  # of the request
         self._source = ""
         self._modules: dict[str, ModuleType] = {}
         self._namespace: dict[str, Any] = {}
@@ -85,7 +87,7 @@ class Worker:
             FETCH: self._call,
         }
         while True:
-            number, kind, payload = self._receive()
+            self._number, kind, payload = self._receive()
             try:
                 if not self._confined and kind != SETUP:
                     raise RuntimeError("nothing is run before the worker has confined itself")
@@ -102,9 +104,21 @@ class Worker:
             if len(reply) > self._message_bytes:
                 too_long = ValueError(f"the result takes {len(reply)} bytes")
                 reply, code = self._failure(too_long), FAILED
-            data = memoryview(self._encoding.HEADER.pack(len(reply), number, code) + reply)
-            while data:
-                data = data[os.write(1, data) :]
+            self._send(code, reply)
+
+    def _send(self, code: int, reply: bytes = b"") -> None:
+        data = memoryview(self._encoding.HEADER.pack(len(reply), self._number, code) + reply)
+        while data:
+            data = data[os.write(1, data) :]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock of the request, if the parent allows that."""
+        self._send(PAUSE)
+        try:
+            yield
+        finally:
+            self._send(CONTINUE)
 
     def _encode(self, value: Any) -> Any:
         try:
@@ -172,7 +186,9 @@ class Worker:
             empty = sys.modules[package] = ModuleType(package)  # the package itself is not run
             empty.__path__ = [root]
         module = importlib.import_module(extension["module"])
-        allowed: tuple[str, ...] = module.prepare(self._confine, **extension["options"])
+        allowed: tuple[str, ...] = module.prepare(
+            self._confine, self.paused, **extension["options"]
+        )
         self._namespace = vars(module)
         return allowed
 

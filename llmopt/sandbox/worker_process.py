@@ -69,11 +69,18 @@ class Channel:
         self._finalizer()
 
     def exchange(
-        self, kind: int, value: Any, seconds: float, given: bytes = b"", most: int | None = None
+        self,
+        kind: int,
+        value: Any,
+        seconds: float,
+        given: bytes = b"",
+        most: int | None = None,
+        pause: float | None = None,
     ) -> tuple[int, Any]:
         """Send a request, and `given` bytes behind it; return the answer's kind and value.
 
-        An answer has at most `most` bytes (as a message, if that is not given).
+        An answer has at most `most` bytes (as a message, if that is not given). The worker may stop
+        the clock of its `seconds` for at most `pause` seconds, if that is given.
         The worker is killed if no proper answer comes in time (`CandidateError`), and on Ctrl-C
         too: half a message is no state to go on from. A request that is too large raises
         `SandboxError`.
@@ -99,7 +106,8 @@ class Channel:
                 if given:
                     self._wait_until(deadline)
                     self._socket.sendall(given, _QUIET)
-                return self._receive(deadline, most or self._limit, kind == worker.FETCH)
+                most = most or self._limit
+                return self._receive(deadline, pause, most, kind == worker.FETCH)
             except TimeoutError:
                 self.close()
                 raise CandidateError(
@@ -113,8 +121,10 @@ class Channel:
                 self.close()
                 raise
 
-    def _receive(self, deadline: float, most: int, fetch: bool) -> tuple[int, Any]:
-        length, number, code = encoding.HEADER.unpack(self._read(encoding.HEADER.size, deadline))
+    def _receive(
+        self, deadline: float, pause: float | None, most: int, fetch: bool
+    ) -> tuple[int, Any]:
+        length, number, code, deadline = self._header(deadline, pause)
         raw = fetch and code == worker.OK_BYTES
         most = most if raw or not fetch else min(most, _MOST_REPORT)
         if length > most or number != self._number:
@@ -131,6 +141,22 @@ class Channel:
             return code, encoding.decode(data)
         except encoding.EncodingError as error:
             raise _wrong(f"its answer cannot be read: {error}") from None
+
+    def _header(self, deadline: float, pause: float | None) -> tuple[int, int, int, float]:
+        """Return the header of the answer, and the deadline after all pauses before it."""
+        since: float | None = None  # when the clock stopped
+        while True:
+            header = self._read(encoding.HEADER.size, deadline)
+            length, number, code = encoding.HEADER.unpack(header)
+            wanted = worker.PAUSE if since is None else worker.CONTINUE
+            if pause is None or code != wanted or length or number != self._number:
+                return length, number, code, deadline
+            if since is None:
+                since = time.monotonic()
+                deadline += pause
+            else:
+                left = max(0.0, pause - (time.monotonic() - since))
+                deadline, pause, since = deadline - left, left, None
 
     def _read(self, length: int, deadline: float) -> bytes:
         data = bytearray()

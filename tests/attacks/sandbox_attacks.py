@@ -237,7 +237,13 @@ class _Forger:
         pass
 
     def exchange(
-        self, kind: int, value: object, seconds: float, given: bytes = b"", most: int | None = None
+        self,
+        kind: int,
+        value: object,
+        seconds: float,
+        given: bytes = b"",
+        most: int | None = None,
+        pause: float | None = None,
     ) -> tuple[int, object]:
         code = self._rng.choice((0, 1, 2, 3, self._rng.randrange(256)))
         return code, encoding.decode(encoding.encode(_value(self._rng)))
