@@ -106,11 +106,11 @@ class ClientError(LLMOptError):
 
     Attributes:
         retryable: Whether the same request may succeed later.
-        retry_after: Seconds to wait before that, as the server asked; or ``None``.
+        retry_after: Seconds to wait before a retry, as the server asked; or ``None``.
         status: HTTP status, if there was one.
         requests: Number of calls that were sent to the provider.
         unpriced: Number of abandoned calls that may be charged, at an unknown cost.
-        cost: Estimated maximum cost, in US dollars, of other calls that were abandoned in this way.
+        cost: Estimated maximum cost, in US dollars, of other abandoned calls.
         estimated: Number of calls in `cost`.
     """
 

@@ -54,8 +54,8 @@ class Proposal:
         source: ``"warmup"`` (sampled or given before the first request), ``"llm"``
             (read from a model's reply), ``"drawn"`` (sampled by the prompt from the best trials,
             without a model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
-            model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"network"``
-            (the small network) and ``"sampler"`` (a sampler of Optuna's); or one of `OLD_SOURCES`.
+            model did not deliver); for a partner's point, ``"cma"`` (CMA-ES), ``"network"`` (the
+            small network) or ``"sampler"`` (an Optuna sampler); or one of `OLD_SOURCES`.
         explanation: The model's explanation, if there is one.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.
@@ -85,7 +85,7 @@ class Trial(Generic[Params]):
         number: Position in the history, counted from 0, in the order of recording.
             `trials_dataframe` shows it; prompts and reports count from 1.
         params: The parameters in the form the space was given in.
-        values: The same, flat, one for each of the space's dimensions.
+        values: The parameters as flat values, one per dimension of the space.
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned
             trial, the last reported value.
         state: ``"complete"``, ``"failed"`` or ``"pruned"``.
@@ -95,17 +95,17 @@ class Trial(Generic[Params]):
         prompt_tokens: Share of the prompt tokens of the requests behind this point.
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
-        constraint_violation: Sum of violated constraint amounts; 0 means feasible.
-        stderr: Standard error of the reward, if recorded; of the first objective.
+        constraint_violation: Total constraint violation; 0 means feasible.
+        stderr: Standard error of the (first) reward, if recorded.
         evaluations: Number of evaluations of the point; `rewards` is their mean.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
-        kind: ``"search"``; ``"check"`` (of earlier versions) for a re-evaluation before the end of
-            a search; ``"finalist"`` for one of the best, re-evaluated at the end of a noisy
-            search; ``"imported"`` for one of an earlier search.
+        kind: ``"search"``; ``"check"`` (earlier versions only) for a re-evaluation before the end
+            of a search; ``"finalist"`` for a re-evaluation of a best point at the end of a noisy
+            search; ``"imported"`` for a trial of an earlier search.
         clipped: Whether an out-of-range value was moved to its bound.
         data: Named arrays that the evaluation recorded: a mapping that is read on first use, empty
-            if there are none. A repeated point has those of its last evaluation.
+            if there are none. A repeated point has the arrays of its last evaluation.
         seed: The recorded seed of its evaluation; ``None`` for a repeated point.
     """
 
@@ -176,7 +176,7 @@ class History:
     """The trials and the pending points. Immutable.
 
     Attributes:
-        trials: Every trial, in the order of telling.
+        trials: Every trial, in the order of recording.
         pending: Flat values of the points without a result yet.
         directions: One direction for each objective.
         noisy: Whether repeating a point may give another reward; `rank` then takes the spread into
@@ -451,17 +451,17 @@ class Usage:
 
     Attributes:
         requests: Calls sent to the model, failed ones included.
-        failed_requests: Those of them that ended in an error.
+        failed_requests: The part of `requests` that ended in an error.
         prompt_tokens: The provider's count; estimated if it reports none.
-        cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
-        completion_tokens: As `prompt_tokens`.
+        cached_tokens: The part of `prompt_tokens` that a prefix cache served.
+        completion_tokens: Counted like `prompt_tokens`.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
         unpriced: Number of abandoned requests that may be charged and are not in `cost`.
         estimated: Number of requests with estimated tokens or cost: the provider did not report
             them, or the call was abandoned and counts with its maximum cost.
-        proposals: Points that `ask` returned, by source, including those without a result; points
-            recorded without being asked do not count.
+        proposals: Number of points that `ask` returned, by source, with or without a result; points
+            recorded without `ask` do not count.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
         blocks: Number of the model's blocks of Python; see `llmopt.compute`.

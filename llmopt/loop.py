@@ -221,36 +221,36 @@ def minimize(
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
         **options: Arguments of `LLMOptimizer`, and these:
-            ``n_jobs``: number of parallel evaluations, in threads; -1 for one for each processor.
+            ``n_jobs``: number of parallel evaluations, in threads; -1 means one per processor.
             One request then asks for this number of points (see ``batch_size``).
-            ``executor``: a ``concurrent.futures`` executor, or that of a Dask client, to evaluate
-            in instead. It is not shut down. Requests are sent from this process.
+            ``executor``: a ``concurrent.futures`` or Dask executor for the evaluations, instead of
+            threads. It is not shut down. Requests are sent from this process.
             ``timeout``: seconds after which no further evaluation begins; running evaluations are
             completed and recorded.
             ``callbacks``: see `llmopt.trackers.Callback`; one that raises `SearchStopped` ends the
             search.
             ``catch``: exceptions of `f` that count as a failed evaluation. The model reads their
             text. Any other exception ends the search and is raised.
-            ``progress``: whether to show progress; ``None`` only on a terminal and in a notebook.
-            Elsewhere ``True`` prints lines.
+            ``progress``: whether to show progress; ``None`` shows it only in a terminal or
+            notebook. Elsewhere, ``True`` prints lines.
             ``seeded``: whether `f` is called as ``f(point, seed=...)``; see `SearchOptions`.
-            ``finalists``: number of best points that are evaluated twice more at the end, among
-            the `n_trials`; ``"auto"``, the default, means 2 or 3 for a noisy search of 20 or more
+            ``finalists``: number of best points to evaluate twice more at the end (counted in
+            `n_trials`); ``"auto"``, the default, means 2 or 3 for a noisy search of 20 or more
             evaluations, and otherwise 0.
             With ``storage=FILE``, the same call resumes an interrupted search. With the prompt
             ``"words"`` the model may end the search, unless ``may_stop=False``.
 
     Returns:
-        The best trial, all trials and their cost. A cap (``max_cost``, ...), the model, its failure
-        after the first complete trial, or Ctrl-C may end the search early: `SearchResult.stopped`
-        then gives the reason, and `SearchResult.left` the remaining budget.
+        The best trial, all trials and their cost. The search may end early at a cap (``max_cost``,
+        ...), by Ctrl-C, or if the model ends it or fails after the first complete trial;
+        `SearchResult.stopped` gives the reason, `SearchResult.left` the remaining budget.
 
     Raises:
-        ClientError: The model cannot be asked, and nothing was found yet; or, at any time, if a
-            retry cannot help (a refused key, a missing model).
-        KeyboardInterrupt: Ctrl-C came a second time, while evaluations were running.
-        RewardError: `f` returned no valid score; or, without `catch`, no number in the first five
-            evaluations.
+        ClientError: The request failed, and no trial is complete yet; or, at any time, a retry
+            cannot help (a rejected key, a missing model).
+        KeyboardInterrupt: Ctrl-C was pressed again while evaluations were running.
+        RewardError: `f` returned an invalid score; or, without `catch`, the first five evaluations
+            failed.
         SpaceError: The space cannot be searched.
         StorageError: The storage cannot be used, or holds another search.
     """
@@ -270,7 +270,7 @@ def maximize(
     client: Client | str | None = None,
     **options: Any,
 ) -> SearchResult[Any]:
-    """Find the point at which a function is largest; otherwise as `minimize`."""
+    """Maximize a function; everything else is as in `minimize`."""
     return _search("maximize", f, space, n_trials, client, "maximize", options)
 
 

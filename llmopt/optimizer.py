@@ -89,15 +89,15 @@ class LLMOptimizer(Results[Params]):
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"opro"``, ``"columns"``), a Jinja2 template's text or path, a prompt object, or
             ``"auto"`` for the default of the client.
-        direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
-            objectives, and then `tell` takes one number for each. With names for the prompt,
-            ``{"cost": "minimize", "error": "minimize"}``, it also takes a mapping of them.
+        direction: ``"maximize"`` or ``"minimize"``, or a sequence of these for several objectives;
+            `tell` then takes one number for each. If a mapping names them, ``{"cost": "minimize",
+            "error": "minimize"}``, `tell` also takes a mapping.
         seed: Seed of all random numbers; ``None`` chooses one and records it.
         **options: See `SearchOptions`: ``model``, ``warmup``, ``start``, ``constraints``,
             ``description``, ``noisy``, ``partner``, ``max_cost``, ``storage`` and others.
 
     Raises:
-        SpaceError: The space cannot be searched, or has choices and there is a `partner`.
+        SpaceError: The space cannot be searched, or is not one that the `partner` can search.
         LLMOptError: The partner's package is not installed.
         TemplateError: The prompt's template is not valid.
         StorageError: `storage` cannot be used, or holds a run of another configuration.
@@ -293,12 +293,12 @@ class LLMOptimizer(Results[Params]):
     def equip(
         self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
     ) -> None:
-        """Give the model's Python your own functions; no effect if the model runs no Python.
+        """Let the model's Python code call your functions; no effect if the model runs no Python.
 
         Args:
             source: Python source that runs in the confined worker. Blocks, `pmap` and jobs can call
                 its public functions. It may import ``math`` and ``numpy``.
-            values: Constants for it: numbers, texts, lists and numeric arrays.
+            values: Constants for `source`: numbers, strings, lists and numeric arrays.
             words: Lines for the prompt, one for each function or entry of data:
                 ``"drag(v): the drag in N at v m/s"``.
 
@@ -343,8 +343,8 @@ class LLMOptimizer(Results[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...; ``value``), and optionally
                 ``feedback``, ``stderr`` and ``constraint_violation``. A row without a reward column
                 is refused.
-            out_of_range: Whether to refuse a row with a value outside its range, or to move the
-                value to the bound, although the reward belongs to another point.
+            out_of_range: Whether to reject a row with a value outside its range, or to clip the
+                value to its bound, although the reward belongs to another point.
 
         Returns:
             The outcome of each row; print it.
@@ -394,11 +394,11 @@ class LLMOptimizer(Results[Params]):
                 point breaks the space's linear constraints are added.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
-            samples: The numbers whose mean is the reward, if every point is measured
-                on the same seeded starts in the same order. Prompts then compare points
-                start by start, and `stderr` is computed if it is not given.
+            samples: The numbers whose mean is the reward, if every point is evaluated with the same
+                seeds in the same order. Prompts then compare points seed by seed, and `stderr` is
+                computed if it is not given.
             curve: Intermediate values of the evaluation, or pairs of a step and a value. The prompt
-                shows them, thinned, in one line before `feedback`.
+                shows them, downsampled, in one line before `feedback`.
             data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
                 simulation. They stay on this machine: prompts show names and shapes, and the
                 model's Python reads the arrays (see docs/compute.md).

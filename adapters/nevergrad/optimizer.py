@@ -348,17 +348,17 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
     ) -> None:
         """Attach feedback to a candidate before its `tell`, for prompts that show it.
 
-        A callback can do so in the midst of `minimize`:
+        Within `minimize`, a callback can call this:
         ``optimizer.register_callback("tell", lambda o, c, loss: o.tell_feedback(c, words(c)))``.
         A second call before `tell` replaces the feedback.
 
         Args:
             candidate: The candidate of the next `tell`.
             feedback: Words about it.
-            stderr: Standard error of its loss (of the first, of several).
+            stderr: Standard error of its loss (of the first loss, if several).
 
         Raises:
-            TypeError: `feedback` is no text.
+            TypeError: `feedback` is not a string.
             RewardError: `stderr` is not a finite number of at least 0.
         """
         if not isinstance(feedback, str):

@@ -87,7 +87,7 @@ def _stopped(why: object) -> dict[str, str]:
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
-    Each trial takes one request, also in a conditional search space: the model gives the values of
+    Each trial takes one request, even in a conditional search space: the model gives the values of
     the branch that it chooses. If the trial needs further values, the model is asked again.
 
     The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
@@ -102,8 +102,8 @@ class LLMSampler(BaseSampler):
             the embedded model, which needs no key. ``client=`` means the same.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or ``"auto"``
             for the default of the model.
-        n_startup_trials: Complete and pruned trials before the model is first asked; those
-            before are sampled by `independent_sampler`. ``"auto"``: 0 with the prompt ``"words"``
+        n_startup_trials: Number of complete and pruned trials, sampled by `independent_sampler`,
+            before the model is first asked. ``"auto"``: 0 with the prompt ``"words"``
             and a description (without `space`, the first trial is still random), 1 with ``"words"``
             alone, otherwise 10, or 5 if at most 50 are planned (`total`) and no Optuna sampler is a
             partner.
@@ -140,10 +140,11 @@ class LLMSampler(BaseSampler):
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
             ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an exception in a
             sampler would end ``study.optimize``, because Optuna does not catch it. ``"raise"``
-            fails the trial. A stop calls ``study.stop()`` and prunes the trial that was begun. It
-            is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too, and
-            ``study.ask()`` then raises `SearchStopped`. Caps hold for the study: what was spent
-            under caps is kept in its storage, and counts for all workers and later runs. Each
+            fails the trial. If the model ends the search, the sampler calls ``study.stop()`` and
+            prunes the current trial. This needs ``study.optimize``; elsewhere it needs
+            ``may_stop=True``, and ``study.ask()`` raises
+            `SearchStopped`. Caps apply to the study: the spending under
+            caps is in the study's storage and counts for all workers and later runs. Each
             worker may exceed a cap by one request.
 
     Raises:
@@ -255,7 +256,7 @@ class LLMSampler(BaseSampler):
 
     @staticmethod
     def recommend(study: Study) -> FrozenTrial:
-        """Return the trial to keep of a study with noisy values, rather than a lucky one.
+        """Return the trial to keep from a study with noisy values.
 
         ``study.best_trial`` is the trial with the best single value, which may be luck. Here trials
         with equal parameters count as one with their mean, and the point with the best mean minus

@@ -74,7 +74,7 @@ def run(
 
     `client` replaces the model of ``config.model``; `announce` is called with the folder once
     the run has begun in it. `resume` resumes the run in `out`, or starts one in a missing or empty
-    folder. What was done before an error is kept. Each method that asks the model costs
+    folder. Results before an error are kept. Each method that asks the model costs
     about ``config.iterations / config.batch`` requests.
     """
     choose_renderer()

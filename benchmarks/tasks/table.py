@@ -78,7 +78,7 @@ def get_task(
 ) -> Task:
     """Return a task by alias, task id or Gymnasium id.
 
-    An environment that is not in the table gets the usual wrappers of its spaces.
+    An environment that is not in the table gets the default wrappers for its spaces.
     """
     if box is not None and not (-1e300 < box[0] < box[1] < 1e300):
         raise SpaceError(

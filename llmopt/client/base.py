@@ -260,9 +260,9 @@ class Client(Protocol):
     - ``name`` (str): short model string for tables and files, without secrets;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
       (``"words"`` if the attribute is missing);
-    - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
+    - ``columns`` (bool): whether it supports `Request.columns` (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
-    - ``context_tokens`` (int | None): prompt and completion together; it may become known only
+    - ``context_tokens`` (int | None): maximum tokens of prompt and completion; may be known only
       after the first `complete`;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
     - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or

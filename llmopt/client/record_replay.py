@@ -38,8 +38,8 @@ class RecordClient(Wrapper):
     result of a model's Python. Each line ends in a checksum, ``"crc"``. A line that was truncated
     by a kill is skipped when the file is read.
 
-    A reply is paid for, so it is not lost if the file cannot be written (a full disk): a warning
-    is issued, and the next request is rejected before it is sent.
+    If the file cannot be written (a full disk), the paid reply is still returned, with a warning,
+    and the next request is rejected before it is sent.
 
     Args:
         client: The client that answers.
@@ -136,16 +136,16 @@ class _Recording:
 class ReplayClient:
     """Answers from a file that `RecordClient` wrote, without any model.
 
-    A reply takes no time and is free; its tokens are those recorded. It is found by the digest of
+    A reply is instant and free, and reports the recorded tokens. It is found by the digest of
     its request. Equal requests get their replies in the order of recording; the last one is not
     repeated. `facts` returns the recorded facts of the model, without its tokenizer.
 
     Args:
         path: The recording, read when it is first needed.
-        strict: Reject a request that was not recorded. Otherwise it gets the next reply in the
-            order of recording, with one warning. If the recording has another version of the
-            shipped prompts, this also happens with ``strict=True``, as long as the seeds agree,
-            and without a warning if the prompts share their numbers.
+        strict: Reject a request that was not recorded. If false, such a request gets the next
+            recorded reply, with one warning. ``strict=True`` also allows this if the recording has
+            another version of the shipped prompts and the seeds agree; the warning is omitted if
+            the prompts share their numbers.
     """
 
     name = "replay"

@@ -39,7 +39,7 @@ class Evaluation:
             ``None`` for a failed evaluation.
         feedback: Observations in words, which the model reads.
         data: Named arrays, such as the steps of a simulation; see `LLMOptimizer.tell`.
-        samples: The numbers whose mean is `value`, such as the scores of the folds, in the same
+        samples: The numbers whose mean is `value`, such as cross-validation scores, in the same
             order for every point: the model then sees paired differences.
         constraint_violation: Amount, 0 or more, by which the evaluation violated constraints that
             the search does not know; infeasible points rank after all feasible ones.

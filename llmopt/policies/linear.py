@@ -35,7 +35,7 @@ class LinearPolicy:
     A ``Box`` observation is flattened; a ``Discrete`` one is one-hot, so that the weights
     are a table with one row for each state. A ``Box`` action is the output of the map, clipped to
     its bounds only with `clip`: an environment may clip actions itself, or penalize them. A
-    ``Discrete`` action is the index of the highest output, the first of equals.
+    ``Discrete`` action is the index of the highest output (the first in a tie).
 
     The flat parameters are ``W`` row by row (for each observed number its weight on every
     action), then ``b``: the order of the published ProPS files.

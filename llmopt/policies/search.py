@@ -94,10 +94,10 @@ class PolicySearch(Views, Closing):
         prompt: See `llmopt.LLMOptimizer`.
         description: Your own words on the task, placed first in the prompt.
         starts: Number of seeded initial states of one evaluation, the same for every policy.
-        bias: Whether each action has a constant; ``None`` for yes, except in a table.
-        box: Range of a weight: ±`box` times the size of the action over the usual size of the
-            observed number. Sizes come from bounds and from random policies (at most 3,000 steps
-            before the search). Or a pair of factors, or for each parameter a pair of bounds.
+        bias: Whether each action has a bias term; ``None`` for yes, except in a table.
+        box: Range of a weight: ±`box` times the scale of the action over the typical scale of the
+            observation. Scales come from bounds and from random policies (at most 3,000 steps
+            before the search). Also accepted: a pair of factors, or a pair of bounds per parameter.
             ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
             may be large. Random points come from the inner part of the ranges, where policies
             rarely saturate their actions.
@@ -105,7 +105,7 @@ class PolicySearch(Views, Closing):
             ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
             scales observations as ``llmopt run`` does. Policies then act in `make_env`.
         clip: Whether to clip an action to its bounds before the environment receives it; some
-            environments penalize actions beyond.
+            environments penalize actions outside them.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
             place of the docstring's; for a ``Discrete`` observation one text on how the states
             are numbered.
@@ -124,8 +124,8 @@ class PolicySearch(Views, Closing):
         seed: Seed of the search and of its initial states.
         warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
             ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
-            embedded one, ``"network"``), and 10 otherwise; `run` reduces it to half of its
-            evaluations, but not below 5 for a model that is not numeric-only.
+            embedded one, ``"network"``), and 10 otherwise; `run` reduces it to at most half of its
+            evaluations, but not below 5 unless the model is numeric-only.
         max_steps: Maximum steps of an episode; ``None`` for the environment's own limit
             (`STEP_CAP` if it has none).
         storage: A file; a search with the same arguments and file resumes there.
@@ -434,7 +434,7 @@ class PolicySearch(Views, Closing):
         return named if as_good else None
 
     def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
-        """Choose the policy to keep on new initial states, and return its trial.
+        """Choose the best policy on new initial states, and return its trial.
 
         The best of many policies on a few initial states was partly lucky. Until the search
         resumes, `best_policy`, `evaluate`, `save` and `gif` then use the chosen policy.

@@ -431,25 +431,24 @@ def parse_parameters(
 ) -> Reading:
     """Read a model's answer as one point of a space.
 
-    It takes whatever came back and returns a valid point or raises `ParseError`; it never
-    raises anything else on any text, and its time grows linearly with the text's length.
-    `llmopt.prompt.parse` says what is read.
+    For any text, it returns a valid point or raises `ParseError`, never another exception, in time
+    linear in the text's length. `llmopt.prompt.parse` documents the accepted forms.
 
     Args:
         text: The answer.
         space: The search space.
-        labels: What the prompt called the dimensions, in their order; the space's names
-            if not given, which are understood in any case.
+        labels: The prompt's names for the dimensions, in order. Default: the space's names, which
+            are always understood, too.
         out_of_range: ``"clip"`` moves a number outside its range to the nearer bound,
             ``"reject"`` raises. NaN and infinity are always rejected. Numbers inside the range are
             kept, except that they are rounded to the dimension's step.
 
     Returns:
-        A valid point and its explanation: what followed the values.
+        A valid point and its explanation: the text after the values.
 
     Raises:
-        ParseError: There is no point in the text; ``reason`` can be sent to the model.
-        ValueError: `labels` are not one for each dimension, or `out_of_range` is unknown.
+        ParseError: The text contains no point; ``reason`` can be sent to the model.
+        ValueError: The number of `labels` is wrong, or `out_of_range` is unknown.
     """
     if out_of_range not in ("clip", "reject"):
         raise ValueError(f"out_of_range={out_of_range!r}: expected 'clip' or 'reject'")

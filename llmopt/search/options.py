@@ -73,19 +73,20 @@ def option(default: Any, stored: Literal["always", "rarely"], **rules: Any) -> A
 
 @dataclass(frozen=True, kw_only=True)
 class AskOptions:
-    """How a model is asked, in `LLMOptimizer`, `minimize`, both adapters and `PolicySearch`.
+    """Request options of `LLMOptimizer`, `minimize`, both adapters and `PolicySearch`.
 
     Attributes:
         description: The task in words, for prompts that use it; or the objective function, whose
             source and docstring are then sent to the model's provider. ``None`` for none.
         total: Total number of planned proposals, for prompts that say "iteration k of N".
-        attempts: Maximum requests with an unusable sample for one batch of points; random points
-            then fill the batch. After such a request, a chat model reads what was wrong with its
+        attempts: Maximum number of requests with unusable samples per batch; random points then
+            fill the batch. After such a request, a chat model reads what was wrong with its
             answer.
         out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
-            breaks a constraint to one that keeps it; ``"reject"`` asks again.
-        on_error: After a model's failure or at a cap, ``"raise"`` an error, or ``"fallback"`` to a
-            random point with a warning and a count. A missing or refused key, model or package
+            violates a constraint to a feasible one; ``"reject"`` asks again.
+        on_error: After a failure of the model or at a cap, ``"raise"`` an error, or ``"fallback"``
+            to a random point, with a warning, and count
+            it. A missing or refused key, model or package
             always raises. After an error you can repeat the call, and nothing is lost.
         noisy: Whether repeated evaluations of a point give different rewards. If so, the model may
             propose a point again, `history` shows the mean of its rewards, and `best` is the point
@@ -100,23 +101,23 @@ class AskOptions:
             `total` is less than the number of parameters and `max_requests` allows it, because
             points of one answer do not learn from each other.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python instead of
-            a point. A block costs a request and no evaluation, and runs confined
+            a point. A block costs a request but no evaluation, and runs in a sandbox
             (`llmopt.compute.blocks`; Linux only); the next request shows what it printed.
-            ``"auto"`` means yes for chat models if code can be confined; ``True`` raises an error
-            if it cannot.
+            ``"auto"`` means yes for chat models if the sandbox is available; ``True`` raises an
+            error if not.
         compute_seconds: Maximum seconds of one block, at most 3,600.
-        compute_blocks: Maximum successful blocks in a row before a point is proposed, and maximum
-            failed ones.
+        compute_blocks: Maximum number of successful blocks, and also of failed blocks, before a
+            point is proposed.
         compute_total: Maximum seconds of all blocks of a search.
-        compute_workers: Processes for what blocks compute in parallel; ``None`` for one on each
-            core, 0 for none.
+        compute_workers: Number of processes for parallel work in blocks; ``None`` means one per
+            core, 0 none.
         max_requests: Cap on calls to the model, including failed ones. With a `partner` the model
             proposes first, and after the cap the partner proposes the rest.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
 
     Raises:
-        ValueError: An option has a value that it cannot have.
+        ValueError: An option has an invalid value.
     """
 
     description: str = option("", "always", changes=True)
@@ -210,7 +211,7 @@ class SearchOptions(AskOptions):
     """The options of a search, in addition to those of `AskOptions`.
 
     Attributes:
-        model: Another name of `client`.
+        model: Alias of `client`.
         warmup: Points before the first request: the number to sample, or the points themselves.
             Points recorded without `ask` count towards the number. ``"auto"`` means 0 for the
             prompt ``"words"`` with a description, 1 without a description, and for other prompts
@@ -240,13 +241,13 @@ class SearchOptions(AskOptions):
         storage: JSON Lines file to append to. If it already holds a run of the same space,
             directions and task, that run resumes. The options of requests may change:
             the model, the prompt, the description, the caps.
-        durable: Whether each line of `storage` is forced to the disk, which takes some
+        durable: Whether to fsync each line of `storage`, which takes a few
             milliseconds. Otherwise a power cut may lose the last lines; a killed process loses
             none.
-        callbacks: Callbacks and trackers; see `llmopt.trackers`. Copies have none.
+        callbacks: Callbacks and trackers; see `llmopt.trackers`. Copies of the optimizer have none.
 
     Raises:
-        ValueError: An option has a value that it cannot have.
+        ValueError: An option has an invalid value.
         TypeError: `callbacks` holds something else.
     """
 

@@ -190,7 +190,7 @@ class Results(Views, Session, Generic[Params]):
 
     @property
     def best(self) -> Trial[Params]:
-        """The best trial so far; the first of equals.
+        """The best trial so far; the earliest in a tie.
 
         With ``noisy=True`` it is chosen as in `recommend`.
 
@@ -235,7 +235,7 @@ class Results(Views, Session, Generic[Params]):
         return self.best.params
 
     def trials_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a pandas table, a row for each.
+        """Return the trials as a pandas DataFrame, one row per trial.
 
         Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
         objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
@@ -280,7 +280,7 @@ class Results(Views, Session, Generic[Params]):
     # -- storage ----------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole state to a file, replacing it in one step.
+        """Write the whole state to a file atomically.
 
         Args:
             path: The file. `load` reads it, and so does ``storage=``.

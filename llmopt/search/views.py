@@ -98,7 +98,7 @@ class Views(Hinted):
         return write_report(self, path, title=title)
 
     def plot_history(self, ax: Axes | None = None) -> Axes:
-        """Draw the reward of each trial, in the colour of its source, and the best so far.
+        """Plot the reward of each trial, coloured by source, and the best reward so far.
 
         Results far worse than the others are drawn at the edge of the axis.
 

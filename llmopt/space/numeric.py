@@ -189,17 +189,17 @@ class Float(_Number):
 
     Args:
         low: Smallest value.
-        high: Largest value; equal to `low` for a fixed dimension. With a step, the largest
-            value that is a whole number of steps above `low` takes its place.
+        high: Largest value; equal to `low` for a fixed dimension. With a step, it is rounded down
+            to a whole number of steps above `low`.
         log: Whether the scale is logarithmic; needs ``low > 0``.
         step: Distance between neighbouring values, counted from `low`; ``None`` for a continuous
-            dimension. Excludes `log`.
+            dimension. Not allowed with `log`.
         when: Condition under which a point has this parameter: ``{"optimizer": "sgd"}``. See
             `llmopt.space.when`.
 
     Raises:
-        SpaceError: A bound is not finite, they are in the wrong order, or `log` and `step`
-            do not fit them.
+        SpaceError: A bound is not finite, `low` is above `high`, or `log` or `step` does not fit
+            the bounds.
     """
 
     low: float
@@ -314,16 +314,16 @@ class Int(_Number):
 
     Args:
         low: Smallest value.
-        high: Largest value; equal to `low` for a fixed dimension. The largest value that is
-            a whole number of steps above `low` takes its place.
+        high: Largest value; equal to `low` for a fixed dimension. It is rounded down to a whole
+            number of steps above `low`.
         log: Whether the scale is logarithmic; needs ``low >= 1``.
-        step: Distance between neighbouring values, counted from `low`; 1 by default. Excludes
-            `log`.
+        step: Distance between neighbouring values, counted from `low`; 1 by default. Not allowed
+            with `log`.
         when: As for `Float`.
 
     Raises:
-        SpaceError: A bound is not an integer, they are in the wrong order, or `log` and
-            `step` do not fit them.
+        SpaceError: A bound is not an integer, `low` is above `high`, or `log` or `step` does not
+            fit the bounds.
     """
 
     low: int

@@ -64,8 +64,9 @@ class Space:
     Immutable. Methods that take ``values`` expect a flat point: one valid scalar for each
     dimension, in the order of `names`.
 
-    The space determines the decimals. A linear `Float` has the fewest decimals whose last digit is
-    at most a hundredth of its range (one decimal for [-6, 6]); with a step, those of the step. A
+    The space sets each value's decimals. A linear `Float` has the fewest decimals that resolve a
+    hundredth of its range (one decimal for [-6, 6]); with a step, it has the decimals of the
+    step. A
     log `Float`, and a linear one of very large or very small magnitude, has three or more
     significant digits.
 
@@ -78,8 +79,8 @@ class Space:
             fewer than two numbers. Log dimensions, and ranges beyond 1e15, keep their significant
             digits.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
-            ``"0 <= a - b < 3"``. Points that break one are never sampled, and the prompt states
-            them. Points from the user may break one: `flatten` accepts them.
+            ``"0 <= a - b < 3"``. The prompt states them, and points that violate one are never
+            sampled. `flatten` accepts points from the user that violate one.
         forbidden: Excluded combinations of values, in the form of a condition: ``{"kernel": "poly",
             "degree": (">", 3)}``.
 
@@ -144,7 +145,7 @@ class Space:
 
         Args:
             space: A `Box` with finite bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`,
-                or `Dict` and `Tuple` of these, nested at will.
+                or `Dict` and `Tuple` of these, arbitrarily nested.
             decimals: See `Space`.
 
         Raises:

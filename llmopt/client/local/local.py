@@ -62,12 +62,12 @@ class LocalClient:
 
     The file is loaded at the first request and kept until `close`. The prompt is processed
     once for all samples of a request, and a prefix shared with an earlier request is not
-    processed again. Requests of several threads are answered one after the other. Pickling
+    processed again. Requests from several threads are answered one after another. Pickling
     and copying keep the settings and drop the loaded model, and a forked process loads its own.
 
-    A seed repeats the samples of an equal request only while the same part of its prompt is in
-    the cache: llama.cpp rounds differently if it processes less of a prompt at a time, and if
-    other slots contain earlier requests. For samples that depend only on the seed, use
+    A seed repeats the samples of a request only if the same part of the prompt is cached:
+    llama.cpp's rounding depends on how much of a prompt it processes at a time and on the requests
+    in other slots. For samples that depend only on the seed, use
     ``sampling={"cache_prompt": False, "id_slot": 0}`` and one sample per request, without cache.
 
     Args:
@@ -77,18 +77,18 @@ class LocalClient:
             continues the plain text. ``"chat"`` and ``"completion"`` apply to all requests.
         threads: CPU threads; llama.cpp's choice by default. Use 1 if several processes share
             the cores.
-        gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` built for it.
+        gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` with GPU support.
         context_tokens: Maximum tokens of prompt and completion together. By default the file's
             value, at most `CONTEXT_TOKENS`.
         name: Short name for tables and files; by default the file's name.
         default_prompt: The meaning of ``prompt="auto"``. By default ``"words"`` for chat models
-            from `CAPABLE_PARAMETERS` on, else ``"props"``.
+            with `CAPABLE_PARAMETERS` or more, else ``"props"``.
         adapter: A LoRA adapter of the model in GGUF, used only for requests with
             `Request.columns`.
         sampling: More llama.cpp sampling settings for requests without `Request.columns`, such
             as ``{"min_p": 0.0, "top_k": 0}``. llama.cpp's defaults drop unlikely tokens before
             the temperature is applied; requests with a grammar switch these defaults off.
-        thinking: Let a model that can think before it answers do so. By default its chat
+        thinking: Let a reasoning model think before it answers. By default its chat
             template disables this: thoughts take thousands of tokens, and if they reach
             `Request.max_tokens` the answer is empty.
         structured: Whether to request points as JSON with a grammar; docs/model-options.md has

@@ -80,10 +80,10 @@ def describe_environment(
         words: The user's own words, which come first and are never cut.
         observations: Names of the observed numbers, in their order, as ``"name"`` or
             ``"name: meaning"``; for a ``Discrete`` observation one text on how the states
-            are numbered. Empty for the docstring's.
+            are numbered. Empty to use the docstring's names.
         actions: Names of the actions or choices in the same form.
         docstring: Whether to include the environment's docstring. Names come from it in any case.
-        threshold: Whether to state the return from which Gymnasium considers the task solved, if
+        threshold: Whether to state the return at which Gymnasium considers the task solved, if
             there is one and the environment has its registered arguments.
         max_chars: Maximum characters of the text, beyond the user's words and the names.
         step_cap: Maximum steps of an episode if the environment sets no limit.
@@ -93,7 +93,7 @@ def describe_environment(
             one seeded initial state). ``None`` if no such action reaches the environment.
 
     Raises:
-        SpaceError: The number of names of observed numbers or of actions is wrong.
+        SpaceError: The number of observation names or of action names is wrong.
     """
     doc = docstring_of(env)
     sections = sections_of(doc)
