@@ -105,7 +105,8 @@ class AskOptions:
             (`llmopt.compute.blocks`; Linux only); the next request shows what it printed.
             ``"auto"`` means yes for chat models if the sandbox is available; ``True`` raises an
             error if not.
-        compute_seconds: Maximum seconds of one block, at most 3,600.
+        compute_seconds: Maximum seconds of one block, at most 3,600, without the time in which it
+            waits for a job.
         compute_blocks: Maximum number of successful blocks, and also of failed blocks, before a
             point is proposed.
         compute_total: Maximum seconds of all blocks of a search.
