@@ -28,12 +28,7 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.conditions import Activity, settled
 from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints
-from llmopt.space.dimensions import (
-    Categorical,
-    Dimension,
-    dimension_from_dict,
-    dimension_to_dict,
-)
+from llmopt.space.dimensions import Categorical, Dimension, dimension_from_dict, dimension_to_dict
 from llmopt.space.foreign import (
     is_configspace,
     is_distribution,
@@ -423,8 +418,6 @@ class Space:
         if not self._activity:
             return tuple([d.clip(v) for d, v in pairs])
         return tuple(self._activity.settled(values, lambda dimension, v: dimension.clip(v)))
-
-    # Constraints --------------------------------------------------------------------
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
         """Return the constraints that a flat point violates, and the amounts."""
