@@ -79,7 +79,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Trial(Generic[Params]):
-    """One evaluated point; `Params` is the form in which the space was given.
+    """One evaluated point; the type `Params` of `params` is the form of the given space.
 
     Attributes:
         number: Position in the history, counted from 0, in the order of recording.

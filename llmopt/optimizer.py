@@ -194,7 +194,7 @@ class LLMOptimizer(Results[Params]):
         """Return the next point to evaluate, or the next `n` of them.
 
         Warm-up points come first; then one request asks for all `n` points if the client can return
-        several. Points never repeat while the space has untried ones.
+        several. Points do not repeat while the space has untried ones, unless ``noisy=True``.
 
         Args:
             n: Number of points; ``None`` for a single point, not in a list.
@@ -341,10 +341,10 @@ class LLMOptimizer(Results[Params]):
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...; ``value``), and optionally
-                ``feedback``, ``stderr`` and ``constraint_violation``. A row without a reward column
-                is refused.
-            out_of_range: Whether to reject a row with a value outside its range, or to clip the
-                value to its bound, although the reward belongs to another point.
+                ``feedback``, ``stderr`` and ``constraint_violation``. A row with none of the
+                reward columns is refused.
+            out_of_range: ``"reject"`` refuses a row with a value outside its range, ``"clip"``
+                moves the value to its bound, although the reward belongs to another point.
 
         Returns:
             The outcome of each row; print it.

@@ -482,7 +482,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         warmup: Points before the first request: the parametrization's initial point, then random
             ones. Points recorded without `ask` count. For ``"auto"`` see
             `llmopt.search.options.SearchOptions`.
-        batch_size: Points per request, if there are fewer free workers. Above 1, one request serves
+        batch_size: Points per request; more if more workers are free. Above 1, one request serves
             several calls of `ask`; the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some points; see `llmopt.LLMOptimizer`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or

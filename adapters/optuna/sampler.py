@@ -87,8 +87,9 @@ def _stopped(why: object) -> dict[str, str]:
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
-    Each trial takes one request, even in a conditional search space: the model gives the values of
-    the branch that it chooses. If the trial needs further values, the model is asked again.
+        A trial takes at most one request, even in a conditional search space: the model gives the
+    values of the branch that it chooses. If the trial needs further values, the model is asked
+    again.
 
     The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
     ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
@@ -105,16 +106,16 @@ class LLMSampler(BaseSampler):
         n_startup_trials: Number of complete and pruned trials, sampled by `independent_sampler`,
             before the model is first asked. ``"auto"``: 0 with the prompt ``"words"``
             and a description (without `space`, the first trial is still random), 1 with ``"words"``
-            alone, otherwise 10, or 5 if at most 50 are planned (`total`) and no Optuna sampler is a
-            partner.
+            alone. With other prompts 10 (5 to 10 if `total` is below 100 and no Optuna sampler is a
+            partner), but at most half of `total`.
         seed: Seed of all random numbers. The random values of a trial depend only on the seed and
             the trial's number: workers with equal seeds sample different values, and an interrupted
             trial does not change the values of later ones. A killed trial stays in the state
             ``RUNNING``, and keeps its number.
         independent_sampler: Samples the parameters that are not requested of the model; by default
             uniformly.
-        warn_independent_sampling: Whether to log a parameter of earlier trials that the model does
-            not sample.
+        warn_independent_sampling: Whether to log a warning if the model does not propose a
+            parameter that earlier trials had.
         batch_size: Proposals per request. Above 1, one request serves several calls of
             ``study.ask()``: this is cheaper, but the later ones do not know the results of the
             earlier ones.
@@ -138,13 +139,13 @@ class LLMSampler(BaseSampler):
             each trial in optuna-dashboard; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
-            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: an exception in a
-            sampler would end ``study.optimize``, because Optuna does not catch it. ``"raise"``
-            fails the trial. If the model ends the search, the sampler calls ``study.stop()`` and
-            prunes the current trial. This needs ``study.optimize``; elsewhere it needs
-            ``may_stop=True``, and ``study.ask()`` raises
-            `SearchStopped`. Caps apply to the study: the spending under
-            caps is in the study's storage and counts for all workers and later runs. Each
+            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: ``"raise"``
+            fails the trial, and ends ``study.optimize`` unless its ``catch`` names the error. If
+            the model ends the search, the sampler calls ``study.stop()`` and prunes the current
+            trial. This needs ``study.optimize``. In your own loop, the
+            model ends the search only with ``may_stop=True``; ``study.ask()`` then raises
+            `SearchStopped`. Caps apply to the study: its
+            storage records the spending, which counts for all workers and later runs. Each
             worker may exceed a cap by one request.
 
     Raises:
@@ -259,8 +260,8 @@ class LLMSampler(BaseSampler):
         """Return the trial to keep from a study with noisy values.
 
         ``study.best_trial`` is the trial with the best single value, which may be luck. Here trials
-        with equal parameters count as one with their mean, and the point with the best mean minus
-        its standard error wins. The error is estimated from the repeats. Without repeats, the
+        with equal parameters count as one with their mean. The point wins whose mean, made worse by
+        one standard error, is best. The error is estimated from the repeats. Without repeats, the
         result is the best trial.
 
         Args:

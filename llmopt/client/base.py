@@ -63,7 +63,8 @@ class Request:
         grammar: GBNF grammar of the answer; ignored if not supported.
         json_schema: JSON schema of the answer; ignored if not supported.
         columns: Texts that replace the messages. A sample continues each text with one of
-            `choices`, and joins these in order. Only for clients with ``columns = True``.
+            `choices`; its text is these choices, joined in order. Only for clients with
+            ``columns = True``.
         choices: Possible continuations of each of `columns`: single tokens of the model.
     """
 

@@ -144,8 +144,8 @@ class ReplayClient:
         path: The recording, read when it is first needed.
         strict: Reject a request that was not recorded. If false, such a request gets the next
             recorded reply, with one warning. ``strict=True`` also allows this if the recording has
-            another version of the shipped prompts and the seeds agree; the warning is omitted if
-            the prompts share their numbers.
+            another version of the shipped prompts and the next recorded request has the same seed;
+            the warning is omitted if the two prompts have enough numbers in common.
     """
 
     name = "replay"

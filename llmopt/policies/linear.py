@@ -67,8 +67,8 @@ class LinearPolicy:
         """Make the policy that fits an environment.
 
         Args:
-            env: The environment. Inside a `ClipAction`, which accepts every action, the bounds to
-                which it clips apply.
+            env: The environment. If a `ClipAction` wraps it, the bounds to which that wrapper
+                clips apply.
             bias: Whether to add a constant to each output.
             clip: Whether a ``Box`` action is clipped to its bounds.
 

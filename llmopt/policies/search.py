@@ -97,7 +97,8 @@ class PolicySearch(Views, Closing):
         bias: Whether each action has a bias term; ``None`` for yes, except in a table.
         box: Range of a weight: ±`box` times the scale of the action over the typical scale of the
             observation. Scales come from bounds and from random policies (at most 3,000 steps
-            before the search). Also accepted: a pair of factors, or a pair of bounds per parameter.
+            before the search). Also accepted: two factors, for -`box` and `box`, or two
+            bounds per parameter.
             ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
             may be large. Random points come from the inner part of the ranges, where policies
             rarely saturate their actions.

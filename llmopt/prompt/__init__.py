@@ -92,7 +92,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
             existing file, or any text that ends in ``.j2``); a template's text; the mapping
             that a prompt's ``to_dict`` returned; or a prompt object, which is returned as it
-            is. A mapping is not trusted: the folder that it names is not read.
+            is. A mapping is not trusted: files that its template includes are not read.
         **options: Options of `TemplatePrompt` or `ColumnsPrompt`, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 

@@ -90,7 +90,7 @@ class AskOptions:
             always raises. After an error you can repeat the call, and nothing is lost.
         noisy: Whether repeated evaluations of a point give different rewards. If so, the model may
             propose a point again, `history` shows the mean of its rewards, and `best` is the point
-            with the best mean minus its standard error, so that one lucky value does not win.
+            whose mean, made worse by one standard error, is best: one lucky value does not win.
         may_stop: Whether the model may end the search when it expects no further gain (with the
             prompt ``"words"``): `ask` then raises `SearchStopped`. ``None`` means yes in a whole
             search (`minimize`, `maximize`, `PolicySearch`), and no in your own loop.

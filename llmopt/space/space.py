@@ -82,7 +82,7 @@ class Space:
     Attributes:
         names: Name of each dimension, all different.
         dimensions: The dimensions, in the same order.
-        decimals: Decimals of each dimension; ``None`` for `Int` and `Categorical`, and for
+        decimals: Decimals of each dimension; ``None`` for `Int`, `Categorical`, and a `Float` with
             significant digits.
         cardinality: Number of different points; infinite with a continuous `Float`. For a finite
             space of more than 10,000 points, the number includes infeasible points, and counts

@@ -67,8 +67,8 @@ class LocalClient:
 
     A seed repeats the samples of a request only if the same part of the prompt is cached:
     llama.cpp's rounding depends on how much of a prompt it processes at a time and on the requests
-    in other slots. For samples that depend only on the seed, use
-    ``sampling={"cache_prompt": False, "id_slot": 0}`` and one sample per request, without cache.
+    in other slots. For samples that depend only on the seed, request one at a
+    time without the prompt cache: ``sampling={"cache_prompt": False, "id_slot": 0}``.
 
     Args:
         path: The ``.gguf`` file (of a split model, its first part), or a function that
