@@ -224,9 +224,9 @@ class Results(Views, Session, Generic[Params]):
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
 
-        With ``noisy=True`` that is the point whose mean, made worse by one standard error, is best. The
-        error is estimated from the recorded errors and from repeated evaluations of points. Evaluate a point again,
-        and tell the result, to reduce its error.
+        With ``noisy=True`` that is the point whose mean, made worse by one standard error, is best.
+        The error is estimated from the recorded errors and from repeated evaluations of points.
+        Evaluate a point again, and tell the result, to reduce its error.
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
