@@ -118,6 +118,35 @@ class TestClient:
                 twin.complete(ask("one"))
         assert texts(FolderClient(folder, timeout=0.3).complete(ask("one"))) == ["1"]
 
+    def test_a_request_with_another_seed_takes_an_answer_that_was_not_used(self, folder):
+        first = FolderClient(folder, timeout=0.1)
+        for _ in range(2):
+            with pytest.raises(ClientError, match="request 1 in"):
+                first.complete(ask("one", seed=1))
+        hand_in(folder, 1, b"1")
+        again = FolderClient(folder, timeout=0.3)
+        assert texts(again.complete(ask("one", seed=2))) == ["1"]
+        with pytest.raises(ClientError, match="request 2 in"):
+            again.complete(ask("one", seed=3))  # each answer is used once
+        with pytest.raises(ClientError, match="request 3 in"):
+            again.complete(ask("two", seed=2))  # the text has to be the same
+        again.inform("a result came")  # so that the answer is used
+        assert json.loads((folder / "0001.request.json").read_text())["used"]
+        assert next_request(folder).number == 2
+        other = FolderClient(folder, timeout=0.3)
+        with pytest.raises(ClientError, match="request 2 in"):
+            other.complete(ask("one", seed=4))
+        assert texts(other.complete(ask("one", seed=1))) == ["1"]  # the very same request
+
+    def test_a_request_that_somebody_waits_for_is_nobody_elses(self, folder):
+        result = start(lambda: FolderClient(folder).complete(ask("one", n=2, seed=1)))
+        wait_for(folder / "0002.request.md")
+        with pytest.raises(ClientError, match="request 3 in"):
+            FolderClient(folder, timeout=0.1).complete(ask("one", seed=2))
+        hand_in(folder, 1, b"1")
+        hand_in(folder, 2, b"2")
+        assert texts(result()) == ["1", "2"]
+
     def test_a_half_written_request_is_passed_over(self, folder):
         folder.mkdir()
         (folder / "0001.request.json").write_text('{"numb')
@@ -321,6 +350,29 @@ class TestNext:
             (folder / "0001.request.json").write_text(content)
             assert main(["next", str(folder)]) == 2
             assert "0001.request.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_study_takes_the_answer_to_the_request_of_a_killed_trial(folder):
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    storage = optuna.storages.InMemoryStorage()
+
+    def ask_for_a_trial():
+        client = FolderClient(folder, timeout=0.3)
+        sampler = LLMSampler(
+            client, space=SPACE, description="a bowl", prompt="words", seed=0, on_error="raise"
+        )
+        study = optuna.create_study(
+            study_name="s", storage=storage, sampler=sampler, load_if_exists=True
+        )
+        return study.ask().suggest_float("x", -3, 3)
+
+    with pytest.raises(ClientError, match="request 1 in"):
+        ask_for_a_trial()  # it stays RUNNING, as that of a killed worker does
+    hand_in(folder, 1, ANSWER.format(x=2).encode())
+    assert ask_for_a_trial() == 2
+    assert len(list(folder.glob("*.request.md"))) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")

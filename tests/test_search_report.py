@@ -104,6 +104,13 @@ def test_the_model_s_thoughts_stand_beside_their_outcome():
         assert words in page.text, words
 
 
+@pytest.mark.parametrize(("n", "said"), [(1, "1 point is being"), (2, "2 points are being")])
+def test_points_that_are_being_evaluated_are_counted(n, said):
+    optimizer = LLMOptimizer({"x": Float(-5, 5)}, ScriptedClient([]), warmup=2)
+    optimizer.ask(n)
+    assert f"It has not: {said} evaluated." in checked(optimizer).text
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 25])
 @pytest.mark.parametrize("direction", ["minimize", ["maximize", "minimize"], ["minimize"] * 3])
 def test_any_number_of_trials_and_objectives(n, direction):

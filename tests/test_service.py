@@ -201,6 +201,20 @@ class TestShell:
         assert "in use" in run(capsys, "ask", file, "--wait", "0", status=2)
         holder.close()
 
+    def test_one_that_waits_for_an_ask_says_so_and_how_to_end_it(self, tmp_path, capsys, caplog):
+        file, mail = write(tmp_path, warmup=0), tmp_path / "mail"
+        command = [sys.executable, "-m", "llmopt", "ask", file, "--model", f"folder:{mail}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as asking:
+            assert asking.stderr is not None
+            while "waits for its answer" not in asking.stderr.readline():
+                assert asking.poll() is None
+            result = '{"params": {"x": 1, "k": 2}, "reward": 1}'
+            assert "in use" in run(capsys, "tell", file, result, "--wait", "0.5", status=2)
+            asking.kill()
+        (said,) = caplog.messages  # once
+        assert f"in use by process {asking.pid}, perhaps an `llmopt ask`" in said
+        assert f"(kill {asking.pid})" in said
+
     @pytest.mark.parametrize("name", ["search.json", "search.jsonl"])
     def test_status_waits_for_nobody(self, tmp_path, capsys, monkeypatch, name):
         file = write(tmp_path)

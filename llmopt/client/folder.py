@@ -5,7 +5,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 - ``0001.request.md``: the text to answer. If there are several messages, each follows a line
   ``### system``, ``### user`` or ``### assistant``.
 - ``0001.request.json``: ``number``, ``sample`` and ``samples`` (a request for three samples is
-  three files), ``digest`` and the whole ``request``.
+  three files), ``digest``, the whole ``request``, and ``used`` once a result or the end of the
+  search has come after the answer.
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
@@ -21,14 +22,15 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
 from llmopt.util.files import (
     open_file,
+    open_to_append,
     read_bytes,
     read_text,
     write_bytes_atomically,
@@ -36,6 +38,11 @@ from llmopt.util.files import (
 )
 from llmopt.util.text import a_type, clean
 from llmopt.util.threads import Lock
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two processes may then wait for one answer
+    fcntl = None  # type: ignore[assignment]
 
 ANSWER_BYTES = 1_000_000
 """Maximum size of an answer; a longer one is cut."""
@@ -45,6 +52,7 @@ _POLL_SECONDS = 0.2
 _REMIND_SECONDS = 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
 _DONE, _LATEST = "done", "latest.md"
+_USED = "used"
 
 
 class FolderError(LLMOptError, ValueError):
@@ -65,8 +73,9 @@ class OpenRequest:
 class FolderClient:
     """Writes each request to a file and waits for the answer in another file.
 
-    A restarted search finds its open and answered requests by their digests. Each answer is used
-    once per process. Give each search its own folder.
+    A restarted search finds its open and answered requests by their digests. If a request differs
+    from them in its seed only, it takes one that no process waits for and whose answer was not
+    used. Each answer is used once per process. Give each search its own folder.
 
     Args:
         folder: Folder of requests and answers; created at the first request.
@@ -80,6 +89,7 @@ class FolderClient:
         self.timeout = timeout
         self.name = f"folder:{self.folder.resolve().name}"
         self._taken: set[int] = set()
+        self._settled: set[int] = set()  # of these, those that are marked as used
         self._lock = Lock()
 
     def check_ready(self) -> None:
@@ -96,16 +106,19 @@ class FolderClient:
         deadline = None if self.timeout is None else start + self.timeout
         numbers: list[int] = []
         try:
-            with self._lock:
-                self.folder.mkdir(exist_ok=True)
-                (self.folder / _DONE).unlink(missing_ok=True)
-                _asked.setdefault((os.getpid(), self.folder.absolute()), "")
-                known = self._known(request.digest())
-                for sample in range(1, request.n + 1):
-                    number = known.pop(0) if known else self._write(request, sample)
-                    self._taken.add(number)
-                    numbers.append(number)
-            completions = tuple(self._wait(number, deadline) for number in numbers)
+            with contextlib.ExitStack() as claims:
+                with self._lock:
+                    self.folder.mkdir(exist_ok=True)
+                    (self.folder / _DONE).unlink(missing_ok=True)
+                    _asked.setdefault((os.getpid(), self.folder.absolute()), "")
+                    for number in self._known(request, claims):
+                        self._taken.add(number)
+                        numbers.append(number)
+                    while len(numbers) < request.n:
+                        number = self._write(request, len(numbers) + 1, claims)
+                        self._taken.add(number)
+                        numbers.append(number)
+                completions = tuple(self._wait(number, deadline) for number in numbers)
         except BaseException as error:
             # A repeated request finds them again.
             self._taken.difference_update(numbers)
@@ -127,6 +140,7 @@ class FolderClient:
         asked = os.getpid(), self.folder.absolute()
         if asked in _asked:
             _asked[asked] = text
+        self._settle()
         if self.folder.is_dir():
             with contextlib.suppress(OSError):
                 write_text_atomically(self.folder / _LATEST, clean(text))
@@ -135,23 +149,34 @@ class FolderClient:
         """Mark the end of the search in the folder, with its outcome."""
         asked = os.getpid(), self.folder.absolute()
         known = _asked.pop(asked, None)
+        self._settle()
         if text or known is not None or not (self.folder / _DONE).exists():
             _say_ended(self.folder, text or known or "")
 
-    def _known(self, digest: str) -> list[int]:
-        """Return the numbers of equal requests that this process has not used."""
-        numbers = []
+    def _known(self, request: Request, claims: contextlib.ExitStack) -> list[int]:
+        """Return the numbers of at most `request.n` equal requests that this process has not used.
+
+        Behind them come those that differ in their seeds only and that nobody waits for.
+        """
+        known, others = [], []
         for number in _numbers(self.folder):
             if number not in self._taken:
-                try:
-                    found = _read_json(self.folder, number).get("digest")
-                except (OSError, ValueError):
-                    continue
-                if found == digest:
-                    numbers.append(number)
-        return numbers
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                    data = _read_json(self.folder, number)
+                    if data["digest"] == request.digest():
+                        known.append(number)
+                    elif not data.get(_USED) and _unseeded(data["request"]) == _unseeded(request):
+                        others.append(number)
+        known = known[: request.n]
+        for number in known + others:
+            if number in known or len(known) < request.n:
+                with contextlib.suppress(OSError):
+                    file = open_to_append(_path(self.folder, number, _JSON))
+                    if _claims(claims.enter_context(file)) and number not in known:
+                        known.append(number)
+        return known
 
-    def _write(self, request: Request, sample: int) -> int:
+    def _write(self, request: Request, sample: int, claims: contextlib.ExitStack) -> int:
         """Write a new request and return its number."""
         number = max(_numbers(self.folder), default=0)
         while True:
@@ -165,14 +190,26 @@ class FolderClient:
             }
             try:
                 # Mode "x": another process may have created it first.
-                with _path(self.folder, number, _JSON).open("x", encoding="utf-8") as file:
-                    json.dump(data, file, indent=1)
-                break
+                file = _path(self.folder, number, _JSON).open("x", encoding="utf-8")
             except FileExistsError:
                 continue
+            _claims(claims.enter_context(file))  # before others can read it
+            json.dump(data, file, indent=1)
+            file.flush()
+            break
         # It may be shown on a terminal; the JSON file has the exact request.
         write_text_atomically(_path(self.folder, number, _REQUEST), clean(_text(request)))
         return number
+
+    def _settle(self) -> None:
+        """Mark the answers that were used: no request with another seed gets one of them."""
+        for number in self._taken - self._settled:
+            path = _path(self.folder, number, _JSON)
+            with contextlib.suppress(OSError, ValueError):
+                if _path(self.folder, number, _ANSWER).exists():
+                    self._settled.add(number)
+                    data = _read_json(self.folder, number) | {_USED: True}
+                    write_text_atomically(path, json.dumps(data, indent=1))
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
         remind = time.monotonic()
@@ -285,6 +322,24 @@ def _read_said(path: Path) -> str | None:
         return None
     except OSError as error:
         return f"{path} exists, but cannot be read ({error.strerror})"
+
+
+def _unseeded(request: Request | dict[str, Any]) -> str:
+    """Return the digest of a request without its seed: who answers in a folder has none."""
+    known = request if isinstance(request, Request) else Request.from_dict(request)
+    return replace(known, seed=None).digest()
+
+
+def _claims(file: IO[Any]) -> bool:
+    """Lock a file until it is closed; return whether no other client has locked it."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _text(request: Request) -> str:

@@ -177,7 +177,8 @@ def ending(data: SearchData) -> str:
     if data.ended:
         return data.ended
     if data.pending:
-        return f"It has not: {_counted(data.pending, 'point')} are being evaluated."
+        verb = "is" if data.pending == 1 else "are"
+        return f"It has not: {_counted(data.pending, 'point')} {verb} being evaluated."
     if data.planned is not None and len(data.trials) >= data.planned:
         return f"All {data.planned:,} trials that were planned were evaluated."
     if data.planned is not None:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -134,6 +134,11 @@ def holders_of(place: tuple[int, int]) -> list[int]:
     return sorted(found)
 
 
+def holders_in_words(holders: Sequence[int]) -> str:
+    """Return the processes that lock a file in words."""
+    return f"process {' and '.join(map(str, holders))}" if holders else "another process"
+
+
 def _in_use(path: Path, place: tuple[int, int]) -> str:
     holders = holders_of(place)
     if os.getpid() in holders:
@@ -141,11 +146,11 @@ def _in_use(path: Path, place: tuple[int, int]) -> str:
             f"{path} is in use by another optimizer of this process: close() that one, or give "
             "each its own file"
         )
-    who = f"process {' and '.join(map(str, holders))}" if holders else "another process"
     see = "" if holders else f" (`lsof {path}` may name it)"
     return (
-        f"{path} is in use by {who}{see}: end that search, or give each its own file. Several "
-        "processes can share one search as an Optuna study with LLMSampler (docs/workers.md)"
+        f"{path} is in use by {holders_in_words(holders)}{see}: end that search, or give each its "
+        "own file. Several processes can share one search as an Optuna study with LLMSampler "
+        "(docs/workers.md)"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +26,13 @@ from llmopt.compute.packing import DataError
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
-from llmopt.search.eventlog import as_written, read_events
+from llmopt.search.eventlog import as_written, holders_in_words, holders_of, read_events
 from llmopt.search.resume import start_of, stored_options
 from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
+
+logger = logging.getLogger(__name__)
 
 _PAUSE = 0.2  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
@@ -129,7 +132,7 @@ def _open(
             get_client(arguments["client"])
         except LLMOptError:
             arguments["client"] = ScriptedClient([], name=arguments["client"])
-    until = time.monotonic() + wait
+    until, said = time.monotonic() + wait, False
     try:
         if reads:
             optimizer = LLMOptimizer(**arguments)  # whether the description is valid
@@ -141,11 +144,29 @@ def _open(
             except StorageInUseError:
                 if time.monotonic() >= until:
                     raise
+                if not said:
+                    logger.warning("%s", _waiting(path, wait))
+                    said = True
                 time.sleep(_PAUSE)
     except (TypeError, ValueError) as error:
         if isinstance(error, LLMOptError):
             raise
         raise LLMOptError(str(error)) from error
+
+
+def _waiting(path: Path | None, wait: float) -> str:
+    """Say which process keeps a search open, and how to go on without waiting for it."""
+    try:
+        status = os.stat(path or "")
+        holders = holders_of((status.st_dev, status.st_ino))
+    except OSError:  # it was removed meanwhile
+        holders = []
+    end = f" (kill {' '.join(map(str, holders))})" if holders else ""
+    return (
+        f"{path} is in use by {holders_in_words(holders)}, perhaps an `llmopt ask` that waits for "
+        f"its model: waiting up to {wait:g} s. To go on sooner, answer its request or end it{end}; "
+        "`llmopt ask` then takes up the same request"
+    )
 
 
 def _stored(path: Path) -> LLMOptimizer[Any] | None:
