@@ -13,6 +13,7 @@ import numpy as np
 
 from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.util.arguments import number, whole_number
+from llmopt.util.other_libraries import HintedTrial
 from llmopt.util.text import clean, short
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Trial(Generic[Params]):
+class Trial(HintedTrial, Generic[Params]):
     """One evaluated point; the type `Params` of `params` is the form of the given space.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import (
@@ -333,7 +333,7 @@ def _search(
     if isinstance(executor, ProcessPoolExecutor):
         _check_sent(f)
     timeout = own["timeout"]
-    if timeout is not None and number("timeout", timeout) <= 0:
+    if timeout is not None and number("timeout", timeout, unit="seconds") <= 0:
         raise ValueError(f"timeout={timeout!r}: expected seconds above 0; omit it for no limit")
     if options.get("may_stop") is None:
         options["may_stop"] = True
@@ -511,6 +511,8 @@ class _Run:
             told = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
             add_point(error, params, len(optimizer.trials))
+            if isinstance(error, BrokenExecutor):
+                error.add_note(_CRASHED.format(type(error).__name__))
             raise error
         trial = optimizer.tell_as(replace(told, seed=job.seed), job.kind)
         self._progress.step(self._text(trial) if self._progress.shown else "")
@@ -568,6 +570,13 @@ class _Run:
         pending, self._warnings = self._warnings, []
         for text, category in pending:
             warn_user(text, category)
+
+
+_CRASHED = (
+    "llmopt: a process died, and the points that were being evaluated have no result. catch={} "
+    "records them as failed. In a search with storage=, or one by one: LLMOptimizer(space, "
+    "storage=FILE).tell_failure(point, 'crashed') for each of its .pending"
+)
 
 
 def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:

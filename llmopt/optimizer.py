@@ -54,6 +54,7 @@ from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import point_to_ask, start_points, warmup_points
 from llmopt.search.results import Results
 from llmopt.search.resume import start_of, stored_options
+from llmopt.search.session import described
 from llmopt.space import Dimension, Space
 from llmopt.trackers.callback import Callbacks
 from llmopt.util.arguments import (
@@ -169,7 +170,7 @@ class LLMOptimizer(Results[Params]):
         self._use(self._make_emitter(let_compute(emitter)))
         if emitter.total is not None:
             self.check_asks(emitter.total, given=given.warmup != "auto")
-        self._told_twice = False
+        self._told_twice: set[bool] = set()  # with equal and with other rewards
         if given.storage is not None:
             self._state.folder = folder_of(given.storage)
             self._attach(given.storage, given.durable)
@@ -356,7 +357,7 @@ class LLMOptimizer(Results[Params]):
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
         importer = Importer(self.space, out_of_range)
-        found = read_source(source, self.directions)
+        found = read_source(source, self.directions, self.metrics)
         with self._changing:  # not as a whole: each of its trials is
             told, rows = importer.read(found, self._state.trials, self.read_result)
             for one in told:
@@ -429,7 +430,7 @@ class LLMOptimizer(Results[Params]):
         )
 
     @checked_call("tell_failure({'x': 0.5}, 'it diverged')")
-    def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
+    def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
         The prompt shows the failure, and the point is not proposed again.
@@ -453,23 +454,27 @@ class LLMOptimizer(Results[Params]):
         if isinstance(reward, Mapping) and names:
             given = {objective_name(name): value for name, value in reward.items()}
             if given.keys() != names or len(given) < len(reward):
+                missing = [name for name in self.metrics if name not in given]
+                lacks = f"; missing: {', '.join(map(repr, missing))}" if missing else ""
                 raise RewardError(
                     f"reward={short(reward)}: expected one number for each objective: "
-                    f"{', '.join(map(repr, self.metrics))}"
+                    f"{', '.join(map(repr, self.metrics))}{lacks}"
                 )
             reward = [given[name] for name in self.metrics]
             reward = reward if len(reward) > 1 else reward[0]
         return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 
-    def read_failure(self, params: Any, reason: str = "") -> Told:
+    def read_failure(self, params: Any, reason: str | BaseException = "") -> Told:
         """Check a failure, and return what `tell_failure` would record."""
+        if isinstance(reason, BaseException):
+            reason = described(reason)
         return Told(self.space.flatten(params), None, str(reason))
 
     def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with uninterrupted(), self._changing:
-            if kind == "search" and not (self._told_twice or self._model.options.noisy):
-                self._warn_of(told, self._state.another_reward(told))
+            if kind == "search" and len(self._told_twice) < 2 and not self._model.options.noisy:
+                self._warn_of(told, self._state.recorded_before(told))
             if (
                 told.data is not NO_DATA
                 and told.data
@@ -486,16 +491,23 @@ class LLMOptimizer(Results[Params]):
         return trial
 
     def _warn_of(self, told: Told, before: Trial | None) -> None:
-        """Warn once if a point is recorded again with another reward without `noisy`."""
-        if before is not None:
-            self._told_twice = True
-            logger.warning(
-                "the point of trial %d was recorded again with another reward (%s, before %s): it "
-                "counts as another trial. If rewards are noisy, pass noisy=True",
-                before.number,
-                told.rewards[0] if told.rewards and len(told.rewards) == 1 else told.rewards,
-                before.reward,
-            )
+        """Warn if a point is recorded again: once each for equal and for other rewards."""
+        if before is None or (told.rewards == before.rewards) in self._told_twice:
+            return
+        self._told_twice.add(told.rewards == before.rewards)
+        if told.rewards is None:
+            now = "as a failure"
+        elif told.rewards == before.rewards:
+            now = "with the same reward"
+        else:
+            rewards = told.rewards[0] if len(told.rewards) == 1 else told.rewards
+            now = f"with another reward ({rewards}, before {before.reward})"
+        logger.warning(
+            "the point of trial %d was recorded again %s: it counts as another trial. If rewards "
+            "are noisy, pass noisy=True",
+            before.number,
+            now,
+        )
 
     # -- asynchronous form ----------------------------------------------------------------
 

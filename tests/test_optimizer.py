@@ -339,12 +339,12 @@ def test_a_point_that_comes_during_an_ask_is_not_proposed_too(how):
 @pytest.mark.defect(22)
 def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     optimizer = make()
-    for reward in (1.0, 1.0):
-        optimizer.tell({"x": 1.5, "k": 7}, reward)
+    optimizer.tell({"x": 1.5, "k": 7}, 1.0)
     assert not caplog.records
-    for reward in (2.0, 3.0):
+    for reward in (1.0, 1.0, 2.0, 3.0):
         optimizer.tell({"x": 1.5, "k": 7}, reward)
-    (said,) = [r.message for r in caplog.records]
+    same, said = [r.message for r in caplog.records]
+    assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
     assert "noisy=True" in said
     noisy = make(noisy=True)
@@ -361,3 +361,16 @@ def test_a_function_describes_itself():
     optimizer = LLMOptimizer({"x": Float(0, 2)}, client, "props", warmup=0, description=loss)
     optimizer.ask()
     assert "The height of a dune." in client.requests[0].text
+
+
+def test_samples_whose_mean_is_not_the_reward_are_refused():
+    optimizer = make()
+    with pytest.raises(RewardError, match=r"their mean is 2\.5, and the reward 1;"):
+        optimizer.tell({"x": 1.5, "k": 7}, 1, samples=[2, 3])
+    assert not optimizer.trials
+    assert optimizer.tell({"x": 1.5, "k": 7}, 0.2, samples=[0.1, 0.2, 0.3]).samples
+
+
+def test_a_failure_may_be_given_as_the_exception():
+    assert make().tell_failure({"x": 1.5, "k": 7}, KeyError("lr")).feedback == "KeyError: 'lr'"
+    assert make().tell_failure({"x": 1.5, "k": 7}, ValueError()).feedback == "ValueError"

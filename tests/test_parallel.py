@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 
 import pytest
@@ -124,9 +125,22 @@ def test_a_function_that_no_process_can_be_sent_is_named():
 
 def test_a_worker_that_dies_ends_the_search_and_its_point_is_kept(tmp_path):
     path = tmp_path / "s.jsonl"
-    with ProcessPoolExecutor(1) as executor, pytest.raises(Exception, match="terminated"):
-        search(die, executor=executor, storage=path, catch=Exception)
+    with ProcessPoolExecutor(1) as executor, pytest.raises(BrokenProcessPool) as raised:
+        search(die, executor=executor, storage=path)
+    assert "catch=BrokenProcessPool records them as failed" in str(raised.value.__notes__)
     assert len(search(square, storage=path, n_jobs=2).trials) == 12
+
+
+def test_a_worker_that_dies_is_a_failure_where_that_is_caught(tmp_path):
+    path = tmp_path / "s.jsonl"
+    with ProcessPoolExecutor(2) as executor:
+        found = search(die, executor=executor, storage=path, catch=BrokenProcessPool)
+    assert "the executor broke" in found.stopped
+    assert {t.state for t in found.trials} == {"failed"}
+    assert not found.optimizer.pending  # the next run does not begin with them
+    again = search(square, storage=path, n_jobs=2)
+    assert len(again.trials) == 12
+    assert again.best.state == "complete"
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])

@@ -13,7 +13,7 @@ import pytest
 import llmopt
 from llmopt import Categorical, Float, Int, LLMOptError, LLMOptimizer, ScriptedClient, Space
 from llmopt.cli import main
-from llmopt.report import read_search, report_page
+from llmopt.report import charts, read_search, report_page
 from llmopt.report.charts import thinned
 from llmopt.report.data import parameters_of
 from llmopt.report.importance import importance
@@ -361,3 +361,36 @@ def test_the_pictures_of_matplotlib(monkeypatch):
     for draw in (optimizer.plot_slices, optimizer.plot_importance, both.plot_pareto):
         with pytest.raises(ImportError, match="pip install matplotlib"):
             draw()
+
+
+def test_the_page_says_who_proposed_the_best_and_names_the_objectives():
+    page = checked(searched(3, float)).text
+    assert re.search(
+        r"The best is .*, (a warm-up point|proposed by the model|given by the user)\.", page
+    )
+    assert "proposed by sampled" not in page
+    optimizer = LLMOptimizer(
+        {"x": Float(0, 1)}, ScriptedClient([]), direction={"cost": "minimize", "gain": "maximize"}
+    )
+    optimizer.tell({"x": 0.5}, (1.5, 2.5))
+    assert "cost 1.5 / gain 2.5" in checked(optimizer).text
+
+
+def test_parallel_coordinates_mark_single_values_and_bridge_gaps():
+    space = {
+        "kind": Categorical(["a", "b"]),
+        "a1": Float(0, 1, when={"kind": "a"}),
+        "b1": Float(0, 1, when={"kind": "b"}),
+        "size": Float(0, 1),
+    }
+    optimizer = LLMOptimizer(space, ScriptedClient([]), direction="minimize")
+    for k in range(4):
+        branch = {"kind": "a", "a1": 0.3} if k % 2 else {"kind": "b", "b1": 0.7}
+        optimizer.tell({**branch, "size": k / 4}, float(k))
+    page = report_page(optimizer)
+    bridges = re.findall(r'class="line gap q\d" d="([^"]*)"', page)
+    assert sum(path.count("M") for path in bridges) == 4  # one for each trial
+    # With b1 between two values that its trials lack, it has a mark of its own.
+    runs = charts._runs([(0.0, 0.2), (0.25, None), (0.5, 0.7), (0.75, None), (1.0, 0.1)])
+    assert [len(run) for run in runs] == [2, 2, 2]
+    assert runs[1][0][0] < 0.5 < runs[1][1][0]

@@ -795,3 +795,26 @@ def test_numbers_on_an_end_of_their_range_are_named():
 def test_refusals_say_what_to_write(make, remedy):
     with pytest.raises(LLMOptError, match=remedy):
         make()
+
+
+@pytest.mark.parametrize("kind", [Float, Int])
+@pytest.mark.parametrize("log", ["no", "yes", None, 2])
+def test_a_scale_is_true_or_false(kind, log):
+    with pytest.raises(SpaceError, match="expected True or False"):
+        kind(1, 10, log=log)
+
+
+@pytest.mark.parametrize(
+    ("make", "high"),
+    [(lambda: Float(0, 1, step=0.3), 0.9), (lambda: Float(0, 1, step=3), 0.0),
+     (lambda: Int(1, 10, step=4), 9)],
+)  # fmt: skip
+def test_a_bound_that_no_step_reaches_is_said(make, high):
+    with pytest.warns(UserWarning, match="is rounded down to"):
+        assert make().high == high
+
+
+def test_a_bound_that_steps_reach_is_not(recwarn):
+    for dimension in (Float(0, 1, step=0.1), Int(1, 10, step=3), Float(1e-6, 0.3, step=1e-7)):
+        assert Space({"x": dimension}) == Space.from_dict(Space({"x": dimension}).to_dict())
+    assert not recwarn.list

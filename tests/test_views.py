@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, RewardError, ScriptedClient
 from llmopt.history import Source, Trial
 from llmopt.report import plots
 from llmopt.report.data import SearchData
@@ -100,3 +100,69 @@ def test_a_missing_package_is_named(package, call, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=f"pip install {package.split('.')[0]}"):
         call(searched())
+
+
+def of_costs():
+    optimizer = LLMOptimizer(
+        SPACE, ScriptedClient([]), direction={"cost": "minimize", "yield": "maximize"}
+    )
+    for k, point in enumerate(POINTS[:2]):
+        optimizer.tell(point, {"cost": 1.0 + k, "yield": 5.0 + k})
+    return optimizer
+
+
+def test_names_of_objectives_are_those_of_columns_and_axes(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    optimizer = of_costs()
+    frame = optimizer.trials_dataframe()
+    assert frame["reward_cost"].tolist() == [1.0, 2.0]
+    named = LLMOptimizer(
+        SPACE, ScriptedClient([]), direction={"cost": "minimize", "yield": "maximize"}
+    )
+    assert named.import_trials(pandas.DataFrame(frame)).counts == {"taken": 2}
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = optimizer.plot_pareto(objectives=("yield", "cost"))
+    assert axes.get_xlabel().startswith("yield")
+    assert optimizer.plot_slices(objective="yield").axes[0].get_ylabel() == "yield"
+    for wrong in ((0, 5), (0, 0), ("cost", "time"), "cost"):
+        with pytest.raises(LLMOptError, match="objectives="):
+            optimizer.plot_pareto(objectives=wrong)
+    with pytest.raises(LLMOptError, match="'cost', 'yield'"):
+        optimizer.plot_slices(objective="reward")
+    with pytest.raises(TypeError, match="expected Matplotlib axes"):
+        optimizer.plot_pareto("cost")
+    with pytest.raises(RewardError, match="missing: 'yield'"):
+        optimizer.tell(POINTS[0], {"cost": 1.0})
+
+
+def test_the_hypervolume_grows_with_the_front():
+    pytest.importorskip("matplotlib").use("Agg")
+    pytest.importorskip("optuna")
+    axes = of_costs().plot_hypervolume(reference=(3.0, 4.0))
+    (line,) = axes.lines or [None]
+    shown = line.get_ydata() if line is not None else axes.collections[0].get_offsets()[:, 1]
+    assert list(shown) == [2.0, 3.0]  # (3 - 1) * (5 - 4), and (3 - 2) * (6 - 5) more
+    assert of_costs().plot_hypervolume() is not None
+    with pytest.raises(LLMOptError, match="several objectives"):
+        searched().plot_hypervolume()
+
+
+def test_a_trial_says_what_its_attributes_are_called_here():
+    trial = searched().best
+    with pytest.raises(AttributeError, match=r"no attribute 'value': write \.reward"):
+        _ = trial.value
+    assert not hasattr(trial, "another")
+
+
+def test_a_home_folder_is_meant_by_its_sign(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with LLMOptimizer(SPACE, ScriptedClient([]), storage="~/s.jsonl") as optimizer:
+        optimizer.tell(POINTS[0], 1.0, data={"a": [1.0]})
+        assert optimizer.report("~/r.html") == tmp_path / "r.html"
+        optimizer.save("~/copy.json")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names >= {"s.jsonl", "s.jsonl.data", "r.html", "copy.json"}
+    assert "~" not in names
+    with pytest.raises(TypeError, match="expected the path of a page"):
+        optimizer.report(3)

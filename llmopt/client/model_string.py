@@ -24,6 +24,7 @@ from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
 from llmopt.util.arguments import check_names
+from llmopt.util.other_libraries import argument_hint
 from llmopt.util.text import short
 
 _SECRET = "api_key"
@@ -296,7 +297,8 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
             from llmopt.client.http.remote import RemoteClient  # only for this message
 
             others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
-            raise OptionError(f"it has no option {name!r}{others}; {did_you_mean(name, hints)}")
+            hint = argument_hint(name, list(hints)) or did_you_mean(name, hints, 0.7)
+            raise OptionError(f"it has no option {name!r}{others}; {hint}")
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 
 

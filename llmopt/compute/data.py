@@ -23,6 +23,7 @@ import numpy as np
 
 from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.errors import StorageError
+from llmopt.util.arguments import checked_init
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
 from llmopt.util.text import a_type, cut
 
@@ -30,6 +31,7 @@ _FILE = re.compile(r"\d{6}\.npz")
 _MOST_WORDS = 1000  # characters of names and shapes in a file
 
 
+@checked_init("Evaluation(0.3, 'what was seen')")
 @dataclass(frozen=True)
 class Evaluation:
     """A result that an objective function may return instead of a number.
@@ -179,7 +181,7 @@ def folder_of(storage: str | os.PathLike[str]) -> Path:
     Raises:
         StorageError: It is a link.
     """
-    folder = Path(f"{os.fspath(storage)}.data")
+    folder = Path(f"{os.fspath(storage)}.data").expanduser()
     refuse_link(folder)
     return folder
 

@@ -60,9 +60,10 @@ def write_gif(
         ) from error
     finally:
         env.close()
-    if not Path(path).absolute().parent.is_dir():  # never create a misspelt folder
-        raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
-    write_bytes_atomically(Path(path), data)
+    file = Path(path).expanduser()
+    if not file.absolute().parent.is_dir():  # never create a misspelt folder
+        raise StorageError(f"cannot write {path}: there is no folder {file.parent}")
+    write_bytes_atomically(file, data)
 
 
 def policy_gif(

@@ -63,9 +63,10 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
     }
-    if not Path(path).parent.is_dir():  # never create a misspelt folder
-        raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
-    write_json_atomically(Path(path), data, allow_nan=False)
+    file = Path(path).expanduser()
+    if not file.parent.is_dir():  # never create a misspelt folder
+        raise StorageError(f"cannot write {path}: there is no folder {file.parent}")
+    write_json_atomically(file, data, allow_nan=False)
 
 
 def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
@@ -82,7 +83,7 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         StorageError: The file cannot be read, or contains no policy.
     """
     try:
-        data = read_json_object(Path(path), links=True)
+        data = read_json_object(Path(path).expanduser(), links=True)
         if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
         own = [space_from_dict(data[f"{name}_space"]) for name in ("observation", "action")]

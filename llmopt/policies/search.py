@@ -13,6 +13,7 @@ Example::
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,8 @@ from llmopt.search.views import Views
 from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
+
+logger = logging.getLogger(__name__)
 
 _AS_GOOD = 0.05  # share of the best value by which a recommended policy may be worse
 _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
@@ -196,6 +199,13 @@ class PolicySearch(Views, Closing):
                 bias = not isinstance(made.observation_space, spaces.Discrete)
             self.policy = LinearPolicy.for_env(made, bias, clip=clip)
             self._step_cap = step_cap(made, max_steps)
+            if max_steps is None and (made.spec is None or not made.spec.max_episode_steps):
+                logger.warning(
+                    "%s states no limit of steps: an episode ends after %d at most; max_steps= "
+                    "sets another limit",
+                    self._make.title,
+                    self._step_cap,
+                )
         finally:
             made.close()
         client = get_client(one_model(client, options.pop("model", None)))
@@ -323,7 +333,7 @@ class PolicySearch(Views, Closing):
             ClientError: The request to the model failed.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
-        evaluations = self._wanted = whole_number("evaluations", evaluations, 0)
+        evaluations = self._wanted = whole_number("evaluations", evaluations, 1)
         one_of("progress", progress, (True, False, None))
         optimizer, batch = self.optimizer, self.optimizer.batch_size
         if self.stopped == INTERRUPTED:
@@ -536,8 +546,8 @@ class PolicySearch(Views, Closing):
             mean_return=best.reward,
         )
 
-    def gif(self, path: str | os.PathLike[str]) -> None:
-        """Write one held-out episode of the best policy as an animated GIF.
+    def gif(self, path: str | os.PathLike[str]) -> Path:
+        """Write one held-out episode of the best policy as an animated GIF, and return its path.
 
         Raises:
             LLMOptError: There is no best policy yet, a package is missing, or the environment
@@ -546,6 +556,7 @@ class PolicySearch(Views, Closing):
         """
         seed = held_out_seeds(self.seed, 1)[0]
         write_gif(path, self._make, self._make.title, self.best_policy, seed, self._step_cap)
+        return Path(path).expanduser()
 
     def close(self) -> None:
         """Close the environment and the storage file; results can still be read."""
@@ -560,8 +571,9 @@ class PolicySearch(Views, Closing):
 
 def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:
     """Return the first event of a stored search; empty if none can be read."""
+    path = None if storage is None else Path(storage).expanduser()
     try:
-        return next(read_events(storage), {}) if storage and Path(storage).is_file() else {}
+        return next(read_events(path), {}) if path is not None and path.is_file() else {}
     except StorageError:
         return {}  # the optimizer reports the fault of the file
 

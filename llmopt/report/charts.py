@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
@@ -22,6 +23,7 @@ from llmopt.util.text import cut
 MOST_DOTS = 2000  # of one chart: the best are among them, the others evenly spread
 MOST_PARAMETERS = 12  # with a separate chart
 BINS = 5  # shades of a colour
+_MARK = 0.008  # half the width of the mark of a single value on its axis
 
 Dot = tuple[float, float, int]
 """Shares of the width and the height, from the lower left, and a trial's number."""
@@ -231,6 +233,7 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
     scales = [*goals, *(data.parameters[i].scale for i in chosen)]
     shades = shade_of(data)
     by_shade: dict[int, list[list[tuple[float, float]]]] = {}
+    gaps: dict[int, list[list[tuple[float, float]]]] = {}
     last = len(scales) - 1
     shown = thinned([t.number for t in data.done], sorted(data.leading))
     for t in data.done:
@@ -238,9 +241,15 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
             continue
         row = [goal.share(value) for goal, value in zip(goals, t.rewards, strict=True)]
         shares: list[float | None] = [*row, *(data.shares[t.number][i] for i in chosen)]
-        for run in _runs([(i / last, share) for i, share in enumerate(shares)]):
-            by_shade.setdefault(shades[t.number], []).append(run)
-    layers = [lines(by_shade.get(k, ()), f"q{k}") for k in range(BINS)]
+        runs = _runs([(i / last, share) for i, share in enumerate(shares)])
+        by_shade.setdefault(shades[t.number], []).extend(runs)
+        between = [[before[-1], after[0]] for before, after in pairwise(runs)]
+        gaps.setdefault(shades[t.number], []).extend(between)
+    layers = [
+        layer
+        for k in range(BINS)
+        for layer in (lines(gaps.get(k, ()), f"gap q{k}"), lines(by_shade.get(k, ()), f"q{k}"))
+    ]
     axes = "".join(f"M{round(i / last * SIZE)} 0V{SIZE}" for i in range(len(scales)))
     layers.append(Markup('<path class="axis" d="{}"/>').format(axes))
     texts = []
@@ -257,14 +266,21 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
 
 
 def _runs(row: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Return the parts of a line between the parameters that a trial lacks."""
+    """Return the parts of a line between the parameters that a trial lacks.
+
+    A single value becomes a mark on its axis.
+    """
     found: list[list[tuple[float, float]]] = [[]]
     for x, y in row:
         if y is None:
             found.append([])
         else:
             found[-1].append((x, y))
-    return [run if len(run) > 1 else [*run, *run] for run in found if run]
+    return [run if len(run) > 1 else _mark(*run[0]) for run in found if run]
+
+
+def _mark(x: float, y: float) -> list[tuple[float, float]]:
+    return [(max(0.0, x - _MARK), y), (min(1.0, x + _MARK), y)]
 
 
 def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:

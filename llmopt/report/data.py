@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from llmopt.errors import LLMOptError
 from llmopt.history import Direction, History, Trial, Usage
 from llmopt.prompt.answer import Answer, notes_of
 from llmopt.report.scales import Scale, number_text, robust_scale
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, identity
-from llmopt.util.text import clean, cut
+from llmopt.util.text import clean, cut, short
 
 _MOST_CHOICES = 60  # that a parameter's axis has
 
@@ -139,6 +140,18 @@ class SearchData:
         if len(self.directions) == 1:
             return ("reward",)
         return tuple(f"objective {i + 1}" for i in range(len(self.directions)))
+
+    def objective(self, which: int | str, argument: str = "objective") -> int:
+        """Return the place of an objective that is given by its name or its place."""
+        names = self.objectives
+        if which in names:
+            return names.index(str(which))
+        if isinstance(which, int) and not isinstance(which, bool) and 0 <= which < len(names):
+            return which
+        raise LLMOptError(
+            f"{argument}={short(which)}: expected a number from 0 to {len(names) - 1}, or one of "
+            f"{', '.join(map(repr, names))}"
+        )
 
     def shown_number(self, number: int) -> int:
         """Return the number of a trial for readers: from 1, as its model counts, if it does."""

@@ -24,7 +24,9 @@ _SEED = 0
 
 
 def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, float]]:
-    """Return the importance of each parameter, by evaluator and name, most important first.
+    """Return the importance of each parameter, by evaluator and name.
+
+    The most important one by fANOVA is first, or by PED-ANOVA where there is no fANOVA.
 
     ``"PED-ANOVA"`` says how far a parameter decides whether a point is among the best tenth;
     ``"fANOVA"``, where scikit-learn is installed, how much of the variance of all results it
@@ -42,7 +44,7 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             f"{len(done)} complete trials are too few for importances: expected at least "
             f"{LEAST_TRIALS}; continue the search"
         )
-    with _quiet(optuna):
+    with quiet(optuna):
         study = _study(optuna, data, objective)
         names = {n for t in study.trials for n in t.params}
         if not names:
@@ -55,7 +57,8 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             study = _study(optuna, data, objective, _MOST_FOR_TREES)
             fanova = of.FanovaImportanceEvaluator(seed=_SEED)
             found["fANOVA"] = of.get_param_importances(study, evaluator=fanova)
-    order = sorted(names, key=lambda name: -found["PED-ANOVA"].get(name, 0.0))
+    first = found.get("fANOVA", found["PED-ANOVA"])  # of few trials PED-ANOVA sees a handful
+    order = sorted(names, key=lambda name: -first.get(name, 0.0))
     return {
         kind: {n: float(np.nan_to_num(values.get(n, 0.0), posinf=1.0, neginf=0.0)) for n in order}
         for kind, values in found.items()
@@ -63,7 +66,7 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
 
 
 @contextlib.contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
+def quiet(optuna: Any) -> Iterator[None]:
     """Keep Optuna's log and its notes on experimental classes out of a report."""
     logger = logging.getLogger("optuna")
     level = logger.level

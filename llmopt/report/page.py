@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,7 +26,7 @@ from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
 from llmopt.util.arguments import checked_call
 from llmopt.util.files import check_folder, write_text_atomically
-from llmopt.util.text import clean, cut
+from llmopt.util.text import clean, cut, short
 
 _MOST_TRIALS = 1000  # that are listed one by one
 _MOST_WORDS = 1_500_000  # characters of what was said, in all trials together
@@ -46,6 +46,18 @@ SOURCES = {
     "user": "the user",
 }
 """Who proposes points, for readers."""
+
+PROPOSED = {
+    "llm": "proposed by the model",
+    "warmup": "a warm-up point",
+    "fallback": "a random point where the model did not deliver",
+    "drawn": "sampled by the prompt",
+    "cma": "proposed by CMA-ES",
+    **dict.fromkeys(OLD_SOURCES, "a small change of the best"),
+    "network": "proposed by the small network",
+    "sampler": "proposed by a sampler of Optuna",
+    "user": "given by the user",
+}
 
 
 @checked_call("write_report(result, 'report.html')")
@@ -68,11 +80,15 @@ def write_report(
         StorageError: The search cannot be read, or the file cannot be written.
         TypeError: `source` is not a search.
     """
-    path = Path(path)
+    path = Path(path).expanduser() if isinstance(path, str | os.PathLike) else _no_path(path)
     check_page(path)
     page = report_page(source, title=title, study_name=study_name)
     write_text_atomically(path, page)
     return path
+
+
+def _no_path(path: object) -> NoReturn:
+    raise TypeError(f"report({short(path)}): expected the path of a page, such as 'report.html'")
 
 
 def check_page(path: Path) -> None:
@@ -166,7 +182,7 @@ def _summary(data: SearchData) -> str:
         said += (
             f" The best is {number_text(data.best.rewards[0])} of #{data.shown_number(best.number)}"
         )
-        said += f", proposed by {SOURCES.get(best.source, best.source).partition(' (')[0]}."
+        said += f", {PROPOSED.get(best.source, f'proposed by {best.source}')}."
     elif count:
         said += " No trial gave a result."
     return said
@@ -180,7 +196,7 @@ def ending(data: SearchData) -> str:
         verb = "is" if data.pending == 1 else "are"
         return f"It has not: {_counted(data.pending, 'point')} {verb} being evaluated."
     if data.planned is not None and len(data.trials) >= data.planned:
-        return f"All {data.planned:,} trials that were planned were evaluated."
+        return f"All planned trials were evaluated: {len(data.trials):,}."
     if data.planned is not None:
         return f"No end is recorded: {len(data.trials):,} of {data.planned:,} planned trials."
     return f"No end is recorded after {_counted(len(data.trials), 'trial')}."
@@ -372,7 +388,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "kind": trial.kind,
         "leading": trial.number in data.leading,
         "best": data.best is not None and data.best.number == trial.number,
-        "result": " / ".join(map(number_text, trial.rewards)) if trial.rewards else trial.state,
+        "result": _result(data, trial),
         "line": f"{line}, {more} more" if more > 0 else line,
         "params": pairs[: listed.cells],
         "more": max(0, len(pairs) - listed.cells),
@@ -382,6 +398,16 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
         "start": "" if start is None else f"#{data.shown_number(start.number)}",
     }
+
+
+def _result(data: SearchData, trial: Trial[Any]) -> str:
+    """Return the rewards of a trial, with the names of several objectives."""
+    if not trial.rewards:
+        return trial.state
+    texts = [number_text(value) for value in trial.rewards]
+    if len(texts) == len(data.metrics) > 1:
+        texts = [f"{cut(n, 24)} {text}" for n, text in zip(data.objectives, texts, strict=True)]
+    return " / ".join(texts)
 
 
 def _said(notes: Answer, start: Trial[Any] | None, listed: Listed) -> list[tuple[str, str]]:

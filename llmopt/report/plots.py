@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, needs
 from llmopt.history import OLD_SOURCES
 from llmopt.report.charts import MOST_PARAMETERS
 from llmopt.report.data import SearchData
-from llmopt.report.importance import importance
+from llmopt.report.importance import importance, quiet
 from llmopt.report.scales import Scale
-from llmopt.util.text import cut
+from llmopt.util.text import cut, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,10 @@ _NAME = 40  # characters of a parameter's name
 
 def _axes(call: str, ax: Axes | None) -> Axes:
     if ax is not None:
+        if not hasattr(ax, "scatter"):
+            raise TypeError(
+                f"{call}(ax={short(ax)}): expected Matplotlib axes, such as plt.gca(), or nothing"
+            )
         return ax
     with needs(f"{call}()", "matplotlib"):
         import matplotlib.pyplot as plt
@@ -65,15 +70,15 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
         own = [t for t in data.done if t.rewards and t.source == source]
         if own:
             values = [min(max(t.rewards[0], scale.low), scale.high) for t in own if t.rewards]
-            numbers = [t.number for t in own]
+            numbers = [data.shown_number(t.number) for t in own]
             ax.scatter(numbers, values, s=16, color=colour, label=source, clip_on=False)
     for place, trial in enumerate(data.history.failed):
         label = None if place else "failed"
-        ax.axvline(trial.number, color="#dddddd", zorder=0, label=label)
+        ax.axvline(data.shown_number(trial.number), color="#dddddd", zorder=0, label=label)
     if best := data.best_so_far:
-        numbers = [number for number, _ in best]
+        numbers = [data.shown_number(number) for number, _ in best]
         values = [value for _, value in best]
-        end = max(t.number for t in data.trials)
+        end = data.shown_number(max(t.number for t in data.trials))
         ax.step([*numbers, end], [*values, values[-1]], where="post", color="black", label="best")
     if data.done:
         _limit(ax, scale, "y")
@@ -84,8 +89,9 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def slices(data: SearchData, figure: Figure | None = None, objective: int = 0) -> Figure:
+def slices(data: SearchData, figure: Figure | None = None, objective: int | str = 0) -> Figure:
     """Draw the results against each parameter, later trials darker."""
+    objective = data.objective(objective)
     shown = data.parameters[:MOST_PARAMETERS]
     columns = min(_COLUMNS, len(shown))
     rows = math.ceil(len(shown) / columns)
@@ -121,8 +127,9 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int = 0) -
     return figure
 
 
-def importances(data: SearchData, ax: Axes | None = None, objective: int = 0) -> Axes:
+def importances(data: SearchData, ax: Axes | None = None, objective: int | str = 0) -> Axes:
     """Draw the importance of each parameter; see `llmopt.report.importance`."""
+    objective = data.objective(objective)
     found = importance(data, objective)
     ax = _axes("plot_importance", ax)
     names = list(next(iter(found.values())))[:20][::-1]
@@ -132,30 +139,66 @@ def importances(data: SearchData, ax: Axes | None = None, objective: int = 0) ->
         colour = "#0072b2" if k == 0 else "#9dbbd8"
         ax.barh(places, [values[n] for n in names], height * 0.9, color=colour, label=kind)
     ax.set_yticks(range(len(names)), [_name(name) for name in names])
-    ax.set_xlabel("importance (Optuna)")
+    of = f" for {_name(data.objectives[objective])}" if len(data.directions) > 1 else ""
+    ax.set_xlabel(f"importance{of} (Optuna)")
     ax.legend(frameon=False, fontsize="small")
     return ax
 
 
-def pareto(data: SearchData, ax: Axes | None = None, objectives: tuple[int, int] = (0, 1)) -> Axes:
+def pareto(
+    data: SearchData, ax: Axes | None = None, objectives: Sequence[int | str] = (0, 1)
+) -> Axes:
     """Draw two objectives against each other, and the trials that nothing dominates."""
     if len(data.directions) == 1:
         raise LLMOptError(
             "plot_pareto() draws two objectives, and this search has one: plot_history() draws it"
         )
+    if isinstance(objectives, str) or len({*objectives}) != 2:
+        raise LLMOptError(
+            f"objectives={short(objectives)}: expected two objectives, such as "
+            f"{data.objectives[:2]!r}"
+        )
+    first, second = (data.objective(k, "objectives") for k in objectives)
     ax = _axes("plot_pareto", ax)
-    front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[objectives[0]])
+    front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[first])
     every = [t.rewards for t in data.done if t.rewards]
     for rewards, size, colour, label in (
         (every, 14, "#9dbbd8", "trials"),
         (front, 30, "#d55e00", "Pareto front"),
     ):
-        columns = [[r[k] for r in rewards] for k in objectives]
+        columns = [[r[k] for r in rewards] for k in (first, second)]
         ax.scatter(columns[0], columns[1], s=size, color=colour, label=label, clip_on=False)
-    for k, letter in zip(objectives, "xy", strict=True):
+    for k, letter in ((first, "x"), (second, "y")):
         goal = "larger" if data.directions[k] == "maximize" else "smaller"
         getattr(ax, f"set_{letter}label")(f"{_name(data.objectives[k])} ({goal} is better)")
         if data.done:
             _limit(ax, data.scale(k), letter)
     ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> Axes:
+    """Draw the hypervolume of the Pareto front after each trial, by Optuna."""
+    if len(data.directions) == 1:
+        raise LLMOptError(
+            "plot_hypervolume() needs several objectives, and this search has one: "
+            "plot_history() draws it"
+        )
+    if not data.done:
+        raise LLMOptError("plot_hypervolume(): no trial has a result yet; continue the search")
+    with needs("plot_hypervolume()", "optuna", extra="optuna"):
+        import optuna
+    with needs("plot_hypervolume()", "matplotlib"):
+        from optuna.visualization.matplotlib import plot_hypervolume_history
+    rows = [t.rewards for t in data.done if t.rewards]
+    worst = []
+    for column, direction in zip(zip(*rows, strict=True), data.directions, strict=True):
+        margin = 0.1 * (max(column) - min(column)) or 1.0
+        worst.append(max(column) + margin if direction == "minimize" else min(column) - margin)
+    with quiet(optuna):
+        study = optuna.create_study(directions=list(data.directions))
+        for t in data.done:
+            study.add_trial(optuna.trial.create_trial(values=list(t.rewards or ())))
+        ax: Axes = plot_hypervolume_history(study, list(reference or worst))
+    ax.set_title("")
     return ax

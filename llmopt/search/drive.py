@@ -332,8 +332,10 @@ class _Parallel(Generic[Job]):
         result = error = None
         try:
             result = future.result()
-        except BrokenExecutor:
-            raise
+        except BrokenExecutor as raised:  # no further point can be evaluated in it
+            self._record(job, None, raised)
+            self._end(f"the executor broke: {raised}")
+            return
         except CancelledError:
             self._give_back([job])
             return

@@ -174,7 +174,7 @@ class EventLog:
                 'storage="search.jsonl". For a database of Optuna make a study with it, and take '
                 "LLMSampler as its sampler"
             )
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self._durable = durable
         self._lock, self._process = Lock(), os.getpid()
         self._head: Event | None = None  # to be written with the next event

@@ -351,6 +351,17 @@ def read_told(
     parts = tuple([_number(sample, "samples") for sample in samples])
     if not all(map(math.isfinite, parts)):
         raise RewardError(f"samples={list(parts)}: expected finite numbers")
+    if (
+        parts
+        and rewards is not None
+        and not math.isclose(
+            np.mean(parts), rewards[0], rel_tol=1e-4, abs_tol=1e-4 * float(np.std(parts)) + 1e-12
+        )
+    ):
+        raise RewardError(
+            f"samples={short(list(parts))}: their mean is {np.mean(parts):.6g}, and the reward "
+            f"{rewards[0]:.6g}; give the mean as the reward, or leave samples out"
+        )
     if stderr is None and len(parts) > 1:
         stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
     if stderr is not None:
@@ -385,6 +396,11 @@ def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:
         raise RewardError(
             f"reward={short(reward)}: expected a single real number; for {len(reward)} objectives "
             f"make the optimizer with direction=[{given}]"
+        )
+    if isinstance(reward, str):
+        raise RewardError(
+            f"reward={short(reward)}: expected a number, not a text; a failed evaluation is None, "
+            'NaN or tell_failure(), and in JSON "failed"'
         )
     if wanted == 1:
         rewards: tuple[float, ...] = (_number(reward, "reward"),)

@@ -93,9 +93,11 @@ class OtherSearch:
     table: bool = False  # whether columns that are no parameters may be skipped
 
 
-def read_source(source: Any, directions: tuple[Direction, ...]) -> OtherSearch:
+def read_source(
+    source: Any, directions: tuple[Direction, ...], names: Sequence[str] = ()
+) -> OtherSearch:
     """Read trials of the same direction."""
-    found = _read_source(source, len(directions))
+    found = _read_source(source, names or [str(i) for i in range(len(directions))])
     if found.directions is not None and found.directions != directions:
         raise ParameterError(
             f"{found.title} is of a search with direction {found.directions}, and this one "
@@ -104,7 +106,7 @@ def read_source(source: Any, directions: tuple[Direction, ...]) -> OtherSearch:
     return found
 
 
-def _read_source(source: Any, objectives: int) -> OtherSearch:
+def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
@@ -198,27 +200,30 @@ def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
     return {name: value for name, value in words.items() if value not in ("", None)}
 
 
-def _of_table(title: str, table: Sequence[Mapping[Any, Any]], objectives: int) -> OtherSearch:
+def _of_table(
+    title: str, table: Sequence[Mapping[Any, Any]], objectives: Sequence[str]
+) -> OtherSearch:
     return OtherSearch(title, [_of_row(row, objectives) for row in table], table=True)
 
 
-def _of_row(row: Mapping[Any, Any], objectives: int) -> Row:
+def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
     state = str(cells.get("state", "complete")).lower()
     columns = [name for name in ("reward", "value") if name in row][:1]
-    for start in ("reward_", "values_") if objectives > 1 else ():
-        several = [f"{start}{i}" for i in range(objectives)]
-        columns = several if all(name in row for name in several) else columns
+    for start in ("reward_", "values_") if len(objectives) > 1 else ():
+        for names in (range(len(objectives)), objectives):
+            several = [f"{start}{name}" for name in names]
+            columns = several if all(name in row for name in several) else columns
     found = [cells.pop(name, None) for name in columns]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
     elif not columns and state == "complete":
-        wanted = "reward" if objectives == 1 else "reward_0"
+        wanted = "reward" if len(objectives) == 1 else f"reward_{objectives[0]}"
         trouble = f"no reward found; rename its column to {wanted!r}"
     attributes = {k.removeprefix(_ATTRIBUTE): v for k, v in cells.items() if _ATTRIBUTE in k}
     for name in (f"{prefix}stderr" for prefix in ("", PREFIX)):

@@ -335,4 +335,7 @@ def checked_partners(partner: Any) -> Any:
 
 def unknown_partner(partner: Any) -> ValueError:
     """Return the error about an unknown partner."""
-    return ValueError(f"partner={partner!r}: expected 'cma', 'network', a list of them, or None")
+    return ValueError(
+        f"partner={partner!r}: expected 'cma', 'network', a list of them, or None; in LLMSampler "
+        "also a sampler of Optuna, such as TPESampler()"
+    )

@@ -237,15 +237,18 @@ class Results(Views, Session, Generic[Params]):
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a pandas DataFrame, one row per trial.
 
-        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
-        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
-        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
-        ``prompt_tokens``, ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``.
+        Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
+        ``reward_0``, ``reward_1``, ...; missing for a failed trial), ``stderr``,
+        ``constraint_violation``, a ``params_NAME`` for each parameter, ``source``, ``feedback``,
+        ``explanation``, ``prompt_tokens``, ``completion_tokens`` and ``seconds``; with
+        ``seeded=True`` ``seed``.
 
         Raises:
             ImportError: pandas is not installed.
         """
-        return dataframe(self.trials, self.space.names, len(self.directions))
+        count = len(self.directions)
+        rewards = [f"reward_{name}" for name in self.metrics or range(count)]
+        return dataframe(self.trials, self.space.names, rewards if count > 1 else ["reward"])
 
     def __repr__(self) -> str:
         return (
@@ -288,7 +291,7 @@ class Results(Views, Session, Generic[Params]):
         Raises:
             StorageError: The file cannot be written; an existing file is unchanged.
         """
-        path = Path(path)
+        path = Path(path).expanduser()
         if self._log is not None and self._log.is_at(path):
             raise StorageError(
                 f"{path} is the storage of this optimizer and already holds all of its state: "

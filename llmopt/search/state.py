@@ -165,14 +165,14 @@ class SearchState:
             )
         )
 
-    def another_reward(self, told: Told) -> Trial | None:
-        """Return the latest trial of a point that was recorded before with another reward."""
-        if told.rewards is None or told.samples or self.space.key(told.values) not in self.keys:
+    def recorded_before(self, told: Told) -> Trial | None:
+        """Return the latest trial of a point that is recorded again without being asked."""
+        if told.samples or self.space.key(told.values) not in self.keys:
             return None
         if any(p.values == told.values for p in self.pending):
             return None
         before = [t for t in self.trials if t.values == told.values and t.rewards]
-        return before[-1] if before and before[-1].rewards != told.rewards else None
+        return before[-1] if before else None
 
     def _take_pending(
         self, key: tuple[Any, ...], last: bool = True, seed: int | None = None

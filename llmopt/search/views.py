@@ -38,15 +38,8 @@ class TrialList(list[Trial[Any]]):
         return trials_html(self)
 
 
-def _rewards(trial: Trial[Any], objectives: int) -> dict[str, float | None]:
-    given = trial.rewards or (None,) * objectives
-    if objectives == 1:
-        return {"reward": given[0]}
-    return {f"reward_{i}": reward for i, reward in enumerate(given)}
-
-
 def dataframe(
-    trials: Sequence[Trial[Any]], names: Sequence[str], objectives: int
+    trials: Sequence[Trial[Any]], names: Sequence[str], rewards: Sequence[str]
 ) -> pandas.DataFrame:
     """Return one row for each trial; see `LLMOptimizer.trials_dataframe`."""
     without = ". Without it, the same is in `optimizer.trials`"
@@ -56,7 +49,7 @@ def dataframe(
         {
             "number": trial.number,
             "state": trial.state,
-            **_rewards(trial, objectives),
+            **dict(zip(rewards, trial.rewards or (None,) * len(rewards), strict=True)),
             "stderr": trial.stderr,
             "constraint_violation": trial.constraint_violation,
             **{
@@ -116,12 +109,12 @@ class Views(Hinted):
 
         return plots.history(read_search(self), ax)
 
-    def plot_slices(self, figure: Figure | None = None, objective: int = 0) -> Figure:
+    def plot_slices(self, figure: Figure | None = None, objective: int | str = 0) -> Figure:
         """Draw the results against each parameter, at most 12 of them, later trials darker.
 
         Args:
             figure: Matplotlib figure to draw on; ``None`` for a new one.
-            objective: Which objective, from 0.
+            objective: Which objective, by name or counted from 0.
 
         Raises:
             ImportError: Matplotlib is not installed.
@@ -130,12 +123,12 @@ class Views(Hinted):
 
         return plots.slices(read_search(self), figure, objective)
 
-    def plot_importance(self, ax: Axes | None = None, objective: int = 0) -> Axes:
+    def plot_importance(self, ax: Axes | None = None, objective: int | str = 0) -> Axes:
         """Draw the importance of each parameter, by Optuna's evaluators.
 
         Args:
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
-            objective: Which objective, from 0.
+            objective: Which objective, by name or counted from 0.
 
         Raises:
             ImportError: Optuna or Matplotlib is not installed.
@@ -145,12 +138,12 @@ class Views(Hinted):
 
         return plots.importances(read_search(self), ax, objective)
 
-    def plot_pareto(self, ax: Axes | None = None, objectives: tuple[int, int] = (0, 1)) -> Axes:
+    def plot_pareto(self, ax: Axes | None = None, objectives: Sequence[int | str] = (0, 1)) -> Axes:
         """Draw two objectives against each other, and the Pareto front.
 
         Args:
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
-            objectives: Which two, from 0.
+            objectives: Which two, by name or counted from 0.
 
         Raises:
             ImportError: Matplotlib is not installed.
@@ -159,6 +152,21 @@ class Views(Hinted):
         from llmopt.report import plots, read_search
 
         return plots.pareto(read_search(self), ax, objectives)
+
+    def plot_hypervolume(self, reference: Sequence[float] | None = None) -> Axes:
+        """Plot the hypervolume of the Pareto front after each trial, by Optuna.
+
+        Args:
+            reference: The reference point, one number for each objective; ``None`` for a point a
+                tenth of the range beyond the worst results.
+
+        Raises:
+            ImportError: Optuna or Matplotlib is not installed.
+            LLMOptError: The search has one objective, or no trial is complete.
+        """
+        from llmopt.report import plots, read_search
+
+        return plots.hypervolume(read_search(self), reference)
 
 
 def _cell(value: Any) -> str:

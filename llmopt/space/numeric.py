@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from llmopt.errors import ParameterError, SpaceError
+from llmopt.errors import ParameterError, SpaceError, warn_user
 from llmopt.space.values import Value, as_number, decimal_places, read_float, read_number
 from llmopt.space.when import read_when
 from llmopt.util.arguments import checked_init
@@ -231,6 +231,7 @@ class Float(_Number):
             places = max(decimal_places(low), decimal_places(step))
             freeze(self, step=step, _step=step, _places=places)
             freeze(self, high=self.value(_count_steps(low, high, step)))
+            _say_rounded(self, high)
             freeze(self, count=_count_steps(low, self.high, step) + 1)
         self._prepare("value", None, None)
 
@@ -338,10 +339,11 @@ class Int(_Number):
         step = 1 if self.step is None else _integer("step", self.step)
         _check_order("Int", low, high, self.log)
         _check_step("Int", step, self.log and step != 1)
-        count = (high - low) // step + 1
+        count, wanted = (high - low) // step + 1, high
         high = low + (count - 1) * step
         freeze(self, low=low, high=high, log=bool(self.log), step=step, count=count)
         freeze(self, when=read_when(self.when))
+        _say_rounded(self, wanted)
         self._prepare("value", None, None)
 
     def __repr__(self) -> str:
@@ -434,6 +436,8 @@ def _integer(name: str, value: object) -> int:
 
 
 def _check_order(kind: str, low: float, high: float, log: bool) -> None:
+    if log not in (True, False):
+        raise SpaceError(f"{kind}: log={log!r}; expected True or False.")
     if low > high:
         raise SpaceError(f"{kind}: low={low!r} is above high={high!r}; swap them.")
     if log and low <= 0:
@@ -448,6 +452,15 @@ def _check_step(kind: str, step: float, log: bool) -> None:
     if log:
         raise SpaceError(
             f"{kind}: log=True and step={step!r} do not go together; leave one of them out."
+        )
+
+
+def _say_rounded(dimension: Float | Int, high: float) -> None:
+    """Warn if whole steps do not reach the bound that was given."""
+    if high - dimension.high > 1e-9 * abs(high):
+        warn_user(
+            f"{type(dimension).__name__}({dimension.low!r}, {high!r}, step={dimension.step!r}): "
+            f"high is rounded down to {dimension.high!r}, a whole number of steps above low"
         )
 
 

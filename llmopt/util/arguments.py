@@ -90,12 +90,13 @@ def whole_or_auto(
         raise ValueError(f"{error}, or 'auto'") from None
 
 
-def number(name: str, value: Any, least: float = -math.inf) -> float:
-    """Return a value, of a file say, as a finite ``float``."""
+def number(name: str, value: Any, least: float = -math.inf, unit: str = "") -> float:
+    """Return a value, of a file say, as a finite ``float``; `unit` is for the message."""
     real = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
     if not real or not max(least, -sys.float_info.max) <= value <= sys.float_info.max:
         span = f" of at least {least:g}" if math.isfinite(least) else ""
-        raise ValueError(f"{name}={short(value)}: expected a finite number{span}")
+        of = f" of {unit}" if unit else ""
+        raise ValueError(f"{name}={short(value)}: expected a finite number{of}{span}")
     return float(value)
 
 

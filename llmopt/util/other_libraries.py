@@ -203,6 +203,32 @@ def module_hint(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
+_OF_TRIALS = {
+    **dict.fromkeys("value loss score cost result objective".split(), "reward"),
+    **dict.fromkeys("param parameters config point x kwargs".split(), "params"),
+    **dict.fromkeys("user_attrs attributes info".split(), "feedback, or .data"),
+    **dict.fromkeys("status".split(), "state"),
+}
+
+
+def attribute_hint(of: object, name: str, hints: Mapping[str, str]) -> None:
+    """Raise an `AttributeError` that says what a missing attribute is called here, if known."""
+    if name in hints:
+        raise AttributeError(
+            f"{type(of).__name__} has no attribute {name!r}: {hints[name]}", name=name, obj=of
+        )
+
+
+class HintedTrial:
+    """Has an error about a missing attribute say what a trial calls it here."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            attribute_hint(self, name, {n: f"write .{here}" for n, here in _OF_TRIALS.items()})
+            return object.__getattribute__(self, name)
+
+
 class Hinted:
     """Has an error about a missing attribute say what the attribute is called here."""
 
@@ -213,10 +239,5 @@ class Hinted:
                 **{n: f"write .{here}" for n, here in _OF_RESULTS.items()},
                 **_CALLS,
             }
-            if name in hints:
-                raise AttributeError(
-                    f"{type(self).__name__} has no attribute {name!r}: {hints[name]}",
-                    name=name,
-                    obj=self,
-                )
+            attribute_hint(self, name, hints)
             return object.__getattribute__(self, name)  # raises what a property raised
