@@ -85,7 +85,7 @@ class BudgetExceededError(LLMOptError):
 
 
 class SearchStopped(LLMOptError):
-    """The model expects no further gain and ended the search; only with ``may_stop=True``.
+    """The model ended the search, if it may (`may_stop`), or a callback did.
 
     Every trial is kept. A later ask raises this again, without a request.
 

@@ -300,7 +300,7 @@ class LLMOptimizer(Results[Params]):
             source: Python source that runs in the confined worker. Blocks, `pmap` and jobs can call
                 its public functions. It may import ``math`` and ``numpy``.
             values: Constants for `source`: numbers, strings, lists and numeric arrays.
-            words: Lines for the prompt, one for each function or entry of data:
+            words: Lines for the prompt, one for each function or entry of a trial's `data`:
                 ``"drag(v): the drag in N at v m/s"``.
 
         The functions are not stored: call this again after a resume.
@@ -341,7 +341,7 @@ class LLMOptimizer(Results[Params]):
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
-                `trials_dataframe`), ``reward`` (or ``reward_0``, ...; ``value``), and optionally
+                `trials_dataframe`), ``reward`` or ``value`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr`` and ``constraint_violation``. A row with none of the
                 reward columns is refused.
             out_of_range: ``"reject"`` refuses a row with a value outside its range, ``"clip"``

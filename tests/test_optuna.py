@@ -170,6 +170,15 @@ class TestRecommend:
         told(study, XY, {"x": 3, "y": 0}, sign * 14.0)
         assert LLMSampler.recommend(study).params == {"x": 3, "y": 0}
 
+    def test_a_reported_error_counts_in_the_recommendation(self):
+        study = optuna.create_study()
+        for x, error in ((1.0, 5.0), (1.2, 0.01)):
+            trial = study.ask()
+            trial.suggest_float("x", x, x)
+            trial.set_user_attr("stderr", error)
+            study.tell(trial, x)
+        assert LLMSampler.recommend(study).params == {"x": 1.2}
+
     @pytest.mark.defect(23)
     def test_what_breaks_a_constraint_comes_last_and_what_is_not_finite_never(self):
         study = study_of(RandomSampler())

@@ -365,9 +365,8 @@ def test_the_pictures_of_matplotlib(monkeypatch):
 
 def test_the_page_says_who_proposed_the_best_and_names_the_objectives():
     page = checked(searched(3, float)).text
-    assert re.search(
-        r"The best is .*, (a warm-up point|proposed by the model|given by the user)\.", page
-    )
+    who = "a warm-up point|proposed by the model|given by the user"
+    assert re.search(rf"The best is .*, ({who})\.", page)
     assert "proposed by sampled" not in page
     optimizer = LLMOptimizer(
         {"x": Float(0, 1)}, ScriptedClient([]), direction={"cost": "minimize", "gain": "maximize"}

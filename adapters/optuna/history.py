@@ -276,7 +276,11 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
         if state == "complete":
             point = (repr(sorted(frozen.params.items())),)
             violation = violation_of(violated(frozen))
-            trial = Trial(len(done), None, point, rewards, constraint_violation=violation)
+            trial = Trial(
+                len(done), None, point, rewards, constraint_violation=violation,
+                stderr=stderr_of(frozen.user_attrs),
+            )  # fmt: skip
+
             done.append((frozen, trial))
     history = History(tuple(trial for _, trial in done), directions=(direction,))
     best = history.merged(lambda values: values).best

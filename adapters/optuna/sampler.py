@@ -87,9 +87,8 @@ def _stopped(why: object) -> dict[str, str]:
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
-        A trial takes at most one request, even in a conditional search space: the model gives the
-    values of the branch that it chooses. If the trial needs further values, the model is asked
-    again.
+    Even in a conditional search space a trial takes at most one request, with the values of the
+    branch that the model chooses; a second one follows only if the trial needs further values.
 
     The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
     ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
@@ -261,8 +260,9 @@ class LLMSampler(BaseSampler):
 
         ``study.best_trial`` is the trial with the best single value, which may be luck. Here trials
         with equal parameters count as one with their mean. The point wins whose mean, made worse by
-        one standard error, is best. The error is estimated from the repeats. Without repeats, the
-        result is the best trial.
+        one standard error, is best. The error is
+        the user attribute ``stderr``, or is estimated from repeats. Without both, the result is the
+        best trial.
 
         Args:
             study: A study of one objective. Infeasible trials are skipped if there are feasible

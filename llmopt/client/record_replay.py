@@ -145,7 +145,7 @@ class ReplayClient:
         strict: Reject a request that was not recorded. If false, such a request gets the next
             recorded reply, with one warning. ``strict=True`` also allows this if the recording has
             another version of the shipped prompts and the next recorded request has the same seed;
-            the warning is omitted if the two prompts have enough numbers in common.
+            no warning if the sent and the recorded prompt share enough numbers.
     """
 
     name = "replay"

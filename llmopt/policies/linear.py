@@ -67,8 +67,8 @@ class LinearPolicy:
         """Make the policy that fits an environment.
 
         Args:
-            env: The environment. If a `ClipAction` wraps it, the bounds to which that wrapper
-                clips apply.
+            env: The environment. If a `ClipAction` wraps it, the policy has the bounds to
+                which that wrapper clips.
             bias: Whether to add a constant to each output.
             clip: Whether a ``Box`` action is clipped to its bounds.
 

@@ -100,8 +100,8 @@ class PolicySearch(Views, Closing):
         bias: Whether each action has a bias term; ``None`` for yes, except in a table.
         box: Range of a weight: ±`box` times the scale of the action over the typical scale of the
             observation. Scales come from bounds and from random policies (at most 3,000 steps
-            before the search). Also accepted: two factors, for -`box` and `box`, or two
-            bounds per parameter.
+            before the search). Also accepted: two factors instead of -`box` and `box`, or
+            two bounds per parameter.
             ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
             may be large. Random points come from the inner part of the ranges, where policies
             rarely saturate their actions.
@@ -129,7 +129,7 @@ class PolicySearch(Views, Closing):
         warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
             ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
             embedded one, ``"network"``), and 10 otherwise; `run` reduces it to at most half of its
-            evaluations, but not below 5 unless the model is numeric-only.
+            evaluations, but for other than numeric-only models not below 5.
         max_steps: Maximum steps of an episode; ``None`` for the environment's own limit
             (`STEP_CAP` if it has none).
         storage: A file; a search with the same arguments and file resumes there.
@@ -476,7 +476,8 @@ class PolicySearch(Views, Closing):
     def best(self) -> Trial[dict[str, Any]]:
         """The best trial so far: its `params` and its `reward`.
 
-        If the model ended the search, the trial it recommended; after `choose`, the chosen one.
+        If the model ended the search, the trial it recommended, if that is within 5 % of the best
+        one; after `choose`, the chosen one.
 
         Raises:
             NoTrialsError: No evaluation has succeeded yet.

@@ -69,11 +69,11 @@ class ModelEmitter(Metered):
 
     Attributes:
         options: How the model is asked.
-        points: Most points of one answer; see `AskOptions`.
+        points: Maximum points of one answer; see `AskOptions`.
         calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
         tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
         shown: The points of the history as prompts show them.
-        explores: Whether its prompt explores branches; not where a partner does.
+        explores: Whether its prompt explores branches; false if an Optuna sampler is a partner.
     """
 
     def __init__(

@@ -460,7 +460,8 @@ def _say_rounded(dimension: Float | Int, high: float) -> None:
     if high - dimension.high > 1e-9 * abs(high):
         warn_user(
             f"{type(dimension).__name__}({dimension.low!r}, {high!r}, step={dimension.step!r}): "
-            f"high is rounded down to {dimension.high!r}, a whole number of steps above low"
+            f"high is rounded down to {dimension.high!r}, a whole number of steps above low",
+            UserWarning,
         )
 
 

@@ -85,8 +85,8 @@ class Space:
         decimals: Decimals of each dimension; ``None`` for `Int`, `Categorical`, and a `Float` with
             significant digits.
         cardinality: Number of different points; infinite with a continuous `Float`. For a finite
-            space of more than 10,000 points, the number includes infeasible points, and counts
-            inactive parameters.
+            space of more than 10,000 points, the number includes infeasible points, and points
+            that differ only in inactive parameters.
         constraints: The constraints, as text.
         limits: The constraints and the forbidden combinations, compiled.
         place: Position of each dimension, by its name.
