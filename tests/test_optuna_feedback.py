@@ -390,7 +390,7 @@ def test_the_dashboards_note_says_why(tmp_path):
         cost=0.25,
     )
     sampler = LLMSampler(
-        ScriptedClient([reply]), prompt="props", n_startup_trials=1, dashboard_notes=True
+        ScriptedClient([reply]), prompt="props", n_startup_trials=1, dashboard_notes=True, seed=0
     )
     study = optuna.create_study(sampler=sampler, storage=f"sqlite:///{tmp_path}/study.db")
     notes = []

@@ -17,17 +17,26 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
+from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned, source_of
 from llmopt.adapters.optuna.ledger import StudySpending
 from llmopt.adapters.optuna.mistakes import misplaced, unknown_names, unread
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
-from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
+from llmopt.adapters.optuna.records import (
+    annotate,
+    keep_rest,
+    note_took,
+    note_wait,
+    publish,
+    read_took,
+    write_dashboard_note,
+)
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.client.base import client_name
 from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent, warn_user
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
+from llmopt.search.optuna_trials import amount_of, number_of, text_of
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.points import draw_new
 from llmopt.search.views import outcome
@@ -41,6 +50,7 @@ _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
 _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
+_AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")  # of a proposal, in this order
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
@@ -53,6 +63,28 @@ class _Offer:
     start: int | None = None
     cost: float | None = None
     model: str = ""
+    ref: str = ""  # of a point that the study keeps; see `keep_rest`
+    stop: str = ""  # why the model ends the search, in place of a point
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any], space: StudySpace) -> _Offer:
+        """Return what `stored` gave; it has no parameters if it has no place in the space."""
+        words = [text_of(kept.get(name)) for name in ("explanation", "model", "stop")]
+        start = kept.get("start")
+        prompt, completion, seconds = (amount_of(kept.get(name)) for name in _AMOUNTS)
+        return cls(
+            Proposal((), source_of(kept.get("source")), words[0], prompt, completion, seconds),
+            space.restored(kept.get("params")),
+            start if type(start) is int else None,
+            number_of(kept.get("cost")),
+            *(words[1], kept["ref"], words[2]),
+        )
+
+    def stored(self, space: StudySpace) -> dict[str, Any]:
+        """Return it as JSON."""
+        known = {n: getattr(self.proposal, n) for n in ("source", "explanation", *_AMOUNTS)}
+        known |= {n: getattr(self, n) for n in ("start", "cost", "model", "stop")}
+        return known | {"params": space.stored(self.params)}
 
 
 @dataclass(frozen=True)
@@ -111,8 +143,6 @@ class Asker:
         self._batch_size, self._hints, self.known = batch_size, hints, known
         self._curves, self._notes = curves, notes
         self._offers: dict[object, deque[_Offer]] = {}
-        self._ends: dict[object, SearchStopped] = {}
-        self._left_out: dict[object, list[str]] = {}  # what points lacked that were not measured
         self._ledger = StudySpending()
         self._forget()
 
@@ -189,8 +219,7 @@ class Asker:
         if self._process != os.getpid():
             # What the process asked for that this one was forked from is not its own.
             self._process = os.getpid()
-            for what in (self._offers, self._ends, self._left_out):
-                what.clear()
+            self._offers.clear()
         self._ledger.attach(self._model.meter, study)
         self._model.options = replace(self._model.options, may_stop=may_stop)
         # What is set in this trial holds for no other one.
@@ -205,26 +234,32 @@ class Asker:
         view = look(begun.trials)
         free = space.with_given(given, begun.needed, self._constraints, begun.left_out)
         self._say_ends(space.space, view)
-        for round_ in range(_CLASH_ROUNDS + 1):
-            rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
-            if round_ < _CLASH_ROUNDS:
-                if given or not self._waiting(place, view, space, free):
-                    self._ask(place, begun, view, free, rng)
+        gone = dict.fromkeys(read_took(trial), True)
+        clashes = 0
+        while True:
+            rng = np.random.default_rng((*entropy, trial.number, len(given), clashes))
+            offer, lacked = (None, []) if given else self._next(place, begun, view, free, gone)
+            if offer is None and clashes < _CLASH_ROUNDS:
+                self._ask(place, begun, view, free, rng, lacked)
                 offer = offers.popleft()
-            else:
+            elif offer is None:
                 trouble = "other workers took all the points that it gave"
                 drawn = self._fall_back(free, view, rng, trouble)
                 offer = _Offer(drawn, space.params(drawn.values))
             try:
-                view, lost = self._take(begun, offer, view, look, rng)
+                view, lost = self._take(begun, offer, view, look, rng, gone)
             except BaseException:
-                offers.appendleft(offer)  # it is paid for: the next trial gets it
+                # It is paid for: the next trial gets it.
+                if not offer.ref:
+                    offers.appendleft(offer)
                 with contextlib.suppress(Exception):
-                    publish(study, trial, space, given)
+                    self._give_way(begun, offer, gone)
                 raise
             if not lost:
                 break
-            self._discard(offer)
+            if not offer.ref:  # a kept point is not lost: another trial has it
+                self._discard(offer)
+                clashes += 1
         note_wait(study, trial, time.monotonic() - began)
         return dict(offer.params)
 
@@ -246,58 +281,91 @@ class Asker:
         before: View,
         look: Callable[[Sequence[FrozenTrial]], View],
         rng: np.random.Generator,
+        gone: dict[str, bool],
     ) -> tuple[View, bool]:
         """Write a point into a trial, unless another worker takes the same one meanwhile.
 
         A worker that asked at the same time did not see this trial's proposal, and this one did
         not see its. After both have written, at least one sees the other's. After a pause of
         random length, a few times what the storage takes, it looks again: if the other one has
-        not given way, this one does.
+        not given way, this one does. Of those that take the same kept point, only the earliest
+        trial looks again.
         """
         study, trial, space = begun.study, begun.trial, begun.space
         key = space.key(offer.params)
         again = self._model.options.noisy or key in before.taken
         started = time.monotonic()
+        if gone:
+            note_took(study, trial, gone)
         publish(study, trial, space, offer.params)
         for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
             time.sleep(pause * (time.monotonic() - started))
             view = look(study.get_trials(deepcopy=False))
-            if again or key not in view.taken:
+            if (again or key not in view.taken) and offer.ref not in view.took:
                 annotate(study, trial, offer.proposal, offer.start, offer.cost, offer.model)
                 if self._notes:
                     write_dashboard_note(study, trial)
+                if offer.ref:
+                    self._model.meter.count_proposal(offer.proposal.source)
                 return view, False
-        publish(study, trial, space, begun.given)
+            if view.took.get(offer.ref, trial.number) < trial.number:
+                break
+        self._give_way(begun, offer, gone)
         return view, True
 
+    def _give_way(self, begun: Begun, offer: _Offer, gone: dict[str, bool]) -> None:
+        """Leave a point to another trial."""
+        publish(begun.study, begun.trial, begun.space, begun.given)
+        if offer.ref:
+            gone[offer.ref] = False
+            note_took(begun.study, begun.trial, gone)
+
     def _discard(self, offer: _Offer, why: str = "taken meanwhile") -> None:
-        """Count a paid point that no trial gets."""
-        self._model.meter.count_proposal(offer.proposal.source, -1)
+        """Count a paid point that no trial gets; a kept one counts as a proposal once taken."""
+        if not offer.ref:
+            self._model.meter.count_proposal(offer.proposal.source, -1)
         self._model.meter.count_rejection(why)
 
-    def _waiting(self, place: object, view: View, space: StudySpace, free: BranchedSpace) -> bool:
-        """Whether a point waits that was paid for.
+    def _next(
+        self, place: object, begun: Begun, view: View, free: BranchedSpace, gone: dict[str, bool]
+    ) -> tuple[_Offer | None, list[str]]:
+        """Return the next point that was paid for and waits, or what the points that wait lack.
 
-        Points are discarded that are taken by now, or that lack a parameter which the study has
-        got since: the model then gives the whole point in the next request, if one can be sent.
+        Points are discarded that are taken by now. Those that lack a parameter which the study has
+        got since wait until no other does: the model then gives the whole point in the next
+        request, if one can be sent. What is returned or discarded joins `gone`.
         """
-        offers = self._offers[place]
-        while offers:
-            key, values = space.key(offers[0].params), space.flatten(offers[0].params)
+        space, options, lacked = begun.space, self._model.options, []
+        kept = [_Offer.restored(p, space) for p in view.rest if p["ref"] not in gone]
+        waiting = [*self._offers[place], *kept]
+        incomplete = []
+        for offer in sorted(waiting, key=lambda offer: bool(offer.stop)):  # the end comes last
+            key, values = space.key(offer.params), space.flatten(offer.params)
             lacking = values and free.missing(dict(enumerate(values)))
             if lacking and self._can_ask():
-                if offers[0].proposal.source == "llm":
-                    names = " and ".join(free.names[i] for i in lacking)
-                    self._left_out.setdefault(place, []).append(names)
-                self._discard(offers.popleft(), "incomplete")
-            elif self._model.options.noisy or (key is not None and key not in view.taken):
-                return True
-            else:
-                self._discard(offers.popleft())
-        end = self._ends.pop(place, None)
-        if end is not None and not self._left_out.get(place):  # it has seen all that it gave
-            raise end
-        return False
+                incomplete.append(offer)
+                if offer.proposal.source == "llm":
+                    lacked.append(" and ".join(free.names[i] for i in lacking))
+                continue
+            self._leave(place, offer, gone)
+            if offer.stop and options.may_stop and not lacked:  # it has seen all that it gave
+                note_took(begun.study, begun.trial, gone)
+                raise SearchStopped(offer.stop)
+            if not offer.stop and (options.noisy or (key is not None and key not in view.taken)):
+                return offer, []
+            if not offer.stop:
+                self._discard(offer)
+        for offer in incomplete:
+            self._leave(place, offer, gone)
+            self._discard(offer, "incomplete")
+        return None, lacked
+
+    def _leave(self, place: object, offer: _Offer, gone: dict[str, bool]) -> None:
+        """Let a point wait no more."""
+        if offer.ref:
+            gone[offer.ref] = True
+        else:
+            self._offers[place].remove(offer)
 
     def _can_ask(self) -> bool:
         """Whether no cap is reached: a part of a paid point is better than a random one."""
@@ -309,12 +377,22 @@ class Asker:
         return True
 
     def _ask(
-        self, place: object, begun: Begun, view: View, free: BranchedSpace, rng: np.random.Generator
+        self,
+        place: object,
+        begun: Begun,
+        view: View,
+        free: BranchedSpace,
+        rng: np.random.Generator,
+        lacked: Sequence[str],
     ) -> None:
-        """Queue new points before the waiting ones; only one if the trial has parameters set."""
+        """Queue a new point before the waiting ones, and let the study keep the others.
+
+        `lacked` says what discarded points lacked. If the trial has parameters set, one point is
+        asked for.
+        """
         n = 1 if begun.given else self._batch_size
         notes = (*hints(begun.study, self._hints, begun.given), *_not_tried(free))
-        if lacked := self._left_out.pop(place, []):
+        if lacked:
             notes += (
                 f"{len(lacked)} of the points that you gave before: not measured, as nobody knew "
                 f"then that their choice has {'; '.join(dict.fromkeys(lacked))}. Give such a point "
@@ -333,8 +411,6 @@ class Asker:
             return new, draft
 
         points, draft = self._model.meter.asking(ask)
-        if draft.stop is not None:
-            self._ends[place] = draft.stop
         replies = [reply for _, reply in draft.replies]
         costs = [reply.cost for reply in replies if reply.cost is not None]
         asked = sum(p.source == "llm" for p in points)
@@ -344,9 +420,18 @@ class Asker:
         for p in points:
             paid = (view.start_of(p.explanation), share, model) if p.source == "llm" else ()
             found.append(_Offer(p, begun.space.params(p.values), *paid))
-        self._offers[place].extendleft(reversed(found))
+        if draft.stop is not None:
+            found.append(_Offer(Proposal((), "llm"), {}, stop=str(draft.stop)))
+        offers = self._offers[place]
+        offers.extendleft(reversed(found))
         for text in draft.warnings:
             warn_user(text)
+        rest = found[1:]
+        if rest and not begun.given:
+            keep_rest(begun.study, begun.trial, [one.stored(begun.space) for one in rest])
+            for one in rest:  # in the study from now on
+                del offers[1]
+                self._model.meter.count_proposal(one.proposal.source, -(not one.stop))
 
     def _fall_back(
         self, space: BranchedSpace, view: View, rng: np.random.Generator, trouble: str

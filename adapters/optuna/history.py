@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, get_args
 
@@ -17,7 +17,9 @@ from llmopt.adapters.optuna.records import (
     read_fixed,
     read_note,
     read_proposal,
+    read_rest,
     read_start,
+    read_took,
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
@@ -107,11 +109,13 @@ class _Row:
     """A finished trial as a prompt sees it."""
 
     frozen: FrozenTrial  # as long as the storage returns the same object, the row is the same
-    trial: Trial | None  # `None` if it has no place in the space
+    trial: Trial | None = None  # `None` if it has no place in the space, or runs
     key: Hashable = None
     start: int | None = None  # number of the study's trial that the answer starts from
     shown_start: int | None = None  # position of that trial as `trial` says it
     told: tuple[datetime, int] = (datetime.min, 0)  # sorts by the order of telling
+    rest: Sequence[Mapping[str, Any]] = ()  # kept points of answers that it asked for
+    took: Sequence[str] = ()  # kept points that it took or dropped
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class View:
     history: History  # finished trials in the order of telling, and points of unfinished ones
     taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
     numbers: tuple[int, ...] = ()  # number in the study of each trial of `history`
+    took: Mapping[str, int] = field(default_factory=dict)  # kept points, by the first that took it
+    rest: Sequence[Mapping[str, Any]] = ()  # kept points that no other trial has taken
 
     def start_of(self, explanation: str) -> int | None:
         """Return the study's number of the trial that an answer starts from, if it names one."""
@@ -148,17 +154,25 @@ class StudyHistory:
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
         finished, points = [], []
+        took: dict[str, int] = {}
+        rest: dict[str, Mapping[str, Any]] = {}
         for trial in trials:
-            if trial.state.is_finished():
-                row = self._rows.get(trial.number)
-                if row is None or row.frozen is not trial:
-                    row = self._rows[trial.number] = self._row(trial, directions)
-                if row.trial is not None:
-                    finished.append(row)
-            elif trial.number != number:
-                values = self.space.flatten(known_params(trial, self.space))
-                if values is not None:
-                    points.append(values)
+            row = self._rows.get(trial.number)
+            if row is None or row.frozen is not trial:
+                ended = trial.state.is_finished()
+                row = self._row(trial, directions) if ended else _Row(trial)
+                row = replace(row, rest=read_rest(trial), took=read_took(trial))
+                if ended:
+                    self._rows[trial.number] = row
+                elif trial.number != number:
+                    values = self.space.flatten(known_params(trial, self.space))
+                    points += [] if values is None else [values]
+            if row.trial is not None:
+                finished.append(row)
+            for point in row.rest:
+                rest[point["ref"]] = point
+            for ref in row.took if trial.number != number else ():
+                took.setdefault(ref, trial.number)
         finished.sort(key=lambda row: row.told)
         places = self._places(finished)
         told = self._told(finished, places)
@@ -168,7 +182,9 @@ class StudyHistory:
             history = history.merged(key)
         numbers = {place: number for number, place in reversed(places.items())}
         shown = tuple(numbers[place] for place in range(len(numbers)))
-        return View(history, frozenset([*(r.key for r in finished), *map(key, points)]), shown)
+        taken = frozenset([*(r.key for r in finished), *map(key, points)])
+        left = [point for ref, point in rest.items() if ref not in took]
+        return View(history, taken, shown, took, left)
 
     def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
         """Return the position at which each trial of the study is shown, by its number."""
@@ -200,7 +216,7 @@ class StudyHistory:
     def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row:
         values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
         if values is None:
-            return _Row(frozen, None)
+            return _Row(frozen)
         rewards, state, reason = _outcome(frozen, len(directions))
         remarks = [
             reason,
@@ -225,7 +241,7 @@ class StudyHistory:
             rewards=rewards,
             state=state,
             feedback="; ".join(r for r in remarks if r),
-            source="user" if words else _source(read_note(frozen, "source")),
+            source="user" if words else source_of(read_note(frozen, "source")),
             explanation=text,
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
@@ -241,13 +257,14 @@ class StudyHistory:
 
     def _drawn(self, frozen: FrozenTrial) -> str:
         """Name the parameters of a model's point that were sampled at random in its trial."""
-        drawn = read_drawn(frozen) if _source(read_note(frozen, "source")) == "llm" else []
+        drawn = read_drawn(frozen) if source_of(read_note(frozen, "source")) == "llm" else []
         shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
         text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
 
 
-def _source(source: Any) -> Source:
+def source_of(source: Any) -> Source:
+    """Return the source of a point that a storage holds; ``"user"`` for an unknown one."""
     return source if isinstance(source, str) and source in _SOURCES else "user"  # type: ignore[return-value]
 
 
