@@ -89,6 +89,39 @@ def replayed() -> Numbers:
     return [_loaded("first_command.json")["replayed"]["return"]]
 
 
+def computing(task: str) -> list[Any]:
+    """Return the searches of a policy in which the model computed, by seed."""
+    own = [x for x in lines_of("design") if (x["task"], x["method"]) == (task, "prompt-eight")]
+    return sorted(own, key=lambda x: int(x["seed"]))
+
+
+def hoppers() -> Numbers:
+    """Return the searches of Hopper: how many, evaluations, returns, and those interrupted."""
+    found = computing("hopper")
+    returns = [x["held_out"] for x in found]
+    counts = [len(x["curve"]) for x in found]
+    yield len(found)
+    yield from (min(counts), max(counts))
+    yield from (f"{value:,.0f}" for value in (median(returns), min(returns), max(returns)))
+    yield sum(x["stopped"].startswith("interrupted") for x in found)
+
+
+def hopper_rivals() -> Numbers:
+    """Return the medians of CMA-ES on Hopper: beside the model's searches, and in the suite."""
+    own = [x for x in lines_of("words") if (x["task"], x["method"]) == ("hopper", "cma")]
+    suite = [x for x in lines_of("policies") if x["env_id"] == "Hopper-v5" and x["method"] == "cma"]
+    yield f"{median(x['held_out'] for x in own):.0f}"
+    yield f"{median(x['heldout'] for x in suite):.0f}"
+
+
+def hopper_costs() -> Numbers:
+    """Return the medians of what a search of Hopper took: requests, tokens, minutes."""
+    found = computing("hopper")
+    yield f"{median(x['requests'] for x in found):.0f}"
+    yield f"{median(x['prompt_tokens'] + x['completion_tokens'] for x in found):,.0f}"
+    yield f"{median(x['seconds'] for x in found) / 60:.0f}"
+
+
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} policies: {} written, {} changed, {} known", policies),
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),

@@ -145,7 +145,16 @@ def search_policy(cell: Cell, client: Client) -> Row:
             "held_out": held.mean,
             "held_out_stderr": held.standard_error,
             "judged_first": [search.evaluate(HELD_OUT, p).mean for p in watch.designs()],
+            "judged_seven": [search.evaluate(HELD_OUT, p).mean for p in of_seven(cell)],
         }
+
+
+def of_seven(cell: Cell) -> list[Params]:
+    """Return what version 7 recommended, to be judged on the same initial states."""
+    if cell.method != "prompt-eight":
+        return []
+    lines = [x for x in read_lines(RESULTS) if x["task"] == cell.task]
+    return [x["params"] for x in lines if x["method"] == "prompt-seven"]
 
 
 def search_function(cell: Cell, client: Client) -> Row:
@@ -315,7 +324,10 @@ def _computing(lines: Sequence[Row]) -> list[str]:
             ended = " (interrupted)" if x["stopped"].startswith("interrupted") else ""
             counts = [f"{len(x['curve'])}{ended}", x["requests"], x["blocks"], spent, tokens]
             row = [task, str(x["seed"]), *_designs(x), *map(str, counts)]
-            rows.append([*row, *_rivals(lines, task)])
+            rivals = _rivals(lines, task)
+            if seven := x.get("judged_seven"):
+                rivals[0] = _value(median(seven))
+            rows.append([*row, *rivals])
     head = [
         "task", "seed", "first design", "second", "recommended", "evaluations", "requests",
         "blocks", "seconds of Python, in all", "tokens", "prompt 7, median", "prompt 2, median",
@@ -324,12 +336,14 @@ def _computing(lines: Sequence[Row]) -> list[str]:
     return [
         "## Searches that compute",
         "",
-        "Each search with version 8 of the prompt. Policies: mean return on the 100 held-out "
-        "initial states. Others: the value that judges a point, which is minimized. "
-        "Earlier prompts and CMA-ES had other boxes and initial states. References are "
-        "from CMA-ES with BIPOP restarts and 3,000 to 20,000 evaluations, for `elder` on the rows "
-        "that judge. `cedar` is a least-squares problem whose data are in the prompt. An "
-        "interrupted search was still computing when the experiment had to end.",
+        "Each search with version 8 or 9 of the prompt, which have the same words. Policies: "
+        "mean return on the 100 held-out initial states, on which the policies that version 7 "
+        "recommended were judged, too. Functions: the distance to the optimum. Others: the "
+        "value that judges a point, which is minimized. Version 2 and CMA-ES had other boxes "
+        "and initial states. References are from CMA-ES with BIPOP restarts and 3,000 to 20,000 "
+        "evaluations, for `elder` on the rows that judge. `cedar` is a least-squares problem "
+        "whose data are in the prompt. An interrupted search was still computing when the "
+        "experiment had to end.",
         "",
         *Table.of(head, rows).markdown(),
     ]
@@ -337,9 +351,15 @@ def _computing(lines: Sequence[Row]) -> list[str]:
 
 def _designs(line: Row) -> list[str]:
     """Return how good the first two designs and the recommended point are."""
-    values = [*line["judged_first"], math.nan, math.nan][:2]
+    zero = line["optimum"] if line["task"] in SHAPES else 0.0
+    values = [*(value - zero for value in line["judged_first"]), math.nan, math.nan][:2]
     end = f"{line['held_out']:.5g} ± {line['held_out_stderr']:.2g}" if "held_out" in line else ""
-    return [*map(_value, values), end or _value(line["best"])]
+    return [*map(_value, values), end or _value(line["best"] - zero)]
+
+
+def _judged(line: Row) -> float:
+    value: float = line["held_out" if "held_out" in line else "best"]
+    return value - line["optimum"] if line["task"] in SHAPES else value
 
 
 def _rivals(lines: Sequence[Row], task: str) -> list[str]:
@@ -350,7 +370,7 @@ def _rivals(lines: Sequence[Row], task: str) -> list[str]:
         [x for x in earlier if x["method"] == "words" and is_present(x)],
         [x for x in earlier if x["method"] == "cma"],
     )
-    judged = [[x["held_out" if "held_out" in x else "best"] for x in group] for group in groups]
+    judged = [[_judged(x) for x in group] for group in groups]
     values = [median(group) if group else math.nan for group in judged]
     best, cma = BASELINES.get(task, (math.nan, values.pop()))
     return [_value(value) for value in (*values[:2], cma, best)]
