@@ -220,6 +220,13 @@ def test_a_block_that_takes_too_long_costs_no_variable(bench, tmp_path, stored):
     assert bench.says("print(kept)").splitlines() == ["5"]
 
 
+def test_a_warning_names_no_path_of_this_machine(bench):
+    code = "import warnings\nwarnings.warn('ill')\nnp.array([1.0]) / 0"
+    assert bench.says(code).splitlines()[:2] == [
+        "UserWarning: ill", "RuntimeWarning: divide by zero encountered in divide"
+    ]  # fmt: skip
+
+
 def test_the_clock_of_a_block_stops_while_it_waits_for_a_job(bench):
     bench.calculator.seconds = 1.0
     job = "import time\njob = submit(lambda: time.sleep(1.7) or 5)\n"

@@ -12,6 +12,7 @@ import io
 import pickle
 import random
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -90,6 +91,7 @@ def prepare(
     global _pool
     random.seed(0)
     np.random.seed(0)  # so that a search that is run again sees the same
+    warnings.formatwarning = _warning
 
     def begin(parent: int) -> dict[str, Callable[..., Any]]:
         confine.die_with(parent)
@@ -123,6 +125,10 @@ def prepare(
 
 
 _USUAL = ("math", "random", "itertools", "functools", "collections", "time", "numpy", "scipy")
+
+
+def _warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> str:
+    return f"{category.__name__}: {message}\n"  # no path of this machine: a provider sees it
 
 
 def _serial(function: Callable[[Any], Any], items: Any) -> list[Any]:
