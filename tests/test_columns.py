@@ -40,7 +40,7 @@ from llmopt.prompt import Situation
 from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
 from llmopt.prompt.columns.failures import away_from_failures
 from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
-from llmopt.prompt.parse import Reading
+from llmopt.prompt.values_in_text import Reading
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT

@@ -23,7 +23,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter
-from llmopt.search.spending import SpendLog
+from llmopt.search.spend_log import SpendLog
 
 
 def request(text: str) -> Request:

@@ -12,8 +12,8 @@ from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.prompt import get_prompt
 from llmopt.prompt.answer import notes_of
-from llmopt.prompt.parse import Reading
 from llmopt.prompt.situation import Query, Situation
+from llmopt.prompt.values_in_text import Reading
 
 SPACE = {"x": Float(0.0, 1.0)}
 

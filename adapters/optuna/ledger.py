@@ -12,7 +12,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.meter import Meter
 from llmopt.search.optuna_trials import amount_of
-from llmopt.search.spending import SpendLog, Spent
+from llmopt.search.spend_log import SpendLog, Spent
 
 _SPENT = "llmopt:spent:"
 

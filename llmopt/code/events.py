@@ -2,7 +2,7 @@
 
 A live call makes an event, writes its line and applies the event to the state; a resumed search
 reads the line and applies the same event. The costs of requests have separate lines
-(`llmopt.search.spending`).
+(`llmopt.search.spend_log`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, get_args
 from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import Event, as_written
-from llmopt.search.spending import Books, checked_text
+from llmopt.search.spend_log import Books, checked_text
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, one_of, whole_number

@@ -23,7 +23,7 @@ import numpy as np
 from llmopt.compute import functions, pool, toolbox
 from llmopt.compute.packing import pack, unpack
 
-WAITING = ("poll", "ppoll", "clock_nanosleep")
+_ALLOWED = ("poll", "ppoll", "clock_nanosleep")
 _MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
 _SPARE = 2 << 20  # bytes of a snapshot beside the variables and files: sources, classes
 _MOST_FILES = 64 << 20  # bytes of the files that a block wrote
@@ -96,7 +96,7 @@ def prepare(
     def begin(parent: int) -> dict[str, Callable[..., Any]]:
         confine.die_with(parent)
         confine.set_limits(memory, cpu, wall)
-        confine.confine(allowed=WAITING)
+        confine.confine(allowed=_ALLOWED)
         _open_files()
         functions.given.update(pmap=_serial, submit=_no_job)
         return {"take": _data.take, "equip": _equip}
@@ -121,7 +121,7 @@ def prepare(
     _space.update(mine)
     _given.update(mine)
     functions.given["pmap"], functions.given["submit"] = mine["pmap"], mine["submit"]
-    return WAITING
+    return _ALLOWED
 
 
 _USUAL = ("math", "random", "itertools", "functools", "collections", "time", "numpy", "scipy")

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import (
+from llmopt.prompt.values_in_text import (
     OutOfRange,
     Reader,
     Reading,
@@ -432,7 +432,7 @@ def parse_parameters(
     """Read a model's answer as one point of a space.
 
     For any text, it returns a valid point or raises `ParseError`, never another exception, in time
-    linear in the text's length. `llmopt.prompt.parse` documents the accepted forms.
+    linear in the text's length. `llmopt.prompt.values_in_text` documents the accepted forms.
 
     Args:
         text: The answer.

@@ -19,7 +19,7 @@ from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted
-from llmopt.prompt.parse import strip_thinking
+from llmopt.prompt.values_in_text import strip_thinking
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, whole_number

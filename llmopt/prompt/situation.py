@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History
-from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed
+from llmopt.prompt.values_in_text import OutOfRange, Reading
 from llmopt.space import Space
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean

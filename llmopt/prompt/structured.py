@@ -15,8 +15,8 @@ from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
-from llmopt.prompt.parse import ValueMatcher
 from llmopt.prompt.python_block import bare
+from llmopt.prompt.values_in_text import ValueMatcher
 from llmopt.space import Categorical, Int, Space, Value
 from llmopt.util.text import cut
 

@@ -19,8 +19,8 @@ from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Query, Situation
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
-from llmopt.prompt.parse import Reading
 from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, data_of
+from llmopt.prompt.values_in_text import Reading
 from llmopt.search.points import draw_fallbacks, draw_new, list_of, untried, what_is_known
 from llmopt.space import Space, Value
 from llmopt.util.text import cut

@@ -21,7 +21,7 @@ from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed
 from llmopt.search.eventlog import Event
-from llmopt.search.spending import Books
+from llmopt.search.spend_log import Books
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number

@@ -31,7 +31,7 @@ from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Proposal, Source, Usage
 from llmopt.search.limits import Limits
-from llmopt.search.spending import Books, SpendLog, Spent
+from llmopt.search.spend_log import Books, SpendLog, Spent
 from llmopt.util.text import a_type, short
 from llmopt.util.threads import Lock, uninterrupted
 

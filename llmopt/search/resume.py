@@ -18,7 +18,7 @@ from llmopt.search.events import Queued
 from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions, stored_names
 from llmopt.search.points import StoredPoints
-from llmopt.search.spending import Books
+from llmopt.search.spend_log import Books
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 from llmopt.util.text import difference, short

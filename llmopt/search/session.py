@@ -17,7 +17,7 @@ from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Metered
 from llmopt.search.resume import EventState, replay
-from llmopt.search.spending import SpendFile, Spent
+from llmopt.search.spend_log import SpendFile, Spent
 from llmopt.trackers.callback import Callbacks
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, cut

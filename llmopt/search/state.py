@@ -28,7 +28,7 @@ from llmopt.search.events import (
     Told,
     read_event,
 )
-from llmopt.search.spending import Books
+from llmopt.search.spend_log import Books
 from llmopt.space import Space
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from llmopt.errors import SearchStopped
 from llmopt.history import Direction, Proposal, Trial, Usage
-from llmopt.search.spending import Spent
+from llmopt.search.spend_log import Spent
 from llmopt.space.values import ABSENT
 from llmopt.util.text import clean, first_line, short
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from llmopt.history import Proposal, Trial, Usage
-from llmopt.search.spending import Spent
+from llmopt.search.spend_log import Spent
 from llmopt.space.values import ABSENT
 from llmopt.trackers.callback import Callback, Search
 from llmopt.util.text import clean, cut

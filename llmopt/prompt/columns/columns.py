@@ -45,8 +45,8 @@ from llmopt.prompt.columns.letters import (
     row_tokens,
     write_row,
 )
-from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.prompt.situation import Query, Situation, changed_options, check_counts
+from llmopt.prompt.values_in_text import Reading, strip_thinking
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical

@@ -16,7 +16,7 @@ import numpy as np
 
 from llmopt.errors import ParseError
 from llmopt.prompt.columns.frame import Cells, Frame, Levels, whole_cells
-from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.prompt.values_in_text import Reading, strip_thinking
 
 LETTERS = len(ascii_lowercase)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llmopt import parse_parameters
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import Reading
+from llmopt.prompt.values_in_text import Reading
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space({f"params[{i}]": Float(-6, 6) for i in range(3)}, decimals=1)
