@@ -369,7 +369,8 @@ def _search(
     left: dict[str, float] = {"evaluations": max(0, run.n_trials - len(trials))}
     left = {**left, **optimizer.limits.left(optimizer.usage)}
     repeated = sum(t.kind == "finalist" for t in trials)
-    return SearchResult(optimizer, run.stopped or reason, left, repeated)
+    stopped = (run.stopped or reason) if left["evaluations"] else ""
+    return SearchResult(optimizer, stopped, left, repeated)
 
 
 def _numbers_in(value: Any) -> int:
@@ -573,9 +574,8 @@ class _Run:
 
 
 _CRASHED = (
-    "llmopt: a process died, and the points that were being evaluated have no result. catch={} "
-    "records them as failed. In a search with storage=, or one by one: LLMOptimizer(space, "
-    "storage=FILE).tell_failure(point, 'crashed') for each of its .pending"
+    "llmopt: this point ended its process. catch={} records such points as failed, and the search "
+    "continues"
 )
 
 

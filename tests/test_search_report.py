@@ -393,3 +393,21 @@ def test_parallel_coordinates_mark_single_values_and_bridge_gaps():
     runs = charts._runs([(0.0, 0.2), (0.25, None), (0.5, 0.7), (0.75, None), (1.0, 0.1)])
     assert [len(run) for run in runs] == [2, 2, 2]
     assert runs[1][0][0] < 0.5 < runs[1][1][0]
+
+
+def test_a_front_is_drawn_whole_and_what_is_infeasible_apart():
+    optimizer = LLMOptimizer(
+        {"x": Float(0.01, 10)}, ScriptedClient([]), direction=["minimize", "minimize"]
+    )
+    for k in range(17):
+        x = 0.01 * 10 ** (3 * k / 16)
+        optimizer.tell({"x": x}, (x, 1 / x))
+    optimizer.tell({"x": 0.5}, (0.001, 0.001), constraint_violation=2.0)
+    data = read_search(optimizer)
+    for k in (0, 1):
+        scale = data.scale(k)
+        assert scale.log
+        assert all(scale.low <= t.rewards[k] <= scale.high for t in data.front)
+    text = checked(optimizer).text
+    assert "no other feasible trial is better" in text
+    assert "Square marks violate a constraint: 1" in text

@@ -447,7 +447,9 @@ class Asker:
     def _say_ends(self, space: Space, view: View) -> None:
         """Say where the best trial lies on the end of a range, and has for a while."""
         best, told = view.history.best, len(view.history.trials)
-        if best is not None and told - best.number >= _BEST_SINCE:
+        if best is None or len(view.history.directions) > 1:
+            return  # an end of a Pareto front always lies there
+        if told - best.number >= _BEST_SINCE:
             for end in space.on_bounds(best.values):
                 self._say(
                     end,

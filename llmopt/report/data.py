@@ -188,7 +188,8 @@ class SearchData:
     def scale(self, objective: int = 0) -> Scale:
         """Return the axis of an objective, on which the warm-up does not flatten the search."""
         core = [t.rewards[objective] for t in self.done if t.rewards and t.source != "warmup"]
-        return robust_scale(self.values(objective), self.directions[objective], core)
+        kept = [t.rewards[objective] for t in self.front if t.rewards]
+        return robust_scale(self.values(objective), self.directions[objective], core, kept=kept)
 
     def start_of(self, notes: Answer) -> Trial[Any] | None:
         """Return the trial that a model says it started from, if it is known."""

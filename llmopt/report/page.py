@@ -126,6 +126,7 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
             slices=_slices(data, order),
             most_parameters=charts.MOST_PARAMETERS,
             fronts=_fronts(data),
+            broken=sum(t.constraint_violation > 0 for t in data.done),
             curves=charts.curves_chart(data) if data.curves else None,
             trials=_entries(data, listed),
             listed=listed,

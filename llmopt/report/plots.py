@@ -161,9 +161,16 @@ def pareto(
     first, second = (data.objective(k, "objectives") for k in objectives)
     ax = _axes("plot_pareto", ax)
     front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[first])
-    every = [t.rewards for t in data.done if t.rewards]
+    feasible = [t.rewards for t in data.done if t.rewards and t.constraint_violation <= 0]
+    broken = [t.rewards for t in data.done if t.rewards and t.constraint_violation > 0]
+    if broken:
+        across, up = ([r[k] for r in broken] for k in (first, second))
+        ax.scatter(
+            across, up, s=18, facecolors="none", edgecolors="#999999", label="infeasible",
+            clip_on=False,
+        )  # fmt: skip
     for rewards, size, colour, label in (
-        (every, 14, "#9dbbd8", "trials"),
+        (feasible, 14, "#9dbbd8", "trials"),
         (front, 30, "#d55e00", "Pareto front"),
     ):
         columns = [[r[k] for r in rewards] for k in (first, second)]
@@ -189,6 +196,7 @@ def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> A
     with needs("plot_hypervolume()", "optuna", extra="optuna"):
         import optuna
     with needs("plot_hypervolume()", "matplotlib"):
+        import matplotlib.pyplot as plt
         from optuna.visualization.matplotlib import plot_hypervolume_history
     rows = [t.rewards for t in data.done if t.rewards]
     worst = []
@@ -199,6 +207,7 @@ def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> A
         study = optuna.create_study(directions=list(data.directions))
         for t in data.done:
             study.add_trial(optuna.trial.create_trial(values=list(t.rewards or ())))
-        ax: Axes = plot_hypervolume_history(study, list(reference or worst))
+        with plt.rc_context():  # Optuna sets a style for all figures
+            ax: Axes = plot_hypervolume_history(study, list(reference or worst))
     ax.set_title("")
     return ax

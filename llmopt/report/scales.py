@@ -19,6 +19,7 @@ _FENCE = 5.0  # times the quartiles' distance, beyond which a bad value is an ou
 _LEAST_CORE = 5
 _WORTH = 2.0  # how much longer outliers must make an axis to be moved to its edge
 _DECADES = 3.0  # ratio of positive values from which an axis is logarithmic
+_KEPT_RATIO = 100.0  # of the ends of a Pareto front, above which its axis is logarithmic
 _MOST_TICKS = 40
 
 
@@ -110,6 +111,7 @@ def robust_scale(
     direction: Direction,
     core: Sequence[float | None] = (),
     padding: float = 0.06,
+    kept: Sequence[float | None] = (),
 ) -> Scale:
     """Return an axis for the results of a search, which a few bad ones do not flatten.
 
@@ -123,6 +125,8 @@ def robust_scale(
         core: The results whose quartiles count, such as those behind the warm-up; fewer than five
             count for nothing, and all results do.
         padding: Room at both ends, as a share of the axis.
+        kept: Results that are inside in any case. If they are positive and spread over two decades,
+            the axis is logarithmic.
     """
     found = finite(values)
     if not found.size:
@@ -134,7 +138,12 @@ def robust_scale(
         if math.log10(middle / low) >= _DECADES:
             room = (float(found.max()) / low) ** padding
             return Scale(low / room, min(float(found.max()) * room, 1e305), log=True)
+    inside = finite(kept)
+    if inside.size and found.min() > 0 and inside.max() >= _KEPT_RATIO * inside.min():
+        room = float(found.max() / found.min()) ** padding
+        return Scale(float(found.min()) / room, min(float(found.max()) * room, 1e305), log=True)
     low, high = _without_outliers(found, inner, direction)
+    low, high = min([low, *inside.tolist()]), max([high, *inside.tolist()])
     room = (high / 2 - low / 2) * 2 * padding or max(abs(high) * 0.1, 0.5)
     return Scale(low - room, high + room)
 
