@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,14 @@ from llmopt.errors import BudgetExceededError, SearchStopped, is_permanent, warn
 from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
-from llmopt.search.optuna_trials import amount_of, number_of, text_of
+from llmopt.search.optuna_trials import (
+    amount_of,
+    for_readers,
+    named_in,
+    number_of,
+    read_named,
+    text_of,
+)
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.points import draw_new
 from llmopt.search.views import outcome
@@ -54,6 +61,23 @@ _AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")  # of a proposal, i
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
+class StudyStopped(SearchStopped):
+    """The model ended the search; the message names trials by their numbers in the study.
+
+    Attributes:
+        said: The message with the numbers of the prompt, which the model reads.
+    """
+
+    def __init__(
+        self, said: str, named: Mapping[str, int | None], point: int | None = None
+    ) -> None:
+        super().__init__(for_readers(said, named), point)
+        self.said, self._named = said, named
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (self.said, self._named, self.point)
+
+
 @dataclass(frozen=True)
 class _Offer:
     """A point that no trial has taken yet, with its parameters in Optuna's form; see `annotate`."""
@@ -65,6 +89,7 @@ class _Offer:
     model: str = ""
     ref: str = ""  # of a point that the study keeps; see `keep_rest`
     stop: str = ""  # why the model ends the search, in place of a point
+    named: Mapping[str, int | None] = field(default_factory=dict)  # of its words; see `named_in`
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any], space: StudySpace) -> _Offer:
@@ -77,13 +102,14 @@ class _Offer:
             space.restored(kept.get("params")),
             start if type(start) is int else None,
             number_of(kept.get("cost")),
-            *(words[1], kept["ref"], words[2]),
+            *(words[1], kept["ref"], words[2], read_named(kept.get("named"))),
         )
 
     def stored(self, space: StudySpace) -> dict[str, Any]:
         """Return it as JSON."""
         known = {n: getattr(self.proposal, n) for n in ("source", "explanation", *_AMOUNTS)}
         known |= {n: getattr(self, n) for n in ("start", "cost", "model", "stop")}
+        known |= {"named": self.named} if self.named else {}
         return known | {"params": space.stored(self.params)}
 
 
@@ -302,7 +328,8 @@ class Asker:
             time.sleep(pause * (time.monotonic() - started))
             view = look(study.get_trials(deepcopy=False))
             if (again or key not in view.taken) and offer.ref not in view.took:
-                annotate(study, trial, offer.proposal, offer.start, offer.cost, offer.model)
+                paid = offer.start, offer.cost, offer.model, offer.named
+                annotate(study, trial, offer.proposal, *paid)
                 if self._notes:
                     write_dashboard_note(study, trial)
                 if offer.ref:
@@ -350,7 +377,7 @@ class Asker:
             self._leave(place, offer, gone)
             if offer.stop and options.may_stop and not lacked:  # it has seen all that it gave
                 note_took(begun.study, begun.trial, gone)
-                raise SearchStopped(offer.stop)
+                raise StudyStopped(offer.stop, offer.named)
             if not offer.stop and (options.noisy or (key is not None and key not in view.taken)):
                 return offer, []
             if not offer.stop:
@@ -399,13 +426,16 @@ class Asker:
                 "anew, whole, if it is still of use",
             )
 
+        named = partial(named_in, numbers=view.numbers, trial=begun.trial.number)
+
         def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
             try:
                 taken = free.keys_within(view.taken)
                 new = self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
+            except SearchStopped as end:
+                raise StudyStopped(str(end), named(str(end)), end.point) from None
             except Exception as error:
-                stopped = isinstance(error, SearchStopped) or is_permanent(error)
-                if stopped or self._model.options.on_error == "raise":
+                if is_permanent(error) or self._model.options.on_error == "raise":
                     raise
                 new = [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
             return new, draft
@@ -419,9 +449,11 @@ class Asker:
         found = []
         for p in points:
             paid = (view.start_of(p.explanation), share, model) if p.source == "llm" else ()
-            found.append(_Offer(p, begun.space.params(p.values), *paid))
+            offer = _Offer(p, begun.space.params(p.values), *paid)
+            found.append(replace(offer, named=named(p.explanation)))
         if draft.stop is not None:
-            found.append(_Offer(Proposal((), "llm"), {}, stop=str(draft.stop)))
+            end = str(draft.stop)
+            found.append(_Offer(Proposal((), "llm"), {}, stop=end, named=named(end)))
         offers = self._offers[place]
         offers.extendleft(reversed(found))
         for text in draft.warnings:

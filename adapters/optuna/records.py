@@ -14,12 +14,15 @@ from optuna.trial import FrozenTrial
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
 from llmopt.search.optuna_trials import (
+    NAMED,
     PREFIX,
     WAITED,
     amount_of,
+    for_readers,
+    json_of,
     note_of,
     number_of,
-    numbered,
+    read_named,
     text_of,
 )
 from llmopt.util.text import first_line
@@ -48,7 +51,7 @@ def publish(study: Study, trial: FrozenTrial, space: StudySpace, params: Mapping
 
 def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
-    found = _read_json(system_attrs, _PROPOSAL)
+    found = json_of(system_attrs, _PROPOSAL)
     return found if isinstance(found, dict) else {}
 
 
@@ -61,7 +64,7 @@ def keep_rest(study: Study, trial: FrozenTrial, points: Iterable[Mapping[str, An
 
 def read_rest(trial: FrozenTrial) -> list[dict[str, Any]]:
     """Return the points of answers that `keep_rest` kept in a trial."""
-    found = _read_json(trial.system_attrs, _REST)
+    found = json_of(trial.system_attrs, _REST)
     found = found if isinstance(found, list) else []
     return [p for p in found if isinstance(p, dict) and isinstance(p.get("ref"), str)]
 
@@ -73,7 +76,7 @@ def note_took(study: Study, trial: FrozenTrial, gone: Mapping[str, bool]) -> Non
 
 def read_took(trial: FrozenTrial) -> list[str]:
     """Return which kept points a trial took or dropped."""
-    found = _read_json(trial.system_attrs, _TOOK)
+    found = json_of(trial.system_attrs, _TOOK)
     return [ref for ref in found if isinstance(ref, str)] if isinstance(found, list) else []
 
 
@@ -84,13 +87,13 @@ def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:
 
 def read_drawn(trial: FrozenTrial) -> list[str]:
     """Return the parameters of a trial that were sampled at random, not proposed."""
-    found = _read_json(trial.system_attrs, _DRAWN)
+    found = json_of(trial.system_attrs, _DRAWN)
     return found if isinstance(found, list) else []
 
 
 def read_start(trial: FrozenTrial) -> int | None:
     """Return the number of the study's trial that the answer behind a trial starts from, if any."""
-    found = _read_json(trial.system_attrs, _START)
+    found = json_of(trial.system_attrs, _START)
     return found if type(found) is int else None
 
 
@@ -113,10 +116,12 @@ def annotate(
     start: int | None = None,
     cost: float | None = None,
     model: str = "",
+    named: Mapping[str, int | None] | None = None,
 ) -> None:
     """Show in a trial where its proposal came from; several proposals for one trial add up.
 
-    `start` is the number of the study's trial that the answer starts from.
+    `start` is the number of the study's trial that the answer starts from, `named` what `named_in`
+    gave for its words: they stay as they are, since prompts show them again.
     """
     now = current(study, trial)
     notes: dict[str, Any] = {"source": proposal.source}
@@ -138,6 +143,8 @@ def annotate(
             notes["explanation"] = "\n".join(filter(None, told))
     if start is not None:
         _write_json(study, trial, _START, start)
+    if named:
+        _write_json(study, trial, NAMED, {**read_named(json_of(now.system_attrs, NAMED)), **named})
     write_notes(study, trial, notes)
 
 
@@ -185,7 +192,8 @@ def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:
     cost = read_note(now, "cost")
     facts = f"{text_of(read_note(now, 'model')) or 'model'}, {tokens[0]} + {tokens[1]} tokens"
     facts += f", ${amount_of(cost):.6f}" if cost is not None else ""
-    reasons = text_of(read_note(now, "explanation")) or "(no reasons given)"
+    named = read_named(json_of(now.system_attrs, NAMED))
+    reasons = for_readers(text_of(read_note(now, "explanation")), named) or "(no reasons given)"
     # Of a running trial only its id and its study are used, which a `FrozenTrial` has not.
     place = SimpleNamespace(storage=study._storage, study=study, _trial_id=trial._trial_id)
     save_note(place, f"{reasons}\n\n*{facts}*")
@@ -197,19 +205,9 @@ def read_note(trial: FrozenTrial, name: str) -> Any:
 
 
 def _write_json(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
-    """Write a value into a trial's system attributes, in parts for short columns."""
+    """Write a value into a trial's system attributes, in parts for short columns; see `json_of`."""
     for i, chunk in enumerate(_chunks(json.dumps(value))):
         study._storage.set_trial_system_attr(trial._trial_id, f"{key}:{i}", chunk)
-
-
-def _read_json(system_attrs: Mapping[str, Any], key: str) -> Any:
-    """Return what `_write_json` wrote; ``None`` where there is nothing that can be read."""
-    text = "".join(numbered(system_attrs, f"{key}:{{}}"))
-    try:
-        # Behind a shorter text there may be chunks of an earlier, longer one.
-        return json.JSONDecoder().raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return None  # nothing, or read while another worker was writing
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.asking import Asker, Begun
+from llmopt.adapters.optuna.asking import Asker, Begun, StudyStopped
 from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
@@ -51,7 +51,7 @@ from llmopt.adapters.optuna.space import (
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.errors import BudgetExceededError, SearchStopped
+from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
@@ -205,7 +205,7 @@ class LLMSampler(BaseSampler):
                 name="optuna_dashboard",
             )
         self._entropy = (seed_or_fresh(seed),)
-        self._ended = ""  # why the model ended a search
+        self._ended: StudyStopped | None = None  # why the model ended a search
         known = Known({}, {}) if space is None else read_space(space)
         limits = read_constraints(constraints, known.names or None)
         self._constraints = limits + known.constraints
@@ -334,7 +334,7 @@ class LLMSampler(BaseSampler):
         inform(self.client, text)
         total = self._model.total
         if self._ended and getattr(study, "_stop_flag", False):
-            conclude(self.client, text, self._ended)
+            conclude(self.client, text, self._ended.said)
         elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
             conclude(self.client, text, f"all {total} planned trials were made")
 
@@ -455,20 +455,21 @@ class LLMSampler(BaseSampler):
                         self.client, self._asker.outcome(begun.study, begun.trials), str(error)
                     )
                 raise
-            except SearchStopped as stopped:
+            except StudyStopped as stopped:
                 try:
                     begun.study.stop()
                 except RuntimeError:  # there is no such loop
                     write_notes(begun.study, begun.trial, _stopped(stopped))
                     raise stopped from None
-                logger.info(f"{stopped}. The study was stopped.")
-                self._ended = str(stopped)
+                end = "" if str(stopped).endswith((".", "!", "?", "…")) else "."
+                logger.info(f"{stopped}{end} The study was stopped.")
+                self._ended = stopped
                 self._stop(begun, self._ended)
 
-    def _stop(self, begun: Begun, why: str) -> NoReturn:
+    def _stop(self, begun: Begun, why: StudyStopped) -> NoReturn:
         """Leave a trial to be pruned at its first suggestion."""
         write_notes(begun.study, begun.trial, _stopped(why))
-        raise _Ended(why) from None
+        raise _Ended(str(why)) from None
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""

@@ -13,6 +13,7 @@ from llmopt.errors import LLMOptError
 from llmopt.history import Direction, History, Trial, Usage
 from llmopt.prompt.answer import Answer, notes_of
 from llmopt.report.scales import Scale, number_text, robust_scale
+from llmopt.search.optuna_trials import for_readers
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, identity
 from llmopt.util.text import clean, cut, short
@@ -120,6 +121,8 @@ class SearchData:
     pending: int = 0  # points that are being evaluated
     planned: int | None = None  # trials that the search may take
     numbered: bool = True  # whether "Start from: #3" names a trial, which models count from 1
+    # Where not, which trials the model named, by the number of the trial; see `named_in`.
+    named: Mapping[int, Mapping[str, int | None]] = field(default_factory=dict)
 
     @cached_property
     def history(self) -> History:
@@ -204,8 +207,19 @@ class SearchData:
         return any(t.explanation for t in self.trials)
 
     def notes(self, trial: Trial[Any]) -> Answer:
-        """Return the parts of what a model said about a trial."""
-        return notes_of(trial.explanation)
+        """Return the parts of what a model said about a trial, with the numbers of `words`."""
+        notes = notes_of(trial.explanation)
+        return replace(
+            notes,
+            lesson=self.words(trial, notes.lesson),
+            analysis=self.words(trial, notes.analysis),
+            hypothesis=self.words(trial, notes.hypothesis),
+            dropped=self.words(trial, notes.dropped),
+        )
+
+    def words(self, trial: Trial[Any], text: str) -> str:
+        """Return a model's words about a trial with the numbers that the page gives trials."""
+        return text if self.numbered else for_readers(text, self.named.get(trial.number, {}))
 
     @cached_property
     def shares(self) -> dict[int, list[float | None]]:

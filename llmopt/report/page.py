@@ -18,7 +18,6 @@ from markupsafe import Markup
 from llmopt._version import __version__
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import OLD_SOURCES, Trial, Usage
-from llmopt.prompt.answer import Answer
 from llmopt.report import charts
 from llmopt.report.data import SearchData, value_text
 from llmopt.report.importance import importance
@@ -393,7 +392,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "line": f"{line}, {more} more" if more > 0 else line,
         "params": pairs[: listed.cells],
         "more": max(0, len(pairs) - listed.cells),
-        "said": _said(notes, start, listed),
+        "said": _said(data, trial, listed),
         "outcome": _outcome(data, trial, start),
         "feedback": cut(trial.feedback, listed.words),
         "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
@@ -411,15 +410,17 @@ def _result(data: SearchData, trial: Trial[Any]) -> str:
     return " / ".join(texts)
 
 
-def _said(notes: Answer, start: Trial[Any] | None, listed: Listed) -> list[tuple[str, str]]:
+def _said(data: SearchData, trial: Trial[Any], listed: Listed) -> list[tuple[str, str]]:
+    notes = data.notes(trial)
     said = [
         ("Lesson from the results before", notes.lesson),
         ("Analysis", notes.analysis),
         ("Hypothesis", notes.hypothesis),
         ("Left out", notes.dropped),
     ]
-    if start is None and notes.start is not None:
-        said.append(("Start from", str(notes.start)))
+    if data.start_of(notes) is None and notes.start is not None:
+        start = f"#{notes.start}" if isinstance(notes.start, int) else notes.start
+        said.append(("Start from", data.words(trial, start)))
     return [(name, cut(text, listed.words)) for name, text in said if text]
 
 

@@ -8,9 +8,13 @@ from typing import Any, get_args
 from llmopt.history import Source, Trial, Usage
 from llmopt.report.data import Parameter, SearchData, choice_parameter, number_parameter
 from llmopt.search.optuna_trials import (
+    NAMED,
     amount_of,
+    for_readers,
+    json_of,
     note_of,
     number_of,
+    read_named,
     stderr_of,
     text_of,
     told_of,
@@ -25,12 +29,12 @@ _HINTS = 10  # user attributes of a study that are shown
 
 def of_study(study: Any) -> SearchData:
     """Return what a report shows of an Optuna study."""
-    trials, curves, ended, pending, cost = [], {}, "", 0, 0.0
+    trials, curves, named, ended, pending, cost = [], {}, {}, "", 0, 0.0
     usage = Usage()
     for frozen in study.get_trials(deepcopy=False):
         notes = frozen.user_attrs
         if note_of(notes, "source") == "stopped":
-            ended = text_of(note_of(notes, "explanation"))
+            ended = for_readers(text_of(note_of(notes, "explanation")), {})
             continue
         if frozen.state.name not in _STATES:
             pending += frozen.state.name == "RUNNING"
@@ -44,6 +48,8 @@ def of_study(study: Any) -> SearchData:
         if len(frozen.intermediate_values) > 1:
             pairs = ((s, number_of(v)) for s, v in sorted(frozen.intermediate_values.items()))
             curves[trial.number] = [(float(s), v) for s, v in pairs if v is not None]
+        if others := read_named(json_of(frozen.system_attrs, NAMED)):
+            named[trial.number] = others
         trials.append(trial)
     usage.cost = cost
     directions = tuple(d.name.lower() for d in study.directions)
@@ -60,6 +66,7 @@ def of_study(study: Any) -> SearchData:
         curves=curves,
         pending=pending,
         numbered=False,
+        named=named,
     )
     return data.with_best()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmopt.compute.data import NO_DATA, TrialData
@@ -18,6 +19,16 @@ _MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any 
 _LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
 """Of our attributes of a trial."""
+
+NAMED = PREFIX + "named"
+"""System attribute of a trial: what `named_in` gave for the model's words about it."""
+
+# A point in a model's words, as prompts name it, and in the reason of an end.
+_POINT = re.compile(
+    r"(?:\b(?:points?|trials?|experiments?|rows?)\s+)?(?<![\w&#/])#(\d{1,5})\b(?!\.\d)"
+    r"|(?<=, and recommends )point (\d{1,5})\b",
+    re.IGNORECASE,
+)
 
 WAITED = PREFIX + "waited"
 """System attribute of a trial: the seconds that it waited for its parameters."""
@@ -63,6 +74,59 @@ def stderr_of(attributes: Mapping[str, Any]) -> float | None:
     """Return the standard error that the objective left, if it is one."""
     numbers = [number_of(value) for value in told_of(attributes, "stderr")]
     return next((n for n in numbers if n is not None and n >= 0), None)
+
+
+def json_of(system_attrs: Mapping[str, Any], key: str) -> Any:
+    """Return what a trial holds as JSON in numbered parts; ``None`` if it cannot be read."""
+    text = "".join(numbered(system_attrs, f"{key}:{{}}"))
+    try:
+        # Behind a shorter text there may be chunks of an earlier, longer one.
+        return json.JSONDecoder().raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None  # nothing, or read while another worker was writing
+
+
+def named_in(words: str, numbers: Sequence[int], trial: int) -> dict[str, int | None]:
+    """Return which trials the points are that a model names, where ``#k`` is not trial k - 1.
+
+    Args:
+        words: The model's words.
+        numbers: The number in the study of each point of the prompt, in its order.
+        trial: Number of the trial that the model was asked for.
+
+    Returns:
+        The numbers in the study by those of the prompt; ``None`` for a point of the same answer
+        whose trial is not known yet.
+    """
+    alone = trial == len(numbers) and all(i == number for i, number in enumerate(numbers))
+    found: dict[str, int | None] = {}
+    for match in _POINT.finditer(words):
+        place = int(match[1] or match[2]) - 1
+        if 0 <= place < len(numbers):
+            if numbers[place] != place:
+                found[str(place + 1)] = numbers[place]
+        elif not alone:
+            found[str(place + 1)] = None
+    return found
+
+
+def read_named(value: Any) -> dict[str, int | None]:
+    """Return what `named_in` gave, out of a storage, which may hold anything."""
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return {str(k): n for k, n in pairs if n is None or type(n) is int}
+
+
+def for_readers(words: str, named: Mapping[str, int | None]) -> str:
+    """Return a model's words with the study's numbers: ``trial 0`` for ``#1``; see `named_in`."""
+
+    def name(match: re.Match[str]) -> str:
+        point = int(match[1] or match[2])
+        number = named.get(str(point), point - 1)
+        if number is None or number < 0:
+            return f"point {point} of the prompt"
+        return f"trial {number}"
+
+    return _POINT.sub(name, words)
 
 
 def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:

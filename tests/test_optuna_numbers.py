@@ -1,0 +1,133 @@
+"""Numbers of trials: prompts count points from 1 as they were told, Optuna its trials from 0."""
+
+from __future__ import annotations
+
+import re
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from llmopt import ScriptedClient
+from llmopt.adapters.optuna import LLMSampler, asking
+from llmopt.report import read_search
+from llmopt.report.page import report_page
+from llmopt.search.optuna_trials import for_readers
+
+XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture
+def logged(monkeypatch) -> list[str]:
+    """Return what the sampler logs as information."""
+    found: list[str] = []
+    monkeypatch.setattr(asking.logger, "info", found.append)
+    return found
+
+
+def make(replies, **options) -> LLMSampler:
+    fixed = {"n_startup_trials": 0, "seed": 1, "prompt": "words", "compute": False}
+    return LLMSampler(ScriptedClient(replies), **{**fixed, **options})
+
+
+def study_of(sampler, **options) -> optuna.Study:
+    study = optuna.create_study(sampler=sampler, **options)
+    study.add_trial(optuna.create_trial(params={"x": 0.5, "y": 0}, distributions=XY, value=1.0))
+    return study
+
+
+def new(x: float, y: int) -> str:
+    return f"Hypothesis: try\nStart from: new\nProposal:\nx: {x}, y: {y}"
+
+
+def bowl(trial: optuna.Trial) -> float:
+    return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
+
+
+LESSON = "Analysis: #2 is worse than point #1.\nHypothesis: Beyond #2.\nStart from: #1\n"
+
+
+def test_people_read_the_numbers_of_the_study_and_prompts_those_of_the_model(monkeypatch):
+    logged = []
+    monkeypatch.setattr(asking.logger, "info", logged.append)
+    stop = "Analysis: #3 is worse than #1.\nStart from: #1\nProposal: stop"
+    sampler = make([new(1.5, 1), f"{LESSON}Proposal:\nx: 2.5", stop], may_stop=True)
+    study = study_of(sampler)
+    study.optimize(bowl, n_trials=9)
+    (said,) = [text for text in logged if "ended the search" in text]
+    assert "and recommends trial 0: trial 2 is worse than trial 0." in said
+    assert "#" not in said
+    assert ".. " not in said
+    assert said.endswith(" worse than trial 0. The study was stopped.")
+    assert "trial 2 is worse" in study.trials[-1].user_attrs["llmopt:explanation"]
+    kept = study.trials[2].user_attrs["llmopt:explanation"]
+    assert kept.startswith("Analysis: #2 is worse than point #1.")
+    assert 'hypothesis: "Beyond #2."' in sampler.client.requests[2].text
+
+    data = read_search(study)
+    page = report_page(data)
+    shown = {t.number: data.notes(t) for t in data.trials}
+    assert shown[2].analysis == "trial 1 is worse than trial 0."
+    assert "<p>trial 0</p>" in page  # it started from
+    assert "recommends trial 0: trial 2 is worse" in page
+    assert not re.search(r"#\d+ is worse", page)
+
+
+def test_a_trial_that_runs_shifts_the_points_of_the_prompt():
+    sampler = make(["Hypothesis: Beyond #2, as #3.\nStart from: #2\nProposal:\nx: 2.5, y: 1"])
+    study = study_of(sampler)
+    study.add_trial(optuna.create_trial(state=TrialState.WAITING))
+    study._storage.set_trial_state_values(study.trials[1]._trial_id, TrialState.RUNNING)
+    study.add_trial(optuna.create_trial(params={"x": 1, "y": 0}, distributions=XY, value=2.0))
+    study.tell(study.ask(XY), 1.0)
+    data = read_search(study)
+    (hypothesis,) = [data.notes(t).hypothesis for t in data.trials if t.number == 3]
+    assert hypothesis == "Beyond trial 2, as point 3 of the prompt."
+
+
+def test_an_end_behind_points_that_another_sampler_takes_names_the_trials_of_then(tmp_path):
+    """The study keeps the end of an answer, with the trials that its numbers meant."""
+    stop = "Analysis: #2 is best.\nHypothesis: none\nStart from: #2\nProposal: stop"
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = study_of(make([f"{new(1, 1)}\n\n{new(2, 2)}\n\n{stop}"]), storage=url)
+    study.add_trial(optuna.create_trial(state=TrialState.WAITING))
+    study._storage.set_trial_state_values(study.trials[1]._trial_id, TrialState.RUNNING)
+    study.add_trial(optuna.create_trial(params={"x": 1, "y": 0}, distributions=XY, value=2.0))
+    study.optimize(bowl, n_trials=1)
+    again = optuna.load_study(study_name=None, storage=url, sampler=make([]))
+    again.optimize(bowl, n_trials=9)
+    said = again.trials[-1].user_attrs["llmopt:explanation"]
+    assert said.endswith("and recommends trial 2: trial 2 is best. Hypothesis: none")
+
+
+def test_a_note_of_the_dashboard_has_the_numbers_of_the_study():
+    dashboard = pytest.importorskip("optuna_dashboard")
+    sampler = make([new(1.5, 1), f"{LESSON}Proposal:\nx: 2.5"], dashboard_notes=True)
+    study = study_of(sampler)
+    study.optimize(bowl, n_trials=1)
+    trial = study.ask(XY)
+    note = dashboard.get_note(trial)
+    assert "trial 1 is worse than trial 0." in note
+    assert "Start from: trial 0" in note
+    assert "#" not in note
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("As #1, #02 and point #3's.", "As trial 0, trial 1 and trial 2's."),
+        ("#4.", "trial 9."),
+        ("#5 follows", "point 5 of the prompt follows"),
+        ("#0", "point 0 of the prompt"),
+        ("a page#1, &#39;, C#2, #1.5, #123456, ##1", ...),
+    ],
+)
+def test_what_is_a_number_of_a_point(words, shown):
+    named = {"4": 9, "5": None}
+    assert for_readers(words, named) == (words if shown is ... else shown)
