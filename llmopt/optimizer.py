@@ -60,6 +60,7 @@ from llmopt.trackers.callback import Callbacks
 from llmopt.util.arguments import (
     MOST_POINTS,
     checked_call,
+    checked_init,
     one_of,
     seed_or_fresh,
     whole_number,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
         def contains(self, x: Any) -> bool: ...  # noqa: D102
 
 
+@checked_init("LLMOptimizer({'x': Float(0, 1)}, 'smollm2')")
 class LLMOptimizer(Results[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
@@ -462,7 +464,8 @@ class LLMOptimizer(Results[Params]):
                 )
             reward = [given[name] for name in self.metrics]
             reward = reward if len(reward) > 1 else reward[0]
-        return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
+        count, called = len(self.directions), self.metrics
+        return read_told(self.space, count, params, reward, direction=first, names=called, **words)
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Told:
         """Check a failure, and return what `tell_failure` would record."""

@@ -52,7 +52,6 @@ class TestScriptedClient:
             ([["a", "b", "c"]], 2, [["a", "b"]]),  # no more than are asked for
             ([shout, lambda request: ["x", "y"]], 2, [["HELLO"], ["x", "y"]]),
             (shout, 1, [["HELLO"]] * 3),
-            ("abc", 1, [["abc"]]),  # one text is one reply, not its letters
         ],
     )
     def test_answers(self, script, n, given):

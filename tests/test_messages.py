@@ -27,8 +27,9 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
+from llmopt.cli import main
 from llmopt.code import CodeOptimizer
-from llmopt.policies import PolicySearch
+from llmopt.policies import LinearPolicy, PolicySearch
 
 SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
 POINT = {"lr": 0.5, "k": 3}
@@ -418,6 +419,134 @@ def test_warnings_of_the_log_say_whose_they_are(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert done.stderr.startswith("llmopt: ")
+
+
+def search_of(env: Any = "CartPole-v1", **options: Any) -> PolicySearch:
+    return PolicySearch(env, ScriptedClient([]), starts=1, max_steps=9, **options)
+
+
+def two(**options: Any) -> LLMOptimizer:
+    return make(direction=["minimize", "minimize"], **options)
+
+
+def bound_policy(env: str) -> Any:
+    policy = search_of(env).policy
+    return policy.bind(np.zeros(policy.n_parameters))
+
+
+def nevergrad_optimizer(**options: Any) -> Any:
+    ng, adapter = map(pytest.importorskip, ("nevergrad", "llmopt.adapters.nevergrad"))
+    return adapter.ParametrizedLLM(client=ScriptedClient([]))(
+        ng.p.Scalar(lower=0, upper=1), **options
+    )
+
+
+def recommend(*given: Any) -> Any:
+    return pytest.importorskip("llmopt.adapters.optuna").LLMSampler.recommend(*given)
+
+
+NO_ARGUMENT = "missing a required argument: "
+REFUSED = {
+    "one of two objectives": (
+        lambda: two().tell(POINT, (1, None)),
+        RewardError,
+        "reward[1]=None", "None as the whole reward, or call tell_failure()",
+    ),
+    "a named objective": (
+        lambda: make(direction={"cost": "minimize", "error": "minimize"}).tell(POINT, (1, None)),
+        RewardError,
+        "reward['error']=None", "tell_failure()",
+    ),
+    "choose before run": (lambda: search_of().choose(), llmopt.NoTrialsError, "call run() first"),
+    "direction": (lambda: search_of(direction="minimize"), TypeError, "maximizes the mean return"),
+    "observation": (
+        lambda: bound_policy("CartPole-v1").act([1, 2]), ParameterError, "[1, 2]", "4 numbers",
+    ),
+    "state": (lambda: bound_policy("FrozenLake-v1").act(16), ParameterError, "from 0 to 15"),
+    "state below": (lambda: bound_policy("FrozenLake-v1").act(-1), ParameterError, "0 to 15"),
+    "for_env": (lambda: LinearPolicy.for_env(5), TypeError, "env=5", "gymnasium.make("),
+    "no space": (lambda: LLMOptimizer(), TypeError, f"{NO_ARGUMENT}'space'; write LLMOptimizer("),
+    "no space, an option": (
+        lambda: LLMOptimizer(max_cost=1), TypeError, f"{NO_ARGUMENT}'space'; write",
+    ),
+    "no model": (lambda: llmopt.get_client(), TypeError, f"{NO_ARGUMENT}'model'; write get_client"),
+    "no environment": (lambda: PolicySearch(), TypeError, "'env'; write PolicySearch('CartPole"),
+    "no evaluations": (lambda: search_of().run(), TypeError, "'evaluations'; write run(50)"),
+    "no replies": (lambda: ScriptedClient(), TypeError, "'replies'; write ScriptedClient(["),
+    "budget": (lambda: nevergrad_optimizer(budget=0), ValueError, "budget=0: "),
+    "feedback of Nevergrad": (
+        lambda: nevergrad_optimizer(budget=5).tell(None, 1.0, feedbck="x"),
+        TypeError,
+        "'feedbck'; did you mean 'feedback'?",
+    ),
+    "recommend": (lambda: recommend(5), TypeError, "study=5", "optuna.create_study()"),
+    "replies": (lambda: ScriptedClient(5), TypeError, "replies=5", "expected a list"),
+    "a lone reply": (lambda: ScriptedClient("abc"), TypeError, "replies='abc'", "expected a list"),
+    "key": (
+        lambda: llmopt.get_client("openai:gpt-6-luna", api_key=5), TypeError, "api_key is an int",
+    ),
+    "value": (lambda: llmopt.Evaluation("x"), RewardError, "value='x'", "list of numbers", "None"),
+    "import": (
+        lambda: make(import_trials="none.csv"), StorageError, "none.csv", "of an existing file",
+    ),
+    "one name": (lambda: search_of(observations=["a"]), SpaceError, "got 1 name, expected 4"),
+    "one reply": (
+        lambda: make(client=ScriptedClient(["lr: 0.5, k: 3"]), on_error="raise").ask(2),
+        llmopt.ClientError,
+        "has 1 reply and",
+    ),
+    "trials": (lambda: search_of().trials, AttributeError, "write .optimizer.trials"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_answered_with_its_remedy(mistake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call, kind, *parts = REFUSED[mistake]
+    told(kind, call, *parts)
+
+
+@pytest.mark.parametrize(
+    "given", [{"stderr": "x"}, {"constraint_violation": "x"}, {"samples": ["x"]}, {"curve": ["x"]}]
+)
+def test_only_a_reward_is_said_to_stand_for_a_failed_evaluation(given):
+    message = told(RewardError, lambda: make().tell(POINT, 1.0, **given), *given, "'x'")
+    assert "failed evaluation" not in message
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        (["report", "bad.jsonl"], ("bad.jsonl does not hold an llmopt run", "storage= wrote")),
+        (["ask", "none.toml"], ("none.toml", "existing file", "space.x = {type")),
+        (["status", "none.json"], ("none.json", "existing file", '{"space": {"x"')),
+        (["run", "--config", "none.toml"], ("none.toml", "path of an existing file")),
+    ],
+)
+def test_a_missing_file_or_a_foreign_one_in_a_shell(command, parts, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text("hello\n")
+    assert main(command) == 2
+    message = capsys.readouterr().err
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("motor:Motor-v1", ""), ("CartPole-v9", ""), ("Motor-v0", "MODULE:Motor-v0")],
+)
+def test_a_module_is_asked_for_only_where_it_could_help(name, remedy, tmp_path, monkeypatch):
+    (tmp_path / "motor.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    message = told(llmopt.LLMOptError, lambda: search_of(name), "doesn't exist", remedy)
+    assert ("MODULE" in message) == bool(remedy)
+
+
+def test_the_bounds_of_a_policys_weights():
+    box = [(float(-i - 1), float(i + 1)) for i in range(10)]
+    search = search_of(box=box)
+    assert search.bounds == dict(zip(search.optimizer.space.names, box, strict=True))
+    assert search_of("FrozenLake-v1").bounds == {}
 
 
 def test_a_missing_attribute_is_still_one():

@@ -88,7 +88,7 @@ def test_words_are_given_with_names_errors_and_statistics():
 
 def test_statistics_can_be_left_out_and_are_not_given_to_the_published_prompts():
     for name, options in (("none", {"statistics": False}), ("props", {"prompt": "props"})):
-        client = ScriptedClient("force<-car_vel: 1, params[1]: 2, params[0]: 3", cycle=True)
+        client = ScriptedClient(["force<-car_vel: 1, params[1]: 2, params[0]: 3"], cycle=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run(config(iterations=1, **options), name, client=client)

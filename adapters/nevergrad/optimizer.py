@@ -47,6 +47,7 @@ from llmopt.util.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
     check_names,
+    checked_call,
     describe,
     whole_number,
     whole_or_auto,
@@ -97,6 +98,8 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
         **options: Unpack[AskArguments],
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
+        if budget is not None:
+            budget = whole_number("budget", budget, 1)
         start = whole_or_auto("warmup", warmup, 0, MOST_POINTS)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
@@ -343,6 +346,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
 
     # -- tell ---------------------------------------------------------------------------------
 
+    @checked_call("tell_feedback(candidate, 'it overshot')")
     def tell_feedback(
         self, candidate: p.Parameter, feedback: str = "", *, stderr: float | None = None
     ) -> None:
@@ -369,6 +373,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
                 raise RewardError(f"stderr={given!r}: expected a finite number of 0 or more")
         self._words[candidate.uid] = (feedback, stderr)
 
+    @checked_call("tell(candidate, 0.5)")
     def tell(
         self,
         candidate: p.Parameter,

@@ -63,6 +63,7 @@ from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,
+    checked_call,
     seed_or_fresh,
     whole_number,
     whole_or_auto,
@@ -255,6 +256,7 @@ class LLMSampler(BaseSampler):
     # -- the interface of an Optuna sampler -------------------------------------------------
 
     @staticmethod
+    @checked_call("recommend(study)")
     def recommend(study: Study) -> FrozenTrial:
         """Return the trial to keep from a study with noisy values.
 
@@ -269,8 +271,13 @@ class LLMSampler(BaseSampler):
                 ones.
 
         Raises:
+            TypeError: `study` is no study.
             ValueError: No trial is complete, or the study has several objectives.
         """
+        if not hasattr(study, "directions"):
+            raise TypeError(
+                f"study={short(study)}: expected a study, as optuna.create_study() returns it"
+            )
         if len(study.directions) > 1:
             raise ValueError(
                 f"recommend(study) needs one objective, and the study has {len(study.directions)}: "

@@ -32,6 +32,7 @@ from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
+from llmopt.search.resume import start_of
 from llmopt.trackers.callback import Callback, Callbacks, Search
 from llmopt.util.arguments import MOST_COUNT
 
@@ -207,7 +208,10 @@ def read_results(*paths: str | Path) -> list[Row]:
             raise StorageError(
                 f"cannot read {path}: {got}; give a file of results that llmopt bench wrote"
             )
-        for line in read_events(path):
+        events = list(read_events(path))
+        if not events and Path(path).stat().st_size:
+            start_of(events, path)  # raises: it holds no results, and no search either
+        for line in events:
             cell = Cell.of(line)
             if lacking := _OPTIONS - set(line["cell"]):
                 raise StorageError(

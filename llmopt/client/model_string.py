@@ -23,7 +23,7 @@ from llmopt.client.base import Client
 from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
-from llmopt.util.arguments import check_names
+from llmopt.util.arguments import check_names, checked_call
 from llmopt.util.other_libraries import argument_hint
 from llmopt.util.text import short
 
@@ -85,6 +85,7 @@ for _name, _server in SERVERS.items():
 factory; any other prefix is a whole model string."""
 
 
+@checked_call("get_client('openai:gpt-6-luna')")
 def get_client(model: str | Client, **options: Any) -> Client:
     """Return the client for a model string.
 

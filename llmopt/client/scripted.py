@@ -5,16 +5,19 @@ It is public, so that code built on llmopt can be tested offline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError
+from llmopt.util.arguments import checked_init
+from llmopt.util.text import counted, short
 
 Answer: TypeAlias = str | list[str] | Reply | Exception
 Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[Request], Answer]
 
 
+@checked_init("ScriptedClient(['x: 0.5'])")
 class ScriptedClient:
     """Returns prepared answers in order, and stores the requests.
 
@@ -29,6 +32,9 @@ class ScriptedClient:
 
     Attributes:
         requests: All requests in order, including those answered with an exception.
+
+    Raises:
+        TypeError: `replies` is neither a list of answers nor a function.
     """
 
     def __init__(
@@ -45,9 +51,14 @@ class ScriptedClient:
         if callable(replies):
             self._replies: list[Answer | Callable[[Request], Answer]] = [replies]
             self._cycle = True
-        else:
-            self._replies = [replies] if isinstance(replies, str) else list(replies)
+        elif isinstance(replies, Iterable) and not isinstance(replies, (str, bytes, Mapping)):
+            self._replies = list(replies)
             self._cycle = cycle
+        else:
+            raise TypeError(
+                f"replies={short(replies)}: expected a list with an answer for each request, such "
+                "as ['x: 0.5'], or a function from the Request to an answer"
+            )
 
     def complete(self, request: Request) -> Reply:
         """Return the next answer of the script.
@@ -62,8 +73,9 @@ class ScriptedClient:
         if self._cycle and self._replies:
             index %= len(self._replies)
         if index >= len(self._replies):
+            count = len(self._replies)
             raise ClientError(
-                f"the script of {self.name!r} has {len(self._replies)} replies and this is "
+                f"the script of {self.name!r} has {counted(count, 'reply', 'replies')} and this is "
                 f"request {len(self.requests)}; give more replies, or cycle=True"
             )
         answer = self._replies[index]

@@ -14,7 +14,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
-from llmopt.errors import StorageError
+from llmopt.errors import RewardError, StorageError
 from llmopt.util.arguments import checked_init
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
-from llmopt.util.text import a_type, cut
+from llmopt.util.text import a_type, cut, short
 
 _FILE = re.compile(r"\d{6}\.npz")
 _MOST_WORDS = 1000  # characters of names and shapes in a file
@@ -45,6 +45,9 @@ class Evaluation:
             order for every point: the model then sees paired differences.
         constraint_violation: Amount, 0 or more, by which the evaluation violated constraints that
             the search does not know; infeasible points rank after all feasible ones.
+
+    Raises:
+        RewardError: `value` is neither a number, nor a sequence, nor ``None``.
     """
 
     value: Any
@@ -52,6 +55,15 @@ class Evaluation:
     data: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[float] = ()
     constraint_violation: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = self.value
+        many = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+        if not (given is None or many or hasattr(given, "__float__")):
+            raise RewardError(
+                f"value={short(given)} is {a_type(given)}: expected a number, a list of numbers "
+                "for several objectives, or None for a failed evaluation"
+            )
 
 
 class TrialData(Mapping[str, Any]):

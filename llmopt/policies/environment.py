@@ -144,8 +144,8 @@ def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
         _silence_mujoco(gym.registry.get(env) if isinstance(env, str) else env)
         made: gym.Env[Any, Any] = gym.make(env, **kwargs)
     except Exception as error:
-        title = env.rpartition(":")[2] if isinstance(env, str) else env.id
-        raise _trouble(title, error) from error
+        module, _, title = (env if isinstance(env, str) else env.id).rpartition(":")
+        raise _trouble(title, error, module) from error
     _silence_mujoco()  # again: making the environment may have imported MuJoCo
     return made
 
@@ -157,8 +157,8 @@ def missing_environment(name: str) -> str:
     return f"name your own environment MODULE:{name}; importing MODULE must register it"
 
 
-def _trouble(title: str, error: Exception) -> LLMOptError:
-    """Return the error to raise if an environment cannot be made."""
+def _trouble(title: str, error: Exception, module: str = "") -> LLMOptError:
+    """Return the error to raise if an environment cannot be made; `module` is to register it."""
     line = first_line(error) or type(error).__name__
     if isinstance(error, gym.error.DependencyNotInstalled):
         text = f"{title} needs a package that is not installed ({line})"
@@ -166,7 +166,9 @@ def _trouble(title: str, error: Exception) -> LLMOptError:
             return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
         return LLMOptError(f"{text}: {install_hint('bench')} installs MuJoCo and pygame")
     if isinstance(error, gym.error.UnregisteredEnv):
-        line = f"{line.rstrip('.')}; {missing_environment(title)}"
+        # Where a module was imported, or another version is known, no other import would help.
+        known = module or isinstance(error, gym.error.VersionNotFound | gym.error.DeprecatedEnv)
+        line = line.rstrip(".") + ("" if known else f"; {missing_environment(title)}")
     elif not isinstance(error, gym.error.Error):
         line = f"{type(error).__name__}: {line}"
     return LLMOptError(f"{title} cannot be made: {line}")

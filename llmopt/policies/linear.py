@@ -18,6 +18,7 @@ from llmopt.policies.wrapping import (
     seen_through,
     title_of,
 )
+from llmopt.util.text import counted, short
 
 MAX_PARAMETERS = 10_000
 """Larger policies are rejected: they do not fit into a prompt."""
@@ -75,7 +76,12 @@ class LinearPolicy:
         Raises:
             SpaceError: The spaces are not supported (the message names the supported ones), or
                 the policy would have more than `MAX_PARAMETERS` parameters.
+            TypeError: `env` is no environment.
         """
+        if not hasattr(env, "observation_space"):
+            raise TypeError(
+                f"env={short(env)}: expected an environment, such as gymnasium.make('CartPole-v1')"
+            )
         policy = cls(env.observation_space, acting_space(env), bias, clip)
         if policy.n_parameters > MAX_PARAMETERS:
             raise SpaceError(
@@ -159,7 +165,8 @@ class LinearPolicy:
         for kind, given, own in (("inputs", inputs, rows), ("outputs", outputs, columns)):
             if given and not (table and kind == "inputs"):
                 if len(given) != len(own):
-                    raise SpaceError(f"got {len(given)} names of {kind}, expected {len(own)}")
+                    got = counted(len(given), "name")
+                    raise SpaceError(f"got {got} of {kind}, expected {len(own)}")
                 own[:] = given
         rows += ["bias"] if self.bias else []
         return tuple(f"{column}<-{row}" for row in rows for column in columns)
@@ -204,17 +211,38 @@ class BoundPolicy:
         return done_through(env, self._act(seen_through(env, observation)))
 
     def scores(self, observation: Any) -> np.ndarray:
-        """Return the ``(n_outputs,)`` outputs of the map, before clipping or argmax."""
+        """Return the ``(n_outputs,)`` outputs of the map, before clipping or argmax.
+
+        Raises:
+            ParameterError: It is no observation of the environment.
+        """
         seen = self.policy.observation_space
-        if isinstance(seen, spaces.Discrete):
-            return np.asarray(self.weights[int(observation) - int(seen.start)] + self.bias)
-        return np.asarray(np.ravel(observation) @ self.weights + self.bias)
+        try:
+            if isinstance(seen, spaces.Discrete):
+                state = int(observation) - int(seen.start)
+                if state < 0:
+                    raise IndexError
+                return np.asarray(self.weights[state] + self.bias)
+            return np.asarray(np.ravel(observation) @ self.weights + self.bias)
+        except (TypeError, ValueError, IndexError):
+            raise ParameterError(
+                f"observation={short(observation)}: expected {_observed(seen)}, as the "
+                "environment's reset() and step() return it"
+            ) from None
 
     def _act(self, observation: Any) -> Any:
         outputs, acts = self.scores(observation), self.policy.action_space
         if isinstance(acts, spaces.Discrete):
             return int(outputs.argmax()) + int(acts.start)
         return _to_box(outputs.reshape(acts.shape or ()), acts, self.policy.clip)
+
+
+def _observed(space: spaces.Space[Any]) -> str:
+    """Describe the observations of a space, for an error."""
+    if isinstance(space, spaces.Discrete):
+        first = int(space.start)
+        return f"a whole number from {first} to {first + int(space.n) - 1}"
+    return f"{counted(_size(space), 'number')}, an array of shape {space.shape}"
 
 
 def _size(space: spaces.Space[Any]) -> int:

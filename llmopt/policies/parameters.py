@@ -133,6 +133,13 @@ class PolicySpace:
         constants = np.zeros(self._policy.n_outputs if self._policy.bias else 0)
         return np.append(weights.ravel(), constants)
 
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The range of each weight by name; empty for a table."""
+        if self._policy.chooses:
+            return {}
+        return dict(zip(self.space.names, self._ranges, strict=True))
+
     def describe(self, scaled: bool) -> str:
         """Describe the searched parameters and their ranges in one line."""
         count = len(self.space)
@@ -148,6 +155,21 @@ class PolicySpace:
             span += f" ({times} × size of the action / size of the observed number)"
         units = "scaled numbers" if scaled else "numbers in the environment's own units"
         return f"{count} weights of {units}, {span}"
+
+
+def box_to_store(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the box to store; empty for a stored search without it."""
+    if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
+        return {}
+    return {"box": np.asarray(box, dtype=float).tolist()}
+
+
+def extension_of(wanted: bool, options: Mapping[str, Any], begun: Mapping[str, Any]) -> float:
+    """Return the factor that widens the ranges; a stored search keeps its own."""
+    if begun:
+        return float(((begun.get("options") or {}).get("task") or {}).get("extended", 1.0))
+    numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
+    return EXTENDED if wanted and not numbers_too else 1.0
 
 
 def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float, float]] | None]:

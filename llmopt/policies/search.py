@@ -35,7 +35,6 @@ from llmopt.errors import (
     NoTrialsError,
     SearchStopped,
     SpaceError,
-    StorageError,
     add_point,
 )
 from llmopt.history import Trial
@@ -52,7 +51,7 @@ from llmopt.policies.episode_seeds import (
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.finalists import choose
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.parameters import BOX, EXTENDED, Box, PolicySpace
+from llmopt.policies.parameters import BOX, Box, PolicySpace, box_to_store, extension_of
 from llmopt.policies.picture import write_gif
 from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.report.steps import StepData, Together, describe_data
@@ -63,12 +62,20 @@ from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import prompt_for
 from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
-from llmopt.search.eventlog import read_events
+from llmopt.search.eventlog import stored_start
 from llmopt.search.options import Composed, SearchOptions
 from llmopt.search.progress import Progress, say_kept, text_of_search
 from llmopt.search.session import described
 from llmopt.search.views import Views
-from llmopt.util.arguments import MOST_SEED, check_names, number, one_of, whole_number
+from llmopt.util.arguments import (
+    MOST_SEED,
+    check_names,
+    checked_call,
+    checked_init,
+    number,
+    one_of,
+    whole_number,
+)
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
 
@@ -79,6 +86,7 @@ _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
+@checked_init("PolicySearch('CartPole-v1', 'smollm2')")
 class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
@@ -211,9 +219,9 @@ class PolicySearch(Views, Closing):
         client = get_client(one_model(client, options.pop("model", None)))
         facts = model_facts(client)
         reads_words = getattr(prompt_for(prompt, facts), "changes", False)
-        begun = _begun(storage)
+        begun = stored_start(storage)
         usual = isinstance(box, str) and box == "auto"
-        extended = _extension(usual and bool(reads_words), options, begun)
+        extended = extension_of(usual and bool(reads_words), options, begun)
         reach: Any = BOX if usual else box
         told = describe_task(
             self._make,
@@ -271,7 +279,7 @@ class PolicySearch(Views, Closing):
                 "seed": seed,
                 "clip": clip,
                 "max_steps": self._step_cap,
-                **_box_of(reach, begun),
+                **box_to_store(reach, begun),
                 **({"extended": extended} if extended > 1 else {}),
             },
             storage=storage,
@@ -305,11 +313,17 @@ class PolicySearch(Views, Closing):
         """The searched parameters and their ranges, in one line."""
         return f"{self._make.title}: {self._parameters.describe(self._scaled)}"
 
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """The range ``(low, high)`` of each weight, by name; empty for a table of actions."""
+        return self._parameters.bounds
+
     def __repr__(self) -> str:
         return f"<PolicySearch {self.ranges}; {len(self.optimizer.trials)} evaluations>"
 
     # -- searching ------------------------------------------------------------------------
 
+    @checked_call("run(50)")
     def run(
         self, evaluations: int, *, progress: bool | None = None
     ) -> Trial[dict[str, Any]] | None:
@@ -449,9 +463,13 @@ class PolicySearch(Views, Closing):
 
         The best of many policies on a few initial states was partly lucky. Until the search
         resumes, `best_policy`, `evaluate`, `save` and `gif` then use the chosen policy.
+
+        Raises:
+            NoTrialsError: No evaluation has succeeded yet.
         """
         finalists = whole_number("finalists", finalists, 1)
         starts = 2 * len(self.starts) if starts is None else starts
+        self._check_evaluated()
         fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
         trials = self.optimizer.history.complete
         points = [self._parameters.flat(t.params) for t in trials]
@@ -465,6 +483,10 @@ class PolicySearch(Views, Closing):
         chosen = trials[place or 0] if sound else self.optimizer.best
         self._chosen = (len(self.optimizer.trials), chosen)
         return chosen
+
+    def _check_evaluated(self) -> None:
+        if not self.optimizer.trials:
+            raise NoTrialsError("no policy has been evaluated yet: call run() first")
 
     @property
     def left(self) -> dict[str, float]:
@@ -482,8 +504,7 @@ class PolicySearch(Views, Closing):
         Raises:
             NoTrialsError: No evaluation has succeeded yet.
         """
-        if not self.optimizer.trials:
-            raise NoTrialsError("no policy has been evaluated yet: call run() first")
+        self._check_evaluated()
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
@@ -568,27 +589,3 @@ class PolicySearch(Views, Closing):
             reason = f"all {self._wanted} evaluations were made"
         self.optimizer.conclude(reason, None if best is None else best.number + 1)
         self.optimizer.close()
-
-
-def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:
-    """Return the first event of a stored search; empty if none can be read."""
-    path = None if storage is None else Path(storage).expanduser()
-    try:
-        return next(read_events(path), {}) if path is not None and path.is_file() else {}
-    except StorageError:
-        return {}  # the optimizer reports the fault of the file
-
-
-def _box_of(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the box to store; empty for a stored search without it."""
-    if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
-        return {}
-    return {"box": np.asarray(box, dtype=float).tolist()}
-
-
-def _extension(wanted: bool, options: Mapping[str, Any], begun: Mapping[str, Any]) -> float:
-    """Return the factor that widens the ranges; a stored search keeps its own."""
-    if begun:
-        return float(((begun.get("options") or {}).get("task") or {}).get("extended", 1.0))
-    numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
-    return EXTENDED if wanted and not numbers_too else 1.0

@@ -25,6 +25,7 @@ from llmopt.util.files import (
     read_json,
     room_for,
     sync_folder,
+    unreadable,
     unseal,
 )
 from llmopt.util.text import short
@@ -48,8 +49,17 @@ def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator
     try:
         data = read_bytes(path, most=MAX_LOG, links=links)
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     yield from _parse(data, Path(path))[0]
+
+
+def stored_start(storage: str | os.PathLike[str] | None) -> Event:
+    """Return the first event of a stored search; empty if none can be read."""
+    path = None if storage is None else Path(storage).expanduser()
+    try:
+        return next(read_events(path), {}) if path is not None and path.is_file() else {}
+    except StorageError:
+        return {}  # the optimizer reports the fault of the file
 
 
 def _parse(data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS) -> tuple[list[Event], int]:

@@ -333,10 +333,11 @@ def read_told(
     data: Mapping[str, Any] | None = None,
     seed: int | None = None,
     direction: Direction = "maximize",
+    names: Sequence[str] = (),
 ) -> Told:
-    """Check the arguments of `LLMOptimizer.tell` for a number of objectives."""
+    """Check the arguments of `LLMOptimizer.tell` for a number of objectives, perhaps with names."""
     values = space.flatten(params)
-    rewards, trouble = _rewards(reward, objectives)
+    rewards, trouble = _rewards(reward, objectives, names)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
     way = "" if isinstance(curve, tuple) and not curve else describe_curve(_curve(curve), direction)
@@ -387,7 +388,9 @@ def _curve(curve: Any) -> list[tuple[float, float]]:
     return pairs
 
 
-def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:
+def _rewards(
+    reward: Any, wanted: int, names: Sequence[str] = ()
+) -> tuple[tuple[float, ...] | None, str]:
     """Return the rewards, or ``None`` with the reason why the evaluation failed."""
     if reward is None:
         return None, "no reward"
@@ -405,17 +408,34 @@ def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:
     if wanted == 1:
         rewards: tuple[float, ...] = (_number(reward, "reward"),)
     else:
-        try:
-            rewards = tuple(_number(r, "reward") for r in reward)
-        except TypeError:
-            rewards = ()
-        if len(rewards) != wanted:
+        parts = _each(reward)
+        if len(parts) != wanted:
             raise RewardError(
                 f"reward={reward!r}: expected {wanted} numbers, one for each objective"
             )
+        rewards = tuple(map(_objective, parts, names or range(wanted)))
     if not all(map(math.isfinite, rewards)):
         return None, f"the reward was {reward}"
     return rewards, ""
+
+
+def _each(reward: Any) -> tuple[Any, ...]:
+    """Return the parts of a reward; none where it has no parts."""
+    try:
+        return tuple(reward)
+    except TypeError:
+        return ()
+
+
+def _objective(value: Any, objective: str | int) -> float:
+    """Return the reward of one of several objectives, given by its name or index."""
+    try:
+        return _number(value, f"reward[{objective!r}]")
+    except RewardError as error:
+        raise RewardError(
+            f"{error}. If the evaluation failed, give None as the whole reward, or call "
+            "tell_failure()"
+        ) from None
 
 
 def _amount(value: Any, name: str) -> float:
@@ -440,7 +460,8 @@ def _number(value: Any, name: str) -> float:
             f"{name}={short(value)}: expected a number within a float's range ({error})"
         ) from error
     shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+    failed = " (record a failed evaluation with None, NaN or tell_failure)"
     raise RewardError(
-        f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real "
-        "number (record a failed evaluation with None, NaN or tell_failure)"
+        f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real number"
+        f"{failed if name == 'reward' else ''}"
     )

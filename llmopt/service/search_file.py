@@ -36,6 +36,12 @@ logger = logging.getLogger(__name__)
 
 _PAUSE = 0.2  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
+_EXAMPLES = {
+    ".json": '{"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "direction": '
+    '"minimize", "model": "smollm2"}',
+    ".toml": 'model = "smollm2", direction = "minimize" and space.x = {type = "number", minimum = '
+    "0, maximum = 1}",
+}
 MOST_DESCRIPTION = 1_000_000
 """Bytes of a description of a search."""
 
@@ -60,6 +66,11 @@ def open_file(
     path = Path(path)
     for suffix in (".json", ".toml"):
         described = path.with_suffix(suffix)
+        if path == described and not path.exists():
+            raise StorageError(
+                f"there is no {path}: give the path of an existing file. A description of a search "
+                f"holds its parameters, direction and model, such as {_EXAMPLES[suffix]}"
+            )
         if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
             return open_described(

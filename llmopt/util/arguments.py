@@ -151,7 +151,9 @@ def checked_call(example: str) -> Callable[[_Call], _Call]:
                     name = function.__name__
                     if name == "__init__":
                         name = type(args[0]).__name__
-                    check_names(name, named, [n for n in signature.parameters if n != "self"])
+                    own = signature.parameters
+                    if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
+                        check_names(name, named, [n for n in own if n != "self"])
                     said = str(error).replace("'self'", "the object")
                     raise TypeError(f"{name}(): {said}; write {example}") from None
                 raise

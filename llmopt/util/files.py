@@ -112,7 +112,14 @@ def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: boo
             f"cannot read {path}: it is no text in UTF-8 (byte {error.start + 1})"
         ) from error
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str | os.PathLike[str], error: OSError) -> StorageError:
+    """Return the error to raise if a file cannot be read."""
+    missing = isinstance(error, FileNotFoundError)
+    remedy = "; give the path of an existing file" if missing else ""
+    return StorageError(f"cannot read {path}: {error.strerror or error}{remedy}")
 
 
 def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> dict[str, Any]:
@@ -328,7 +335,7 @@ def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
     try:
         text = read_bytes(path, links=links)
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     if b"}\n{" in text:
         raise StorageError(
             f"{path} is another kind of file: each line of it is a JSON object, as in a storage "

@@ -115,6 +115,11 @@ _OF_ADAPTERS: Mapping[str, Mapping[str, str]] = {
         "directions": "is not needed: optimizer.tell(candidate, [0.5, 3.0]) takes several losses",
         **dict.fromkeys(("budget", "num_workers", "n_jobs"), _MADE),
     },
+    "PolicySearch": dict.fromkeys(
+        ("direction", "directions"),
+        "is not needed: a policy search maximizes the mean return of an episode. To minimize a "
+        "cost, let the environment's reward be the negative cost",
+    ),
 }
 
 # Attributes of results and optimizers.
@@ -239,5 +244,9 @@ class Hinted:
                 **{n: f"write .{here}" for n, here in _OF_RESULTS.items()},
                 **_CALLS,
             }
+            inner = self.__dict__.get("optimizer")  # of a PolicySearch
+            lacks = not (name.startswith("_") or hasattr(type(self), name))
+            if lacks and hasattr(type(inner), name):
+                hints = {name: f"write .optimizer.{name}"} | {**hints}
             attribute_hint(self, name, hints)
             return object.__getattribute__(self, name)  # raises what a property raised

@@ -97,6 +97,11 @@ def a_type(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: ``"1 name"``, ``"2 names"``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def difference(old: Any, new: Any, names: tuple[str, str] = ("there", "now")) -> str:
     """Say in what two values differ, with a name for each.
 

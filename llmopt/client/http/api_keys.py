@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmopt.errors import MissingKeyError
+from llmopt.util.text import a_type
 
 # Patterns of keys, in case a response echoes another key or a partly masked one.
 _KEY_SHAPES = re.compile(
@@ -23,6 +24,11 @@ class Secret:
     __slots__ = ("reveal",)
 
     def __init__(self, value: str | None = None) -> None:
+        if not (value is None or isinstance(value, str)):
+            raise TypeError(
+                f"api_key is {a_type(value)}: expected a string, or None for the one in "
+                "the environment"
+            )  # the value may be a key: never shown
         self.reveal = value
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from llmopt.policies.words.docstrings import (
     sections_of,
 )
 from llmopt.policies.wrapping import stack
+from llmopt.util.text import counted
 
 _MAX_NAME = 36  # characters
 
@@ -66,8 +67,9 @@ def quantity_names(
     count = 1 if table else count_of(space)
     if given:
         if isinstance(given, str) or len(given) != count:
+            got = counted(1 if isinstance(given, str) else len(given), "name")
             raise SpaceError(
-                f"{kind}s={given!r}: got {1 if isinstance(given, str) else len(given)} names, "
+                f"{kind}s={given!r}: got {got}, "
                 f"expected {'one text on how the states are numbered' if table else count}"
             )
         if table:
