@@ -1,4 +1,4 @@
-"""Numbers of trials: prompts count points from 1 as they were told, Optuna its trials from 0."""
+"""What people read of a study: which trials a model means, and which a killed worker left."""
 
 from __future__ import annotations
 
@@ -131,3 +131,32 @@ def test_a_note_of_the_dashboard_has_the_numbers_of_the_study():
 def test_what_is_a_number_of_a_point(words, shown):
     named = {"4": 9, "5": None}
     assert for_readers(words, named) == (words if shown is ... else shown)
+
+
+def test_a_sampler_names_the_trials_that_killed_workers_left_once(logged, tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = study_of(make([new(1, 1)]), storage=url)
+    study.ask(XY)  # and its process is killed
+    assert logged == []
+    again = optuna.load_study(
+        study_name=None, storage=url, sampler=make([new(i, i) for i in range(2, 5)])
+    )
+    for _ in range(2):
+        again.tell(again.ask(XY), 1.0)
+    (said,) = logged
+    assert said.startswith("RUNNING since before this sampler was made: trial 1 (since 20")
+    assert "study.tell(1, state=optuna.trial.TrialState.FAIL)" in said
+    again.tell(1, state=TrialState.FAIL)
+    assert [t.state.name for t in again.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+    again.sampler = make([new(4, 4)])
+    again.ask(XY)
+    assert len(logged) == 1
+
+
+def test_where_a_heartbeat_ends_the_trials_of_killed_workers_no_word_is_needed(logged, tmp_path):
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/study.db", heartbeat_interval=60)
+    study = study_of(make([new(1, 1)]), storage=storage)
+    study.ask(XY)
+    study.sampler = make([new(2, 2)])
+    study.ask(XY)
+    assert logged == []

@@ -1,10 +1,14 @@
-"""What an objective leaves or suggests that nothing reads, in words."""
+"""What users overlook, in words: what nothing reads, and trials that nobody ends."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.space import Known
 from llmopt.compute.data import TrialData
@@ -15,6 +19,7 @@ from llmopt.space.values import ABSENT
 from llmopt.util.text import short
 
 _READ = ("feedback", "stderr", "data")
+_MOST_NAMED = 10  # trials of killed workers
 _NEAR = 0.85  # how like a name has to be, from 0 to 1, to be meant
 
 
@@ -67,3 +72,32 @@ def unknown_names(limits: Iterable[Limit], params: Mapping[str, Any]) -> Iterato
                 f"suggest. It suggested {', '.join(map(repr, sorted(params))) or 'nothing'}. The "
                 "constraint holds in trials with all of its parameters only",
             )
+
+
+def left_running(study: Study, trials: Iterable[FrozenTrial], number: int, since: datetime) -> str:
+    """Say which trials run since before a time and may be those of killed workers; ``""`` if none.
+
+    Args:
+        study: The study; one with a heartbeat ends such trials by itself.
+        trials: Its trials.
+        number: Number of the current trial, which is not counted.
+        since: When this sampler was made, in local time.
+    """
+    if getattr(study._storage, "get_heartbeat_interval", lambda: None)() is not None:
+        return ""
+    found = [
+        (t.number, t.datetime_start.replace(tzinfo=None))
+        for t in trials
+        if t.state == TrialState.RUNNING and t.number != number and t.datetime_start is not None
+    ]
+    old = [(n, began) for n, began in found if began < since]
+    if not old:
+        return ""
+    shown = ", ".join(f"{n} (since {began:%Y-%m-%d %H:%M:%S})" for n, began in old[:_MOST_NAMED])
+    more = f" and {len(old) - _MOST_NAMED} more" if len(old) > _MOST_NAMED else ""
+    return (
+        f"RUNNING since before this sampler was made: trial {shown}{more}. Prompts show such a "
+        "point as being evaluated. If its process is dead, "
+        f"study.tell({old[0][0]}, state=optuna.trial.TrialState.FAIL) ends the trial; with a "
+        "heartbeat the study does it by itself (docs/workers.md)."
+    )

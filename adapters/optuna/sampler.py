@@ -30,6 +30,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker, Begun, StudyStopped
 from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
+from llmopt.adapters.optuna.mistakes import left_running
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
@@ -221,6 +222,7 @@ class LLMSampler(BaseSampler):
         if start == "auto":
             start = self._model.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
+        self._made, self._looked = datetime.now(), set[str]()  # studies, for `_say_left`
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,7 +230,8 @@ class LLMSampler(BaseSampler):
             return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        # The first two are not in what earlier versions pickled.
+        self.__dict__.update({"_made": datetime.now(), "_looked": set(), **state})
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -380,6 +383,7 @@ class LLMSampler(BaseSampler):
         """
         self._model.meter.check_ready(priced=False)
         trials = study.get_trials(deepcopy=False)
+        self._say_left(study, trials, trial.number)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)
         self._asker.compare(study, space.distributions)
@@ -442,6 +446,14 @@ class LLMSampler(BaseSampler):
                 )
             note_drawn(study, current(study, trial), param_name)
         return self._draw(study, trial, param_name, param_distribution)
+
+    def _say_left(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> None:
+        """Say at the first trial of a study which other trials may be those of killed workers."""
+        with self._lock:
+            looked = study.study_name in self._looked
+            self._looked.add(study.study_name)
+        if not looked and (said := left_running(study, trials, number, self._made)):
+            logger.info(said)
 
     def _propose(self, begun: Begun) -> dict[str, Any]:
         """Propose the parameters of a trial that has some already."""
