@@ -407,9 +407,10 @@ def _is_pool(executor: Executor) -> bool:
 
 def _like(executor: Any) -> ProcessPoolExecutor:
     """Return a new process pool with the arguments of a broken one."""
+    made = vars(executor)  # Python has no public way to these
     return ProcessPoolExecutor(
-        executor._max_workers,
-        mp_context=executor._mp_context,
-        initializer=executor._initializer,
-        initargs=executor._initargs,
+        made.get("_max_workers"),
+        mp_context=made.get("_mp_context"),
+        initializer=made.get("_initializer"),
+        initargs=made.get("_initargs", ()),
     )
