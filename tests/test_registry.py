@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from llmopt.client import LocalClient, ScriptedClient, get_client
+from llmopt.client.folder import FolderClient
 from llmopt.client.model_string import (
     PROVIDERS,
     OptionError,
@@ -70,9 +71,9 @@ def test_a_prefix_alone_says_what_is_lacking():
 
 
 def test_the_longest_prefix_wins(monkeypatch):
-    entry = Provider("scripted", "ScriptedClient", "gguf:test:TEXT")
+    entry = Provider("folder", "FolderClient", "gguf:test:DIR")
     monkeypatch.setitem(PROVIDERS, "gguf:test:", entry)
-    assert isinstance(get_client("gguf:test:hello"), ScriptedClient)
+    assert isinstance(get_client("gguf:test:hello"), FolderClient)
     assert isinstance(get_client("gguf:tests.gguf"), LocalClient)
 
 
