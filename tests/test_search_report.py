@@ -411,3 +411,11 @@ def test_a_front_is_drawn_whole_and_what_is_infeasible_apart():
     text = checked(optimizer).text
     assert "no other feasible trial is better" in text
     assert "Square marks violate a constraint: 1" in text
+    assert re.search(r'class="dot broken" data-t="[^"]*" d="[^"]+"', report_page(optimizer))
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = optimizer.plot_pareto()
+    (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    for points in axes.collections:
+        for x, y in points.get_offsets():
+            assert low <= x <= high
+            assert bottom <= y <= top

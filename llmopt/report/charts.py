@@ -314,11 +314,11 @@ def pareto_chart(data: SearchData, first: int, second: int) -> Markup:
     x, y = data.scale(first), data.scale(second)
     front = {t.number for t in data.front}
     shown = thinned([t.number for t in data.done], sorted(front))
-    groups: dict[str, list[Dot]] = {"out": [], "a1": [], "top": []}
+    groups: dict[str, list[Dot]] = {"broken": [], "a1": [], "top": []}
     for t in data.done:
         if t.number in shown and t.rewards:
             dot = x.share(t.rewards[first]), y.share(t.rewards[second]), t.number
-            kind = "top" if t.number in front else "out" if t.constraint_violation > 0 else "a1"
+            kind = "top" if t.number in front else "broken" if t.constraint_violation > 0 else "a1"
             groups[kind].append(dot)
     layers = [dots(points, kind) for kind, points in groups.items()]
     if len(data.directions) == 2:

@@ -161,10 +161,15 @@ def pareto(
     first, second = (data.objective(k, "objectives") for k in objectives)
     ax = _axes("plot_pareto", ax)
     front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[first])
+    scales = {k: data.scale(k) for k in (first, second)}
+
+    def shown(value: float, k: int) -> float:  # results beyond an axis are at its edge
+        return min(max(value, scales[k].low), scales[k].high)
+
     feasible = [t.rewards for t in data.done if t.rewards and t.constraint_violation <= 0]
     broken = [t.rewards for t in data.done if t.rewards and t.constraint_violation > 0]
     if broken:
-        across, up = ([r[k] for r in broken] for k in (first, second))
+        across, up = ([shown(r[k], k) for r in broken] for k in (first, second))
         ax.scatter(
             across, up, s=18, facecolors="none", edgecolors="#999999", label="infeasible",
             clip_on=False,
@@ -173,13 +178,13 @@ def pareto(
         (feasible, 14, "#9dbbd8", "trials"),
         (front, 30, "#d55e00", "Pareto front"),
     ):
-        columns = [[r[k] for r in rewards] for k in (first, second)]
+        columns = [[shown(r[k], k) for r in rewards] for k in (first, second)]
         ax.scatter(columns[0], columns[1], s=size, color=colour, label=label, clip_on=False)
     for k, letter in ((first, "x"), (second, "y")):
         goal = "larger" if data.directions[k] == "maximize" else "smaller"
         getattr(ax, f"set_{letter}label")(f"{_name(data.objectives[k])} ({goal} is better)")
         if data.done:
-            _limit(ax, data.scale(k), letter)
+            _limit(ax, scales[k], letter)
     ax.legend(frameon=False, fontsize="small")
     return ax
 
