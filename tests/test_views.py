@@ -143,6 +143,12 @@ def test_the_hypervolume_grows_with_the_front():
     shown = line.get_ydata() if line is not None else axes.collections[0].get_offsets()[:, 1]
     assert list(shown) == [2.0, 3.0]  # (3 - 1) * (5 - 4), and (3 - 2) * (6 - 5) more
     assert of_costs().plot_hypervolume() is not None
+    optimizer = of_costs()
+    optimizer.tell(POINTS[2], (0.0, 100.0), constraint_violation=1.0)
+    axes = optimizer.plot_hypervolume(reference=(3.0, 4.0))
+    (line,) = axes.lines or [None]
+    shown = line.get_ydata() if line is not None else axes.collections[0].get_offsets()[:, 1]
+    assert list(shown) == [2.0, 3.0, 3.0]
     with pytest.raises(LLMOptError, match="several objectives"):
         searched().plot_hypervolume()
 

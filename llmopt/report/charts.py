@@ -220,9 +220,18 @@ def _apart(texts: Sequence[Text], gap: float = 0.075) -> list[Text]:
 
 
 def shade_of(data: SearchData, objective: int = 0) -> dict[int, int]:
-    """Return the shade of each complete trial by its rank, 0 for the worst fifth."""
+    """Return the shade of each complete trial by its rank, 0 for the worst fifth.
+
+    With several objectives the Pareto front is strongest, and the other trials are weak.
+    """
+    if data.front:
+        front = {t.number for t in data.front}
+        return {t.number: BINS - 1 if t.number in front else 0 for t in data.done}
     sign = 1 if data.directions[objective] == "maximize" else -1
-    order = sorted(data.done, key=lambda t: sign * (t.rewards or (0.0,))[objective])
+    order = sorted(
+        data.done,
+        key=lambda t: (-t.constraint_violation, sign * (t.rewards or (0.0,))[objective]),
+    )
     return {t.number: i * BINS // len(order) for i, t in enumerate(order)}
 
 

@@ -203,15 +203,18 @@ def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> A
     with needs("plot_hypervolume()", "matplotlib"):
         import matplotlib.pyplot as plt
         from optuna.visualization.matplotlib import plot_hypervolume_history
-    rows = [t.rewards for t in data.done if t.rewards]
+    done = [t for t in data.done if t.rewards]
+    feasible = [t.rewards for t in done if t.rewards and t.constraint_violation <= 0]
+    rows = feasible or [t.rewards for t in done if t.rewards]
     worst = []
     for column, direction in zip(zip(*rows, strict=True), data.directions, strict=True):
         margin = 0.1 * (max(column) - min(column)) or 1.0
         worst.append(max(column) + margin if direction == "minimize" else min(column) - margin)
     with quiet(optuna):
         study = optuna.create_study(directions=list(data.directions))
-        for t in data.done:
-            study.add_trial(optuna.trial.create_trial(values=list(t.rewards or ())))
+        for t in done:  # an infeasible one adds no volume
+            values = (reference or worst) if t.constraint_violation > 0 else t.rewards or ()
+            study.add_trial(optuna.trial.create_trial(values=list(values)))
         with plt.rc_context():  # Optuna sets a style for all figures
             ax: Axes = plot_hypervolume_history(study, list(reference or worst))
     ax.set_title("")
