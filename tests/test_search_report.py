@@ -410,7 +410,7 @@ def test_a_front_is_drawn_whole_and_what_is_infeasible_apart():
         assert all(scale.low <= t.rewards[k] <= scale.high for t in data.front)
     text = checked(optimizer).text
     assert "no other feasible trial is better" in text
-    assert "Square marks violate a constraint: 1" in text
+    assert "The squares are trials that violate a constraint: 1" in text
     assert re.search(r'class="dot broken" data-t="[^"]*" d="[^"]+"', report_page(optimizer))
     pytest.importorskip("matplotlib").use("Agg")
     axes = optimizer.plot_pareto()
