@@ -6,16 +6,14 @@ import re
 
 import optuna
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from test_optuna_feedback import XY, bowl, new, study_of
 
 from llmopt import ScriptedClient
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.report import read_search
 from llmopt.report.page import report_page
 from llmopt.search.optuna_trials import for_readers
-
-XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 
 
 @pytest.fixture(autouse=True)
@@ -34,20 +32,6 @@ def logged(monkeypatch) -> list[str]:
 def make(replies, **options) -> LLMSampler:
     fixed = {"n_startup_trials": 0, "seed": 1, "prompt": "words", "compute": False}
     return LLMSampler(ScriptedClient(replies), **{**fixed, **options})
-
-
-def study_of(sampler, **options) -> optuna.Study:
-    study = optuna.create_study(sampler=sampler, **options)
-    study.add_trial(optuna.create_trial(params={"x": 0.5, "y": 0}, distributions=XY, value=1.0))
-    return study
-
-
-def new(x: float, y: int) -> str:
-    return f"Hypothesis: try\nStart from: new\nProposal:\nx: {x}, y: {y}"
-
-
-def bowl(trial: optuna.Trial) -> float:
-    return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
 
 
 LESSON = "Analysis: #2 is worse than point #1.\nHypothesis: Beyond #2.\nStart from: #1\n"

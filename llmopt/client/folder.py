@@ -33,16 +33,12 @@ from llmopt.util.files import (
     open_to_append,
     read_bytes,
     read_text,
+    try_lock,
     write_bytes_atomically,
     write_text_atomically,
 )
 from llmopt.util.text import a_type, clean
 from llmopt.util.threads import Lock
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two processes may then wait for one answer
-    fcntl = None  # type: ignore[assignment]
 
 ANSWER_BYTES = 1_000_000
 """Maximum size of an answer; a longer one is cut."""
@@ -332,13 +328,8 @@ def _unseeded(request: Request | dict[str, Any]) -> str:
 
 def _claims(file: IO[Any]) -> bool:
     """Lock a file until it is closed; return whether no other client has locked it."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
+    with contextlib.suppress(OSError):  # a file system without locks
+        return try_lock(file)
     return True
 
 

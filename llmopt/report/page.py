@@ -46,17 +46,14 @@ SOURCES = {
 }
 """Who proposes points, for readers."""
 
-PROPOSED = {
-    "llm": "proposed by the model",
+_PROPOSED = {
     "warmup": "a warm-up point",
     "fallback": "a random point where the model did not deliver",
     "drawn": "sampled by the prompt",
-    "cma": "proposed by CMA-ES",
     **dict.fromkeys(OLD_SOURCES, "a small change of the best"),
-    "network": "proposed by the small network",
-    "sampler": "proposed by a sampler of Optuna",
     "user": "given by the user",
 }
+"""How the others of `SOURCES` gave a point."""
 
 
 @checked_call("write_report(result, 'report.html')")
@@ -182,7 +179,8 @@ def _summary(data: SearchData) -> str:
         said += (
             f" The best is {number_text(data.best.rewards[0])} of #{data.shown_number(best.number)}"
         )
-        said += f", {PROPOSED.get(best.source, f'proposed by {best.source}')}."
+        who = f"proposed by {SOURCES.get(best.source, best.source)}"
+        said += f", {_PROPOSED.get(best.source, who)}."
     elif count:
         said += " No trial gave a result."
     return said

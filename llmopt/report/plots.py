@@ -69,7 +69,7 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
     for source, colour in COLOURS.items():
         own = [t for t in data.done if t.rewards and t.source == source]
         if own:
-            values = [min(max(t.rewards[0], scale.low), scale.high) for t in own if t.rewards]
+            values = [scale.held(t.rewards[0]) for t in own if t.rewards]
             numbers = [data.shown_number(t.number) for t in own]
             ax.scatter(numbers, values, s=16, color=colour, label=source, clip_on=False)
     for place, trial in enumerate(data.history.failed):
@@ -116,7 +116,7 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int | str 
             across = [float(t.params[parameter.name]) for t in known]
             if parameter.scale.log:
                 ax.set_xscale("log")
-        up = [min(max(t.rewards[objective], scale.low), scale.high) for t in known if t.rewards]
+        up = [scale.held(t.rewards[objective]) for t in known if t.rewards]
         shades = [t.number for t in known]
         ax.scatter(across, up, s=14, c=shades, cmap="Blues", edgecolors="#8899aa", linewidths=0.3)
         if data.done:
@@ -162,14 +162,10 @@ def pareto(
     ax = _axes("plot_pareto", ax)
     front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[first])
     scales = {k: data.scale(k) for k in (first, second)}
-
-    def shown(value: float, k: int) -> float:  # results beyond an axis are at its edge
-        return min(max(value, scales[k].low), scales[k].high)
-
     feasible = [t.rewards for t in data.done if t.rewards and t.constraint_violation <= 0]
     broken = [t.rewards for t in data.done if t.rewards and t.constraint_violation > 0]
     if broken:
-        across, up = ([shown(r[k], k) for r in broken] for k in (first, second))
+        across, up = ([scales[k].held(r[k]) for r in broken] for k in (first, second))
         ax.scatter(
             across, up, s=18, facecolors="none", edgecolors="#999999", label="infeasible",
             clip_on=False,
@@ -178,7 +174,7 @@ def pareto(
         (feasible, 14, "#9dbbd8", "trials"),
         (front, 30, "#d55e00", "Pareto front"),
     ):
-        columns = [[shown(r[k], k) for r in rewards] for k in (first, second)]
+        columns = [[scales[k].held(r[k]) for r in rewards] for k in (first, second)]
         ax.scatter(columns[0], columns[1], s=size, color=colour, label=label, clip_on=False)
     for k, letter in ((first, "x"), (second, "y")):
         goal = "larger" if data.directions[k] == "maximize" else "smaller"

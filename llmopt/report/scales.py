@@ -56,6 +56,10 @@ class Scale:
         inside = min(max(value, low), high)
         return (inside / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
 
+    def held(self, value: float) -> float:
+        """Return a value, or the end of the axis that it lies beyond."""
+        return min(max(value, self.low), self.high)
+
     def place(self, value: float) -> int:
         """Return where a value is, in units of the drawing."""
         return round(self.share(value) * SIZE)

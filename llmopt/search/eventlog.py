@@ -25,16 +25,13 @@ from llmopt.util.files import (
     read_json,
     room_for,
     sync_folder,
+    try_lock,
+    unlock,
     unreadable,
     unseal,
 )
 from llmopt.util.text import short
 from llmopt.util.threads import Lock, uninterrupted
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two writers are then not distinguished
-    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -235,14 +232,15 @@ class EventLog:
         self._head = head
 
     def _claim(self) -> None:
-        if fcntl is None or self._file is None:
+        if self._file is None:
             return
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StorageInUseError(_in_use(self.path, self._place)) from None
-        except OSError:  # a file system without locks
+            free = try_lock(self._file)
+        except OSError:
             logger.warning("%s: the file system has no locks", self.path)
+            return
+        if not free:
+            raise StorageInUseError(_in_use(self.path, self._place))
 
     def check(self) -> BinaryIO:
         """Return the open file, or raise an error if nothing can be appended.
@@ -325,9 +323,8 @@ class EventLog:
             with contextlib.suppress(OSError):
                 if self._made and self.is_at(self.path) and self.path.stat().st_size == 0:
                     self.path.unlink()
-                if fcntl is not None:
-                    # A child that was forked without Python's knowledge holds the open file, too.
-                    fcntl.flock(self._file, fcntl.LOCK_UN)
+                # A child that was forked without Python's knowledge holds the open file, too.
+                unlock(self._file)
         self._file.close()
         self._file = None
 

@@ -14,10 +14,15 @@ import zlib
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.util.text import a_type
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two writers are then not distinguished
+    fcntl = None  # type: ignore[assignment]
 
 MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
@@ -243,6 +248,26 @@ def _put(partial: Path, path: Path, anew: bool) -> None:
             partial.unlink()
             return
     os.replace(partial, path)
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Lock a file until it is closed; return whether nobody else has locked it.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def unlock(file: IO[Any]) -> None:
+    """Release a lock that a forked child may hold, too."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def check_folder(path: Path) -> None:
