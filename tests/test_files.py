@@ -57,7 +57,7 @@ def test_only_regular_files_are_opened(tmp_path):
         ("a\0b", {}, "not the name of a file"),
         (tmp_path / "link", {"links": False}, "it is a link"),
         (tmp_path / "f", {"most": 6}, "longer than 6 bytes"),
-        (tmp_path / "latin", {}, r"no text in UTF-8 \(byte 3\)"),
+        (tmp_path / "latin", {}, r"it is not text in UTF-8 \(byte 3\)"),
         (tmp_path / "none", {}, "No such file"),
     ]:
         with pytest.raises(OSError, match=words):

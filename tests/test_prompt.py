@@ -638,6 +638,38 @@ def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
             assert f"report at {number}" not in page.read_text(), page
 
 
+def test_the_page_of_prompts_shows_a_whole_prompt():
+    hypotheses = (
+        "Hypothesis: Adam at 0.001 with four layers gives a sound reference.\nStart from: new\n"
+        "Proposal:\nlearning_rate: 0.001, layers: 4, optimizer: adam",
+        "Lesson: Adam at 0.001 is too slow for five epochs.\nHypothesis: A rate of 0.003 ends near "
+        "the minimum of the training loss.\nStart from: #1\nProposal:\nlearning_rate: 0.003",
+        "Hypothesis: Three layers overfit less than four.\nStart from: #2\nProposal:\nlayers: 3",
+    )
+    client = ScriptedClient(hypotheses)
+    optimizer = LLMOptimizer(
+        {
+            "learning_rate": Float(1e-5, 0.1, log=True),
+            "layers": Int(1, 6),
+            "optimizer": Categorical(["adam", "sgd"]),
+        },
+        client,
+        "words",
+        direction="minimize",
+        description="Validation loss of a small convolutional network on 5,000 images, after five "
+        "epochs",
+        total=20,
+        compute=False,
+        points=4,
+    )
+    optimizer.tell(optimizer.ask(), 0.63, feedback="training loss 0.58, still falling at epoch 5")
+    seen = "training loss 0.19; validation loss rose after epoch 3"
+    optimizer.tell(optimizer.ask(), 0.41, feedback=seen)
+    optimizer.ask()
+    page = (Path(__file__).parents[1] / "docs" / "prompts.md").read_text()
+    assert client.requests[-1].text.strip() in page
+
+
 def test_bad_selection():
     with pytest.raises(ValueError, match="history='newest': expected one of all, last, best"):
         get_prompt("props", history="newest")

@@ -190,7 +190,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
             **kwargs: As for `suggest`.
 
         Raises:
-            TypeError: `words` is no text.
+            TypeError: `words` is not a string.
         """
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string, and then the point")

@@ -104,9 +104,9 @@ class RunConfig:
             known["wrappers"] = None if wrappers is None else tuple(map(str, wrappers))
             for name in ("task", "model", "prompt"):
                 if not isinstance(known.get(name, ""), str):
-                    raise TypeError(f"{name} is no text")
+                    raise TypeError(f"{name} is not a string")
             if not isinstance(known.get("record"), (str, type(None))):
-                raise TypeError("record is no text")
+                raise TypeError("record is not a string")
             return cls(**known)
         except RunConfigError as error:
             raise StorageError(

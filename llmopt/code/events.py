@@ -200,5 +200,5 @@ def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
 
 def _numbers(values: Any) -> tuple[float, ...]:
     if not isinstance(values, (list, tuple)):
-        raise TypeError(f"{values!r} is no list of numbers")
+        raise TypeError(f"{values!r} is not a list of numbers")
     return tuple(number("a number", value) for value in values)

@@ -148,7 +148,7 @@ class TrialData(Mapping[str, Any]):
             return NO_DATA
         name, digest, words = line["file"], line["sha256"], line["words"]
         if not all(isinstance(text, str) for text in (name, digest, *words, *words.values())):
-            raise TypeError("what names the data of a trial is no text")
+            raise TypeError("what names the data of a trial is not a string")
         if not _FILE.fullmatch(name):  # it leads nowhere else
             raise ValueError(f"the data of a trial is in {name!r:.80}")
         return cls(Path(name), words, digest)

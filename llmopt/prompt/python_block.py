@@ -99,7 +99,7 @@ class Computed:
         """Return what a file keeps."""
         code, output, variables = line["code"], line["output"], line["variables"]
         if not all(isinstance(text, str) for text in (code, output, *variables)):
-            raise TypeError("a block, its output or a variable is no text")
+            raise TypeError("a block, its output or a variable is not a string")
         trials = whole_number("trials", line["trials"], 0)
         seconds = number("seconds", line.get("seconds", 0.0), 0.0)
         tokens = whole_number("tokens", line.get("tokens", 0), 0)

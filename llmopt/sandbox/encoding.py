@@ -157,7 +157,7 @@ def _array(parts: Any) -> np.ndarray[Any, Any]:
     if dtype == "|b1" and raw.strip(b"\x00\x01"):
         raise ValueError("a bool array that holds other bytes than 0 and 1")
     if not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
-        raise ValueError("an array whose shape is no list of sizes")
+        raise ValueError("an array whose shape is not a list of sizes")
     if not raw and max(shape, default=0) > _MOST_EMPTY:  # nothing would bound a walk along it
         raise ValueError(f"an empty array of shape {shape!r:.50}")
     return np.frombuffer(raw, dtype).reshape(shape).copy()

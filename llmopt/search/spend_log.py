@@ -161,5 +161,5 @@ class Books:
 def checked_text(value: Any) -> str:
     """Return a text of a file, or raise `TypeError`."""
     if not isinstance(value, str):
-        raise TypeError(f"{short(value)} is no text")
+        raise TypeError(f"{short(value)} is not a string")
     return value

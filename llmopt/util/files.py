@@ -114,7 +114,7 @@ def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: boo
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise StorageError(
-            f"cannot read {path}: it is no text in UTF-8 (byte {error.start + 1})"
+            f"cannot read {path}: it is not text in UTF-8 (byte {error.start + 1})"
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error

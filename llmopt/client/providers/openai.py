@@ -284,7 +284,7 @@ def _names(body: Any) -> set[str]:
 
 
 def _of_model(body: Any, model: str) -> Any:
-    """Return the entries of one model in a list of models, or the body if it is no list."""
+    """Return the entries of one model in a list of models, or the body if it is not a list."""
     for name in ("data", "models"):
         entries = body.get(name) if isinstance(body, Mapping) else None
         if isinstance(entries, list):
@@ -354,7 +354,7 @@ def _collect(stream: Any) -> Reply:
             delta = getattr(choice, "delta", None)
             piece = getattr(choice, "text", None) if delta is None else _content(delta)
             if not isinstance(piece, str | None) or not isinstance(index, int):
-                raise MalformedBody("a piece of a choice is no text")
+                raise MalformedBody("a piece of a choice is not a string")
             empty = SimpleNamespace(text="", refusal="", finish_reason=None)
             so_far = choices.setdefault(index, empty)
             so_far.text += piece or ""
