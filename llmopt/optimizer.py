@@ -35,7 +35,6 @@ from llmopt.compute.data import NO_DATA, data_file, folder_of
 from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.batch import SearchBatch
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import as_written, read_events
 from llmopt.search.events import (
@@ -50,6 +49,7 @@ from llmopt.search.events import (
 )
 from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.search.meter import Draft
+from llmopt.search.model_ask import SearchBatch
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import point_to_ask, start_points, warmup_points
 from llmopt.search.results import Results

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
-from llmopt.search.batch import Taken, keys_of
 from llmopt.search.emitter import PartnerEmitter
+from llmopt.search.model_ask import Taken, keys_of
 from llmopt.search.options import partners_of
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.space import Categorical, Space

@@ -22,8 +22,8 @@ from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.python_block import check_computes
-from llmopt.search.batch import ModelBatch, Taken, Wanted
 from llmopt.search.meter import Draft, Meter, Metered
+from llmopt.search.model_ask import ModelBatch, Taken, Wanted
 from llmopt.search.options import AskArguments, AskOptions, Composed
 from llmopt.search.points import ShownPoints
 from llmopt.space import Space

@@ -28,7 +28,7 @@ from llmopt.history import (
     failure_gap,
     rank_of,
 )
-from llmopt.search.batch import Taken, keys_of
+from llmopt.search.model_ask import Taken, keys_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.moves import step_lengths

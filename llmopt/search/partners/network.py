@@ -8,8 +8,8 @@ from numpy.random import Generator
 
 from llmopt.client.local.network import NetworkClient
 from llmopt.history import History, Proposal, Source
-from llmopt.search.batch import Taken
 from llmopt.search.emitter import ModelEmitter
+from llmopt.search.model_ask import Taken
 from llmopt.space import Space
 
 

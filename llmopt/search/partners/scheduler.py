@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from llmopt.history import FAILED, Follower, History, Proposal, Trial, rank_of
-from llmopt.search.batch import Batch, Taken, Wanted
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter
 from llmopt.search.meter import Draft
+from llmopt.search.model_ask import Batch, Taken, Wanted
 from llmopt.search.options import partners_of, unknown_partner
 from llmopt.search.partners.cma import CMAEmitter
 from llmopt.search.partners.network import NetworkEmitter

@@ -1,4 +1,9 @@
-"""The points of one ask: those found so far, and the requests for the others."""
+"""One ask: how a model is asked for the missing points, and how its answers are checked.
+
+`ModelBatch` prepares the prompt, sends it, reads the answer and checks its points against the space
+and the tried points. `SearchBatch` holds the points of `LLMOptimizer.ask`, queued and warm-up ones
+included.
+"""
 
 from __future__ import annotations
 
