@@ -24,6 +24,7 @@ from llmopt import (
 from llmopt.compute import blocks
 from llmopt.compute.blocks import Calculator
 from llmopt.compute.data import TrialData
+from llmopt.prompt.python_block import MOST_OUTPUT
 from llmopt.sandbox import encoding, worker, worker_process
 from llmopt.sandbox.encoding import EncodingError, decode
 
@@ -217,6 +218,20 @@ def test_a_block_that_takes_too_long_costs_no_variable(bench, tmp_path, stored):
     bench.run("kept = 5")
     for _ in range(2):
         assert "took more than 1 s" in bench.run("while True: pass", 1.0).output
+    assert bench.says("print(kept)").splitlines() == ["5"]
+
+
+def test_what_a_block_printed_before_it_was_ended_is_shown(bench):
+    bench.run("kept = 5")
+    slow = bench.run("print('first')\nprint('x' * 9000)\nprint('last')\nwhile True: pass", 1.0)
+    assert slow.output.startswith("first\nxxx")
+    assert "characters are not shown]" in slow.output
+    assert "xx\nlast\n\nThe block was ended: it took more than 1 s. " in slow.output
+    assert len(slow.output) <= MOST_OUTPUT
+    many = bench.run("for i in range(10**9): print(i)", 1.0)  # more lines than can be sent
+    assert many.output.startswith("0\n1\n2\n")
+    died = bench.run("print('before')\nimport os\nos._exit(3)")
+    assert died.output.startswith("before\n\nThe block was ended: its process died")
     assert bench.says("print(kept)").splitlines() == ["5"]
 
 

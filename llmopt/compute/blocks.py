@@ -155,9 +155,9 @@ class Calculator:
             text, names, failed = self._call(code, seen, seconds, left - seconds)
         except CandidateError as error:
             why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
-            text, failed = f"The block was ended: {why}.", True
+            printed, failed = f"{error.printed.rstrip()}\n\n" if error.printed else "", True
             said, names = self._back(before)
-            text, lost = f"{text} {said}", not names
+            text, lost = f"{printed}The block was ended: {why}. {said}", not names
         except SandboxError as error:
             logger.warning("no worker for a model's Python: %s", error)
             self.close()

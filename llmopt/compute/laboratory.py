@@ -12,6 +12,7 @@ import io
 import pickle
 import random
 import sys
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ _MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
 _SPARE = 2 << 20  # bytes of a snapshot beside the variables and files: sources, classes
 _MOST_FILES = 64 << 20  # bytes of the files that a block wrote
 _MOST_NAMES = 150
+_SAY, _AT_ONCE = 0.05, 5.0  # what is printed is sent each 0.05 s, but 100 lines at once
+_SPARE_WORDS = 500  # characters of what is said beside it if the block is ended
 _MOST_NAME = 80
 
 _block = sys.modules[functions.BLOCK] = ModuleType(functions.BLOCK)  # a data class looks it up
@@ -38,6 +41,7 @@ _sources: dict[str, list[str]] = {}
 _count = 0
 _files: dict[str, bytes] = {}
 _pool = pool.Pool((), _space)
+_say: Callable[[str], None] = lambda text: None  # noqa: E731
 
 
 class Data(Mapping[int, Mapping[str, Any]]):
@@ -82,13 +86,14 @@ _data = Data()
 def prepare(
     confine: Any,
     paused: Callable[[], contextlib.AbstractContextManager[None]],
+    say: Callable[[str], None],
     workers: int,
     memory: int,
     cpu: int,
     wall: int,
 ) -> tuple[str, ...]:
     """Fork the workers of the pool, and return the further system calls that this one needs."""
-    global _pool
+    global _pool, _say
     random.seed(0)
     np.random.seed(0)  # so that a search that is run again sees the same
     warnings.formatwarning = _warning
@@ -104,7 +109,7 @@ def prepare(
     unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
     functions.given["data"] = _data
     _pool = pool.fork(workers, _space, begin)
-    _pool.paused = paused
+    _pool.paused, _say = paused, say
     toolbox.pmap = _pool.pmap
     _open_files()
     modules = {k: v for k, v in sys.modules.items() if "." not in k and k in _USUAL and v}
@@ -287,6 +292,7 @@ class _Output(io.TextIOBase):
     def __init__(self, most: int) -> None:
         self._half = most // 2 - 40
         self._head, self._tail, self._length = "", "", 0
+        self._next = 0.0  # when it may be sent, for the case that the block is ended
 
     def writable(self) -> bool:
         return True
@@ -301,14 +307,19 @@ class _Output(io.TextIOBase):
             self._tail = (self._tail + rest[-self._half :])[-self._half :]
         else:
             self._tail += rest
+        now = time.monotonic()
+        if text.endswith("\n") and now > self._next:
+            self._next = max(self._next, now - _AT_ONCE) + _SAY
+            _say(self.kept(spare=_SPARE_WORDS))
         return len(text)
 
-    def kept(self) -> str:
-        """Return it, cut in the middle."""
-        left = self._length - len(self._head) - self._half
+    def kept(self, spare: int = 0) -> str:
+        """Return it, cut in the middle, with room for `spare` more characters."""
+        half = self._half - spare
+        left = self._length - len(self._head) - half
         if left <= 0:
             return self._head + self._tail
-        return f"{self._head}\n[{left} characters are not shown]\n{self._tail[-self._half :]}"
+        return f"{self._head}\n[{left} characters are not shown]\n{self._tail[-half:]}"
 
 
 def _segment(code: str, node: ast.ClassDef) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 SETUP, ANALYSE, LOAD, CALL, COLUMNS, GIVE, FETCH = 1, 2, 3, 4, 5, 6, 7
 OK, OK_PRINTED, FAILED, BROKEN, OK_BYTES = 0, 1, 2, 3, 4
 PAUSE, CONTINUE = 5, 6  # no answers: the clock of the request stops, and runs on
+SAID = 7  # no answer: what was printed so far
 
 _NUMPY = (
     "char", "ctypeslib", "fft", "lib.recfunctions", "linalg", "ma", "polynomial", "random", "rec",
@@ -120,6 +121,10 @@ class Worker:
         finally:
             self._send(CONTINUE)
 
+    def say(self, text: str) -> None:
+        """Send what was printed so far, for the case that the worker is stopped."""
+        self._send(SAID, self._encode(text))
+
     def _encode(self, value: Any) -> Any:
         try:
             return self._encoding.encode(value, self._message_bytes)
@@ -187,7 +192,7 @@ class Worker:
             empty.__path__ = [root]
         module = importlib.import_module(extension["module"])
         allowed: tuple[str, ...] = module.prepare(
-            self._confine, self.paused, **extension["options"]
+            self._confine, self.paused, self.say, **extension["options"]
         )
         self._namespace = vars(module)
         return allowed

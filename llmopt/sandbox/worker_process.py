@@ -41,6 +41,7 @@ class Channel:
     def __init__(self, message_bytes: int) -> None:
         self._limit = message_bytes
         self._number = 0
+        self._said = b""  # the latest message of kind SAID of the present request
         self._owner = os.getpid()
         self._lock = threading.Lock()
         command = [sys.executable, "-B", WORKER, json.dumps(import_path()), str(self._owner)]
@@ -79,8 +80,9 @@ class Channel:
     ) -> tuple[int, Any]:
         """Send a request, and `given` bytes behind it; return the answer's kind and value.
 
-        An answer has at most `most` bytes (as a message, if that is not given). The worker may stop
-        the clock of its `seconds` for at most `pause` seconds, if that is given.
+        An answer has at most `most` bytes (as a message, if that is not given). If `pause` is
+        given, the worker may stop the clock of its `seconds` for at most so many, and send what it
+        has printed so far, which an error then has in `printed`.
         The worker is killed if no proper answer comes in time (`CandidateError`), and on Ctrl-C
         too: half a message is no state to go on from. A request that is too large raises
         `SandboxError`.
@@ -97,7 +99,7 @@ class Channel:
         with self._lock:
             if not self._finalizer.alive:  # closed while another thread had it
                 raise CandidateError("its process is gone; load it again", "crash")
-            self._number = (self._number + 1) & 0xFFFFFFFF
+            self._number, self._said = (self._number + 1) & 0xFFFFFFFF, b""
             deadline = time.monotonic() + seconds
             try:
                 self._wait_until(deadline)
@@ -114,6 +116,7 @@ class Channel:
                     "it did not finish within its wall-clock limit (WorkerLimits.call_seconds) and "
                     "was stopped",
                     "timeout",
+                    printed=self._printed(),
                 ) from None
             except OSError:  # its end is closed
                 raise self._dead() from None
@@ -149,7 +152,12 @@ class Channel:
             header = self._read(encoding.HEADER.size, deadline)
             length, number, code = encoding.HEADER.unpack(header)
             wanted = worker.PAUSE if since is None else worker.CONTINUE
-            if pause is None or code != wanted or length or number != self._number:
+            if pause is None or number != self._number:
+                return length, number, code, deadline
+            if code == worker.SAID and length <= _MOST_REPORT:
+                self._said = self._read(length, deadline)
+                continue
+            if code != wanted or length:
                 return length, number, code, deadline
             if since is None:
                 since = time.monotonic()
@@ -157,6 +165,12 @@ class Channel:
             else:
                 left = max(0.0, pause - (time.monotonic() - since))
                 deadline, pause, since = deadline - left, left, None
+
+    def _printed(self) -> str:
+        said: Any = ""
+        with contextlib.suppress(encoding.EncodingError):
+            said = encoding.decode(self._said) if self._said else ""
+        return said if isinstance(said, str) else ""
 
     def _read(self, length: int, deadline: float) -> bytes:
         data = bytearray()
@@ -188,7 +202,8 @@ class Channel:
         with contextlib.suppress(ChildProcessError):
             _await_death(self._process, 2.0)
         self.close()
-        return CandidateError(f"its process died ({_cause(self._process)})", "crash")
+        died = f"its process died ({_cause(self._process)})"
+        return CandidateError(died, "crash", printed=self._printed())
 
 
 def import_path() -> list[str]:
