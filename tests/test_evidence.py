@@ -582,6 +582,7 @@ def test_several_objectives_have_their_names_and_the_best_trade_offs_first():
         "behind them #3 (1, 8), #1 (1, 9), #4 (0.5, 9.5)"
     ) in text
     assert "f = (accuracy, milli/seconds)" in asked("props", several)
+    assert "If the best trade-offs cannot be improved, or" in asked(history=several, may_stop=True)
     bare = asked(history=History(trials, directions=directions))
     assert "# | f1 | f2 | gain" in bare
     assert "maximize f1, minimize f2" in bare
