@@ -165,7 +165,6 @@ class LLMOptimizer(Results[Params]):
             self.n_warmup = emitter.start_up()
         elif isinstance(given.warmup, int):
             self.n_warmup = given.warmup
-        super().__init__(emitter.meter)
         self._changing, self._merged = Lock(), Merged(self.space.key)
         self._state = self._new_state()
         emitter.seeded = given.seeded
@@ -181,7 +180,7 @@ class LLMOptimizer(Results[Params]):
         if given.callbacks:
             self._callbacks = Callbacks(tuple(given.callbacks), self._search_info(given.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
-            self._meter.observe = partial(self._callbacks.notify, "sent")
+            self.meter.observe = partial(self._callbacks.notify, "sent")
         if given.import_trials is not None:
             report = self.import_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
@@ -231,9 +230,7 @@ class LLMOptimizer(Results[Params]):
         if self._callbacks is not None and self._callbacks.stopped is not None:
             raise self._callbacks.stopped
         try:
-            proposals, warned = self._meter.asking(
-                lambda draft: (self._ask(n, draft), draft.warnings)
-            )
+            proposals, draft = self.meter.asking(lambda draft: self._ask(n, draft))
         except SearchStopped as stopped:
             if self._callbacks is not None:
                 self._callbacks.reason = str(stopped)
@@ -241,7 +238,7 @@ class LLMOptimizer(Results[Params]):
         if self._callbacks is not None:
             for proposal in proposals:
                 self._callbacks.notify("asked", proposal)
-        return proposals, warned
+        return proposals, draft.warnings
 
     def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
@@ -283,15 +280,15 @@ class LLMOptimizer(Results[Params]):
     ) -> None:
         """Record what an ask gave, and whether the model ended the search with it."""
         draft.points = batch.found
-        usage = self._meter.usage_with(draft)
+        usage = self.meter.usage_with(draft)
         stop = None if end is None else (str(end), end.point)
         drawn = batch.rng.bit_generator.state
         self._record(Asked(batch.found, given, drawn, usage.proposals, usage.rejected, stop))
-        self._meter.commit(draft)
+        self.meter.commit(draft)
 
     def check_ready(self) -> None:
         """Check once for what would stop the first request (see `Meter.check_ready`)."""
-        self._meter.check_ready(capped=self._model.options.on_error == "raise")
+        self.meter.check_ready(capped=self._model.options.on_error == "raise")
 
     def equip(
         self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()

@@ -29,6 +29,7 @@ from llmopt import (
 from llmopt.client.base import Request
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.history import Usage
+from llmopt.search.limits import Limits
 from llmopt.trackers import Callback
 
 SECRET = "sk-planted+KEY/0123456789abcdef"
@@ -117,8 +118,12 @@ class SearchContract:
         """Return the evaluated points in order."""
         return [trial.values for trial in search.trials if trial.rewards]
 
+    def spender(self, search: Any) -> Any:
+        """Return what has the caps and the usage of the search."""
+        return search
+
     def usage(self, search: Any) -> Usage:
-        return search.usage
+        return self.spender(search).usage
 
     def close(self, search: Any) -> None:
         search.close()
@@ -221,6 +226,19 @@ class SearchContract:
             assert "max_requests=3" in self.advance(search, 2)
             assert len(self.values(search)) == len(client.requests) == 3
         self.close(search)
+
+    def test_its_caps_can_be_raised_at_any_time(self):
+        client = Model([self.reply(i) for i in range(4)])
+        with self.opened(client, max_requests=1) as search:
+            assert "max_requests=1" in self.advance(search, 2)
+            spender = self.spender(search)
+            assert spender.left == {"requests": 0}
+            with pytest.raises(TypeError, match="expected caps by name"):
+                spender.limits = 3
+            spender.limits = Limits(max_requests=3)
+            assert spender.left == {"requests": 2}
+            assert "max_requests=3" in self.advance(search, 3)
+            assert len(self.values(search)) == len(client.requests) == 3
 
     # -- keys -------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
         assert again.ask()["x"] == 0.5
     assert plain[-1].ran == []
     assert "It printed:\n> 2" in client.requests[0].text
-    assert len(again._meter.computed) == 2
+    assert len(again.meter.computed) == 2
 
 
 def test_the_last_of_the_requests_is_for_a_point(plain):
@@ -225,7 +225,7 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
             assert [t.values for t in again.trials] == [t.values for t in wanted]
             assert len(client.requests) == 5 - replies
             assert len(plain[-1].ran) == 3 - computed
-            assert [block.code for block in again._meter.computed] == plain[0].ran
+            assert [block.code for block in again.meter.computed] == plain[0].ran
 
 
 def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):

@@ -604,7 +604,7 @@ def test_a_kill_after_any_line_loses_no_answer_no_data_and_no_variable(tmp_path)
         again = minimize(objective, SPACE, 3, client, storage=part, **OPTIONS)
         assert [t.values for t in again.trials] == [t.values for t in wanted.trials]
         assert [t.data["n"] for t in again.trials] == [3, 3, 3]
-        assert again.optimizer._meter.computed[-1].output.strip() == "1.8 2"
+        assert again.optimizer.meter.computed[-1].output.strip() == "1.8 2"
 
 
 def test_auto_is_on_for_chat_models_under_words_alone(caplog):

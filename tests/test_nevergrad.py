@@ -472,7 +472,7 @@ class TestParametrizations:
         assert seen[0] == ([0.5, -0.25], pytest.approx(0.01), 7, "fc", {"x": 8.0})
         assert type(seen[0][2]) is int
         assert best.kwargs["arch"] == "fc"
-        text = optimizer._model.client.requests[0].text
+        text = optimizer.client.requests[0].text
         for name in (
             "lr: a number from 0.0001 to 1",
             "arch: one of conv, fc",

@@ -45,7 +45,7 @@ def test_a_stored_search_goes_on(name, tmp_path):
     trials, pending, ready, paid, requests, best = HELD[name]
     assert len(optimizer.trials) == trials
     assert len(optimizer.pending) == pending
-    assert len(optimizer._meter.paid) == paid
+    assert len(optimizer.meter.paid) == paid
     assert optimizer.usage.requests == requests
     assert optimizer.history.best.rewards == pytest.approx(best)
     for waiting in optimizer.pending_proposals:
@@ -65,7 +65,7 @@ def test_a_reply_that_was_paid_for_is_used(name):
     optimizer = LLMOptimizer.load(FILES / f"{name}.jsonl", client)
     assert [p["x"] for p in optimizer.ask(4)] == [-0.3184, -0.1474, -1.4028, 0.5]
     assert optimizer.usage.requests == 5 + len(client.requests) == 6
-    assert optimizer._meter.paid == ()
+    assert optimizer.meter.paid == ()
 
 
 def test_a_stored_search_for_code_goes_on(tmp_path):
@@ -77,4 +77,4 @@ def test_a_stored_search_for_code_goes_on(tmp_path):
     with CodeOptimizer(function, storage=path, **made) as optimizer:
         assert len(optimizer.trials) == 3
         assert optimizer.usage.requests == 4
-        assert len(optimizer._meter.paid) == 1
+        assert len(optimizer.meter.paid) == 1

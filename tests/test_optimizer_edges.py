@@ -322,8 +322,8 @@ class TestState:
         loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
         assert loaded.usage == optimizer.usage
         assert loaded.trials == optimizer.trials
-        assert loaded._meter.paid == optimizer._meter.paid
-        assert len(loaded._meter.paid) == 1
+        assert loaded.meter.paid == optimizer.meter.paid
+        assert len(loaded.meter.paid) == 1
         assert loaded.ask() == {"x": 2.0}
 
     def test_a_shallow_copy_shares_no_state(self):

@@ -66,8 +66,8 @@ class TestLLMSampler(SearchContract):
     def values(self, search):
         return [tuple(t.params.values()) for t in search.trials if t.values]
 
-    def usage(self, search):
-        return search.sampler.usage
+    def spender(self, search):
+        return search.sampler
 
     def report(self, search, path):
         return write_report(search, path)
@@ -139,8 +139,8 @@ class TestPolicySearch(SearchContract):
     def values(self, search):
         return [trial.values for trial in search.optimizer.trials if trial.rewards]
 
-    def usage(self, search):
-        return search.optimizer.usage
+    def spender(self, search):
+        return search.optimizer
 
     def advance(self, search, points=1):
         try:

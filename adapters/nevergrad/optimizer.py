@@ -31,11 +31,11 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
-from llmopt.history import History, Proposal, Trial, Usage
+from llmopt.history import History, Proposal, Trial
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.meter import Draft
+from llmopt.search.meter import Meter, Metered
 from llmopt.search.options import AskArguments, AskOptions, Partners
 from llmopt.search.optuna_trials import number_of
 from llmopt.search.partners.scheduler import make_scheduler
@@ -75,7 +75,7 @@ class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
     """The model ended the search, which Nevergrad's `minimize` understands, too."""
 
 
-class _LLM(Views, base.Optimizer):  # type: ignore[misc]
+class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
@@ -140,9 +140,9 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
         return history.merged(self._parameters.space.key) if self._model.options.noisy else history
 
     @property
-    def usage(self) -> Usage:
-        """What was spent so far (a copy)."""
-        return self._model.usage
+    def meter(self) -> Meter:
+        """Sends the requests and counts what they cost."""
+        return self._model.meter
 
     def search_data(self) -> SearchData:
         """Return what `report` and the plots show."""
@@ -150,7 +150,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
 
         model = self._model
         space = self._parameters.space
-        facts = [("model", client_name(model.client)), ("prompt", model.prompt.name)]
+        facts = [("model", client_name(self.client)), ("prompt", model.prompt.name)]
         facts += [("constraint", constraint) for constraint in space.constraints]
         return of_history(
             space, self._trials, self.history, "a Nevergrad optimizer", usage=self.usage,
@@ -222,14 +222,14 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
         for refused in self._made.values():
             if refused.source not in ("warmup", "fallback"):
                 self._refused.append(refused.values)
-                self._model.meter.count_rejection("constraint")
+                self.meter.count_rejection("constraint")
         if proposal is None:
             is_mended = candidate.uid in self._asked
             source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
             words = self._said.pop(candidate.uid, "")
             proposal = Proposal(self._parameters.read(candidate), source, words)
             if is_mended:
-                self._model.meter.count_proposal("fallback")
+                self.meter.count_proposal("fallback")
                 self._warn_of_mended(candidate)
         else:
             # A constraint that is a layer of the parametrization moves points by itself.
@@ -251,7 +251,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        self._model.meter.check_ready(priced=False)
+        self.meter.check_ready(priced=False)
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()
@@ -271,17 +271,17 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
                 raise self._end
             notes, space = self._notes(), self._parameters.space
 
-            def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
-                new = self._emitter.propose(space, history, rng, wanted, taken=taken, notes=notes)
-                return new, draft
-
-            found, draft = self._model.meter.asking(ask)
+            found, draft = self.meter.asking(
+                lambda _: self._emitter.propose(
+                    space, history, rng, wanted, taken=taken, notes=notes
+                )
+            )
         except BaseException as error:
             # The same call later must give the same points.
             self._rng.set_state(state)
             if isinstance(error, (SearchStopped, BudgetExceededError)):
                 self._ended = str(error)
-                if informs(self._model.client):
+                if informs(self.client):
                     self._inform()
             if isinstance(error, SearchStopped):
                 self._end = None
@@ -312,7 +312,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
             found.append(Proposal(values, "warmup"))
-            self._model.meter.count_proposal("warmup")
+            self.meter.count_proposal("warmup")
         return found
 
     def _mend(self) -> p.Parameter:
@@ -407,7 +407,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
         finally:
             self._violation = 0.0
         self._words.pop(candidate.uid, None)
-        if informs(self._model.client):
+        if informs(self.client):
             self._inform()
 
     def _internal_tell_candidate(self, candidate: p.Parameter, loss: float) -> None:
@@ -444,7 +444,7 @@ class _LLM(Views, base.Optimizer):  # type: ignore[misc]
 
     def _inform(self) -> None:
         """Give the outcome so far to a model that takes it, and at the end why the search ended."""
-        client = self._model.client
+        client = self.client
         text = outcome(self.history, self._parameters.space)
         inform(client, text)
         if self.budget is not None and self.num_tell >= self.budget:

@@ -396,9 +396,8 @@ class Asker:
 
     def _can_ask(self) -> bool:
         """Whether no cap is reached: a part of a paid point is better than a random one."""
-        meter = self._model.meter
         try:
-            meter.limits.check(meter.journal.total(meter.usage))
+            self._model.limits.check(self._model.meter.counted)
         except BudgetExceededError:
             return False
         return True
@@ -428,17 +427,16 @@ class Asker:
 
         named = partial(named_in, numbers=view.numbers, trial=begun.trial.number)
 
-        def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
+        def ask(_: Draft) -> list[Proposal]:
             try:
                 taken = free.keys_within(view.taken)
-                new = self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
+                return self._emitter.propose(free, view.history, rng, n, taken=taken, notes=notes)
             except SearchStopped as end:
                 raise StudyStopped(str(end), named(str(end)), end.point) from None
             except Exception as error:
                 if is_permanent(error) or self._model.options.on_error == "raise":
                     raise
-                new = [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
-            return new, draft
+                return [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
 
         points, draft = self._model.meter.asking(ask)
         replies = [reply for _, reply in draft.replies]

@@ -53,9 +53,9 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError
-from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
+from llmopt.search.meter import Meter, Metered
 from llmopt.search.options import AskArguments, AskOptions, Partner, Partners, partners_of
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.session import conclude, inform, informs
@@ -86,7 +86,7 @@ def _stopped(why: object) -> dict[str, str]:
     return {"source": "stopped", "explanation": str(why)}
 
 
-class LLMSampler(BaseSampler):
+class LLMSampler(Metered, BaseSampler):
     """Asks a language model for the next trial's parameters.
 
     Even in a conditional search space a trial takes at most one request, with the values of the
@@ -241,20 +241,14 @@ class LLMSampler(BaseSampler):
         )
 
     @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self._model.client
+    def meter(self) -> Meter:
+        """Sends the requests of this sampler object, and counts what they cost."""
+        return self._model.meter
 
     @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
         return self._model.prompt
-
-    @property
-    def usage(self) -> Usage:
-        """The usage of this sampler object so far (a copy)."""
-        with self._lock:
-            return self._model.usage
 
     # -- the interface of an Optuna sampler -------------------------------------------------
 
@@ -308,7 +302,7 @@ class LLMSampler(BaseSampler):
         """
         try:
             self._check_objectives(study)
-            self._model.meter.check_ready(priced=False)
+            self.meter.check_ready(priced=False)
             for sampler in self._others:
                 sampler.before_trial(study, trial)
         except BaseException:
@@ -381,7 +375,7 @@ class LLMSampler(BaseSampler):
             LLMOptError: The model failed and ``on_error="raise"``; or the failure is permanent.
             SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
-        self._model.meter.check_ready(priced=False)
+        self.meter.check_ready(priced=False)
         trials = study.get_trials(deepcopy=False)
         self._say_left(study, trials, trial.number)
         given = {**read_fixed(trial.system_attrs), **trial.params}
@@ -395,7 +389,7 @@ class LLMSampler(BaseSampler):
                     "fewer."
                 )
             with self._lock:
-                self._model.meter.count_proposal("warmup")
+                self.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
             return self._draw_together(trial, search_space, given)
         try:

@@ -151,11 +151,9 @@ class CodeOptimizer(Session):
             **given_of(CodePrompt),
         )
         model = get_client(one_model(client, options.get("model")))
-        super().__init__(Meter(model, Limits(**given_of(Limits))))
+        self._meter = Meter(model, Limits(**given_of(Limits)))
         self.seed = seed_or_fresh(seed)
-        self._writer = Writer(
-            self._meter, prompt, self._make_sandbox, self.seed, **given_of(Writer)
-        )
+        self._writer = Writer(self.meter, prompt, self._make_sandbox, self.seed, **given_of(Writer))
         self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
@@ -172,7 +170,7 @@ class CodeOptimizer(Session):
     @property
     def usage(self) -> Usage:
         """Requests, tokens and cost so far, including rejected answers."""
-        usage = self._meter.usage
+        usage = self.meter.usage
         usage.rejected = dict(self._state.rejected)
         return usage
 
@@ -272,10 +270,10 @@ class CodeOptimizer(Session):
             SandboxUnavailableError: Code cannot be confined here.
         """
         wanted = 1 if n is None else whole_number("n", n, 1)
-        with self._meter.lock:
+        with self.meter.lock:
             candidates = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
             if not candidates:
-                candidates = self._meter.asking(lambda draft: self._ask(wanted, draft))
+                candidates, _ = self.meter.asking(lambda draft: self._ask(wanted, draft))
             self._handed.update(c.number for c in candidates)
         return candidates[0] if n is None else candidates
 
@@ -289,7 +287,7 @@ class CodeOptimizer(Session):
         Raises:
             CandidateError: The code does not pass the checks.
         """
-        with self._meter.lock:
+        with self.meter.lock:
             if not self.initial or self.space is not None or self._next:
                 return None
             try:
@@ -303,7 +301,7 @@ class CodeOptimizer(Session):
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # do not pay for code that cannot run
-        self._meter.check_ready()
+        self.meter.check_ready()
         number = self._next
         turn = None if self.steps is None else (self.tried + 1, self.steps)
         try:
@@ -319,13 +317,13 @@ class CodeOptimizer(Session):
         except NoCandidateError:
             with uninterrupted():
                 self._record(GaveUp())
-                self._meter.commit(draft)
+                self.meter.commit(draft)
             raise
         try:
             with uninterrupted():
                 self._record(Written(tuple(trial_of(c) for c in candidates)))
-                self._meter.count_proposal("llm", len(candidates))
-                self._meter.commit(draft)
+                self.meter.count_proposal("llm", len(candidates))
+                self.meter.commit(draft)
                 self._pending.update({c.number: c for c in candidates})
         except BaseException:
             if not draft.committed:
@@ -410,7 +408,7 @@ class CodeOptimizer(Session):
         return self._tell(candidate, None, feedback=words)
 
     def _tell(self, candidate: Candidate | str, params: Any, **told: Any) -> CodeTrial:
-        with self._meter.lock:
+        with self.meter.lock:
             if isinstance(candidate, str):
                 mine = self._adopt(encodable(candidate), params)
             else:

@@ -140,17 +140,10 @@ class ModelEmitter(Metered):
         return min(max(least, self.total // 10), NUMBERS_FIRST)
 
     @property
-    def meter(self) -> Meter:
-        """Sends the requests and counts what they cost."""
-        return self._meter
-
-    @property
     def requests_left(self) -> int | None:
         """Requests that the cap leaves, paid replies that wait included; ``None`` for no cap."""
-        meter, cap = self._meter, self._meter.limits.max_requests
-        if cap is None:
-            return None
-        return max(0, cap - meter.journal.total(meter.usage).requests) + len(meter.paid)
+        left = self.left.get("requests")
+        return None if left is None else int(left) + len(self._meter.paid)
 
     @property
     def compute_left(self) -> float:
@@ -218,11 +211,11 @@ class ModelEmitter(Metered):
 
         wanted = Wanted(space, history, rng, n, taken, notes)
 
-        def ask(draft: Draft) -> tuple[list[Proposal], Draft]:
+        def ask(draft: Draft) -> list[Proposal]:
             batch = ModelBatch(self, draft, wanted, most_requests)
             while batch.goes_on and batch.send():
                 batch.take()
-            return batch.fill(), draft
+            return batch.fill()
 
         proposals, draft = self._meter.asking(ask)
         if draft.committed:

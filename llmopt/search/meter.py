@@ -67,7 +67,7 @@ class Attempt:
     def __init__(self, meter: Meter, request: Request) -> None:
         self._meter, self._request = meter, request
         # The usage that counts against the caps, with losses of this call.
-        self._now = now = meter.journal.total(meter.usage).copy()
+        self._now = now = meter.counted
         self._call = now  # the same, with what the call under way has used
         self._lock = threading.Lock()
         self._lost = Usage()
@@ -317,8 +317,8 @@ class Meter:
 
     # -- one ask --------------------------------------------------------------------------
 
-    def asking(self, ask: Callable[[Draft], Result]) -> Result:
-        """Return what `ask` returns, and count what happens in it as one ask.
+    def asking(self, ask: Callable[[Draft], Result]) -> tuple[Result, Draft]:
+        """Return what `ask` returns and its record, and count what happens in it as one ask.
 
         Inside another ask it is a part of that one. Whatever is raised before `commit` makes it an
         interrupted ask: its proposals and rejections do not count, and its replies are kept for
@@ -326,14 +326,14 @@ class Meter:
         """
         with self.lock:
             if (outer := self._open_draft) is not None:
-                return ask(outer)
+                return ask(outer), outer
             draft = Draft()
             try:
                 try:
                     self._draft = draft
                     result = ask(draft)
                     self.commit(draft)
-                    return result
+                    return result, draft
                 finally:
                     with uninterrupted():
                         self._end(draft)
@@ -382,6 +382,11 @@ class Meter:
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
         return self._usage.copy()
+
+    @property
+    def counted(self) -> Usage:
+        """The usage that counts against the caps, of all meters that share them (a copy)."""
+        return self.journal.total(self.usage)
 
     @property
     def paid(self) -> tuple[tuple[str, Reply], ...]:
@@ -450,19 +455,24 @@ def _read_block(line: Mapping[str, Any]) -> Computed:
 
 
 class Metered:
-    """The part of a search that uses a meter: its caps and its usage."""
+    """What every search has that asks a model: its meter, its caps and its usage."""
 
     _meter: Meter
 
     @property
+    def meter(self) -> Meter:
+        """Sends the requests and counts what they cost."""
+        return self._meter
+
+    @property
     def client(self) -> Client:
         """The model that is asked."""
-        return self._meter.client
+        return self.meter.client
 
     @property
     def limits(self) -> Limits:
         """The caps; assign new ones to raise them."""
-        return self._meter.limits
+        return self.meter.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
@@ -471,9 +481,14 @@ class Metered:
                 f"limits={short(limits)}: expected caps by name, such as Limits(max_cost=0.5); "
                 "from llmopt.search.limits import Limits"
             )
-        self._meter.limits = limits
+        self.meter.limits = limits
 
     @property
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
-        return self._meter.usage
+        return self.meter.usage
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The remaining ``"requests"``, ``"tokens"`` and ``"cost"``, for each cap that is set."""
+        return self.limits.left(self.meter.counted)

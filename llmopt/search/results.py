@@ -19,6 +19,7 @@ from llmopt.prompt import Prompt
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, as_written, line_of
 from llmopt.search.events import Point, Queued
+from llmopt.search.meter import Meter
 from llmopt.search.options import SearchOptions, options_to_store
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
@@ -94,7 +95,11 @@ class Results(Views, Session, Generic[Params]):
     def _use(self, emitter: ModelEmitter | Scheduler) -> None:
         self._emitter = emitter
         self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
-        self._meter = self._model.meter
+
+    @property
+    def meter(self) -> Meter:
+        """Sends the requests and counts what they cost."""
+        return self._model.meter
 
     # -- results --------------------------------------------------------------------------
 
@@ -298,8 +303,8 @@ class Results(Views, Session, Generic[Params]):
                 "save to another path"
             )
         check_folder(path)
-        with self._meter.lock, self._changing:
-            snapshot = self._state.snapshot(self._meter.books)
+        with self.meter.lock, self._changing:
+            snapshot = self._state.snapshot(self.meter.books)
         folder = folder_of(path)
         trials = [replace(t, data=t.data.keep_in(data_file(folder, t.number))) if t.data else t
                   for t in snapshot.trials]  # fmt: skip
@@ -370,7 +375,7 @@ class Results(Views, Session, Generic[Params]):
         return Search(name, self.space.names, self.directions, settings, place)
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._meter.lock, self._changing:
+        with self.meter.lock, self._changing:
             # The file stays with the original; two writers would tear it.
             return {
                 **self.__dict__,

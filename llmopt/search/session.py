@@ -1,7 +1,7 @@
 """A search that asks a model: its usage, caps, file and end.
 
 `LLMOptimizer` and `CodeOptimizer` add their events and their state, which a `Session` writes to the
-file and reads back. Adapters of libraries that keep the trials themselves have no session.
+file and reads back. Adapters of libraries that keep the trials themselves are `Metered` only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from llmopt.client.base import Client
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
-from llmopt.search.meter import Meter, Metered
+from llmopt.search.meter import Metered
 from llmopt.search.resume import EventState, replay
 from llmopt.search.spend_log import SpendFile, Spent
 from llmopt.trackers.callback import Callbacks
@@ -27,11 +27,7 @@ _REASON = 1000  # characters of why a search ended
 
 
 class Session(Metered, Closing):
-    """A search that asks a model and may be kept in a file.
-
-    Args:
-        meter: Sends the requests.
-    """
+    """A search that asks a model and may be kept in a file."""
 
     space: Any = None
     _state: EventState
@@ -39,23 +35,13 @@ class Session(Metered, Closing):
     _callbacks: Callbacks | None = None  # calls the callbacks, if there are any
     _concluded = False
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-    # -- what is spent --------------------------------------------------------------------
-
-    @property
-    def left(self) -> dict[str, float]:
-        """The remaining ``"requests"``, ``"tokens"`` and ``"cost"``, for each cap that is set."""
-        return self.limits.left(self.usage)
-
     def check_ready(self) -> None:
         """Check that the first request can succeed; see `Meter.check_ready`."""
-        self._meter.check_ready()
+        self.meter.check_ready()
 
     def observe(self, callback: Callable[[Spent], object]) -> None:
         """Call a function with the cost of each further request; it must not raise."""
-        self._meter.observe = callback
+        self.meter.observe = callback
 
     # -- the file -------------------------------------------------------------------------
 
@@ -87,18 +73,18 @@ class Session(Metered, Closing):
         log.events = []
         self._log = log
         # Without a reference to this search: one that is dropped closes its file at once.
-        self._meter.journal = SpendFile(log)
+        self.meter.journal = SpendFile(log)
 
     def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
         """Restore the state and the meter of a stored search."""
-        replay(events, self._state, self._meter, path)
+        replay(events, self._state, self.meter, path)
 
     def _record(self, event: Any) -> None:
         """Store an event, then let it change the state."""
         with uninterrupted():
             if self._log is not None:
-                if self._meter.unsaved:
-                    self._meter.flush()
+                if self.meter.unsaved:
+                    self.meter.flush()
                 self._log.append(event.line(self.space))
             self._state.apply(event)
 
@@ -108,7 +94,7 @@ class Session(Metered, Closing):
             self._callbacks.end()
         if self._log is not None:
             with contextlib.suppress(StorageError):  # its value when it was to be written
-                self._meter.flush()
+                self.meter.flush()
             self._log.close()
         if not self._concluded:
             self.conclude()
@@ -127,7 +113,7 @@ class Session(Metered, Closing):
 
     def inform(self) -> None:
         """Send the outcome so far to a client that accepts it."""
-        if informs(self._meter.client):
+        if informs(self.client):
             inform(self.client, self._outcome())
 
     def conclude(self, reason: str = "", recommended: int | None = None) -> None:
@@ -155,7 +141,7 @@ class Session(Metered, Closing):
         if said := str(self.stopped_by_callback or "") or self.stopped:
             return said
         try:
-            self.limits.check(self.usage)
+            self.limits.check(self.meter.counted)
         except BudgetExceededError as error:
             return str(error)
         return self._planned_end()

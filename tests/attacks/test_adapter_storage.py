@@ -70,9 +70,9 @@ def journal(folder: Path, model: Model, tries: int = 12) -> tuple[Any, int]:
             break
     values = [t.value for t in study.get_trials(states=(DONE,))]
     with contextlib.suppress(LLMOptError):
-        sampler._model.meter.flush()
+        sampler.meter.flush()
     ledger = sampler._asker._ledger
-    ledger.attach(sampler._model.meter, study)
+    ledger.attach(sampler.meter, study)
     return values, ledger.total().requests
 
 
@@ -82,7 +82,7 @@ def dump(folder: Path, model: Model) -> tuple[Any, int]:
     optimizer: Any = None
     if path.exists():
         optimizer = LLM.load(path)
-        optimizer._model.meter.client = model
+        optimizer.meter.client = model
     else:
         optimizer = ParametrizedLLM(model=model, prompt="props", warmup=0)(1, 50)
         optimizer.parametrization.random_state = np.random.RandomState(7)

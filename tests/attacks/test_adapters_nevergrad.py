@@ -106,5 +106,5 @@ def test_words_cannot_break_the_prompt(words, prompt):
     for _ in range(30):
         optimizer.tell(optimizer.ask(), 1.0, feedback=words)
     optimizer.ask()
-    assert len(optimizer._model.client.requests[-1].text) < 60_000
+    assert len(optimizer.client.requests[-1].text) < 60_000
     assert optimizer.usage.fallbacks == 0

@@ -147,7 +147,7 @@ class Storm:
             on_error="fallback",
         )  # fmt: skip
         log = self.optimizer._log
-        meter = self.optimizer._meter
+        meter = self.optimizer.meter
         assert log is not None
         self.locks = [self.optimizer._changing, meter.lock, meter._writing, log._lock]
         self.told: dict[int, float] = {}  # what `tell` has returned

@@ -26,7 +26,7 @@ class NetworkEmitter:
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``: see `PartnerEmitter.propose`."""
         # In a separate ask: points that it lacks are dropped without a warning.
-        found = self._network.meter.asking(
+        found, _ = self._network.meter.asking(
             lambda _: self._network.propose(space, history, rng, n, taken=taken)
         )
         return [

@@ -139,7 +139,7 @@ class Scheduler(Follower):
         """Return `n` new points: see `PartnerEmitter.propose`."""
         self._update(history)
         batch = Batch(Wanted(space, history, rng, n, taken, notes))
-        return self.model.meter.asking(lambda draft: self._fill(batch, draft))
+        return self.model.meter.asking(lambda draft: self._fill(batch, draft))[0]
 
     def _fill(self, batch: Batch, draft: Draft) -> list[Proposal]:
         place, left = batch.rng.random(), self.model.requests_left
