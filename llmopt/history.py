@@ -301,6 +301,20 @@ class History:
         return None if best is None else self.complete[best]
 
     @property
+    def objectives(self) -> tuple[str, ...]:
+        """What readers call the objectives: their names, or ``reward``, or ``objective 1``, ..."""
+        count = len(self.directions)
+        if len(self.metrics) == count:
+            return self.metrics
+        return ("reward",) if count == 1 else tuple(f"objective {i + 1}" for i in range(count))
+
+    def best_of(self, objective: int) -> Trial | None:
+        """Return the best feasible trial of one objective alone; ``None`` if there is none."""
+        sign = 1 if self.directions[objective] == "minimize" else -1
+        feasible = [t for t in self.complete if t.rewards and t.constraint_violation <= 0]
+        return min(feasible, key=lambda t: sign * (t.rewards or ())[objective], default=None)
+
+    @property
     def best_so_far(self) -> list[Trial]:
         """For each feasible trial of one objective, the best trial so far, for curves."""
         found: list[Trial] = []

@@ -169,6 +169,7 @@ class SearchResult(Views, Generic[Params]):
             found.append(("finals", f"{self.finals} evaluations measured the best points again"))
         if self.stopped:
             found.append(("stopped", self.stopped))
+        if self.stopped and self.left:
             found.append(("left", ", ".join(f"{count:g} {of}" for of, count in self.left.items())))
         return found
 

@@ -487,7 +487,7 @@ class LLMOptimizer(Results[Params]):
             trial = self._state.trials[-1]
         if self._callbacks is not None:
             self._callbacks.notify("told", trial, self.history.best, self.usage)
-        self.inform()
+        self._inform()
         return trial
 
     def _warn_of(self, told: Told, before: Trial | None) -> None:

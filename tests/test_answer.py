@@ -112,6 +112,26 @@ def test_a_long_analysis_loses_nothing(length):
     assert end.value.point == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("Analysis: done\nHypothesis: flat", "recommends point 2: done. Hypothesis: flat"),
+        ("Analysis: Done!\nHypothesis: flat", "recommends point 2: Done! Hypothesis: flat"),
+        ("Hypothesis: flat", "recommends point 2: Hypothesis: flat"),
+        (",", "recommends point 2"),
+        ("", "recommends point 2"),
+    ],
+)
+def test_the_reason_of_an_end_is_in_whole_sentences(words, said):
+    answer = f"{words}\nStart from: #2\nProposal: stop"
+    search = LLMOptimizer(SPACE, ScriptedClient([answer]), "words", warmup=0, may_stop=True)
+    for point in POINTS:
+        search.tell(dict(zip(SPACE.names, point, strict=True)), 1.0)
+    with pytest.raises(SearchStopped) as end:
+        search.ask()
+    assert str(end.value).endswith(said)
+
+
 @pytest.mark.defect(8)
 def test_an_answer_without_a_hypothesis_has_none():
     explanation = read(f"I think that the gain matters.\nProposal: {LINE}").explanation

@@ -9,9 +9,10 @@ import pytest
 from optuna.trial import TrialState
 from test_optuna_feedback import XY, bowl, new, study_of
 
-from llmopt import ScriptedClient
+from llmopt import Categorical, Float, ScriptedClient, Space
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.report import read_search
+from llmopt.report.data import parameters_of
 from llmopt.report.page import report_page
 from llmopt.search.optuna_trials import for_readers
 
@@ -144,3 +145,46 @@ def test_where_a_heartbeat_ends_the_trials_of_killed_workers_no_word_is_needed(l
     study.sampler = make([new(2, 2)])
     study.ask(XY)
     assert logged == []
+
+
+def test_a_report_lists_a_trial_without_a_result_after_the_model_ended_the_study():
+    study = study_of(make([new(1.5, 1), "Analysis: enough\nProposal: stop"], may_stop=True))
+    study.optimize(bowl, n_trials=1)
+    left = len(study.trials)  # the number of the next one, whose worker is killed
+    study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING))
+    study.optimize(bowl, n_trials=5)
+    data, page = read_search(study), report_page(study)
+    assert [(t.number, t.state) for t in data.unfinished] == [(left, "no result")]
+    assert "ended the search: enough. 1 point has no result: see the trials." in page
+    row = page.partition(f'id="t{left}"')[2].partition("</details>")[0]
+    assert "No result: the evaluation is running, was killed, or was never reported." in row
+    assert "Running since 20" in row
+    assert f"<span>#{left}</span>" in row
+
+
+def test_a_report_shows_the_conditions_that_the_sampler_was_given(tmp_path):
+    space = {
+        "optimizer": Categorical(["sgd", "adam"]),
+        "momentum": Float(0, 0.99, when={"optimizer": "sgd"}),
+        "nesterov": Categorical([True, False], when={"momentum": {">": 0.5}}),
+    }
+    storage = f"sqlite:///{tmp_path}/study.db"
+    sampler = make([], space=space, n_startup_trials=99)
+    study = optuna.create_study(storage=storage, study_name="s", sampler=sampler)
+
+    def objective(trial):
+        if trial.suggest_categorical("optimizer", ["sgd", "adam"]) == "adam":
+            return 1.0
+        if trial.suggest_float("momentum", 0, 0.99) > 0.5:
+            trial.suggest_categorical("nesterov", [True, False])
+        return 0.0
+
+    study.optimize(objective, 12)
+    expected = {p.name: p.when for p in parameters_of(Space(space))}
+    for source in (study, storage):
+        assert {p.name: p.when for p in read_search(source).parameters} == expected
+    assert "only with optimizer = sgd" in report_page(storage)
+    kept = study._storage.get_study_system_attrs(study._study_id)
+    study.sampler = make([], n_startup_trials=99)  # which knows of no conditions
+    study.optimize(objective, 1)
+    assert study._storage.get_study_system_attrs(study._study_id) == kept

@@ -410,8 +410,8 @@ def test_a_front_is_drawn_whole_and_what_is_infeasible_apart():
         assert all(scale.low <= t.rewards[k] <= scale.high for t in data.front)
     text = checked(optimizer).text
     assert "no other feasible trial is better" in text
-    assert "The squares are trials that violate a constraint: 1" in text
-    assert re.search(r'class="dot broken" data-t="[^"]*" d="[^"]+"', report_page(optimizer))
+    assert "infeasible, a constraint is violated (1)" in text
+    assert re.search(r'class="dot a2 broken" data-t="[^"]*" d="[^"]+"', report_page(optimizer))
     pytest.importorskip("matplotlib").use("Agg")
     axes = optimizer.plot_pareto()
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
@@ -419,3 +419,150 @@ def test_a_front_is_drawn_whole_and_what_is_infeasible_apart():
         for x, y in points.get_offsets():
             assert low <= x <= high
             assert bottom <= y <= top
+
+
+# -- the signs of trials --------------------------------------------------------------------
+
+
+def beam(**options):
+    """A search with a front (trials 0 and 1), an infeasible trial 2, and far results."""
+    optimizer = LLMOptimizer(
+        {"x": Float(0, 40), "y": Float(0, 1)},
+        ScriptedClient([]),
+        direction=["minimize", "maximize"],
+        **options,
+    )
+    optimizer.tell({"x": 0, "y": 0.5}, (-1.0, 1.0))
+    optimizer.tell({"x": 1, "y": 0.5}, (2.0, 9.0))
+    optimizer.tell({"x": 2, "y": 0.5}, (1.5, 3.0), constraint_violation=1.0)
+    for k in range(3, 30):
+        optimizer.tell({"x": k, "y": 0.5}, (3.0 + k % 5, k % 3))
+    for k in (30, 31):
+        optimizer.tell({"x": k, "y": 0.5}, (1000.0 * k, 1.0), constraint_violation=k % 2)
+    return optimizer
+
+
+def marks_in(figure, kind):
+    """Return the trials that a chart draws with dots of a class."""
+    found = re.findall(r'<path class="([^"]*)" data-t="([^"]*)"', figure)
+    return {int(n) for name, numbers in found if kind in name.split() for n in numbers.split()}
+
+
+def test_every_chart_has_the_same_signs():
+    data = read_search(beam())
+    figures = {
+        "progress": charts.history_chart(data, 0)[0],
+        "pareto": charts.pareto_chart(data, 0, 1)[0],
+        "slice": charts.slice_chart(data, 0, 0),
+        "parallel": charts.parallel_chart(data, [0, 1]),
+    }
+    for name, figure in figures.items():
+        assert marks_in(figure, "ring") == {0, 1}, name
+        assert (
+            marks_in(figure, "broken")
+            == marks_in(figure, "hole")
+            == {2}
+            | (
+                {31} if name == "parallel" else set()  # its second objective is within the axis
+            )
+        ), name
+        triangles = re.findall(r'<use href="#(\w+)" class="([^"]*)" data-t="(\d+)"', figure)
+        edge = "right" if name == "pareto" else "up"
+        assert [(e, int(n), "hollow" in kind) for e, kind, n in triangles] == [
+            (edge, 30, False),
+            (edge, 31, True),
+        ], name
+
+
+def test_results_beyond_an_axis_are_counted_with_their_range():
+    page = checked(beam())
+    assert "2 results are beyond the axis of objective 1: 30000 to 31000." in page.text
+    assert {"up", "down", "left", "right"} <= page.ids
+    one = searched(40, lambda i: -1000.0 if i == 2 else float(i % 7))
+    assert "1 result is beyond the axis of reward: \u22121000." in checked(one).text
+
+
+def test_a_legend_has_the_signs_of_the_search_only():
+    def legend(source):
+        section = report_page(source).partition('id="progress"')[2].partition("</section>")[0]
+        return re.findall(r'<i class="sign (\w+)"', section)
+
+    assert legend(beam()) == ["ring", "broken", "beyond"]
+    assert legend(searched(5, lambda i: None if i == 2 else float(i))) == ["ring", "failed"]
+
+
+def test_rows_of_trials_have_the_signs_of_the_charts():
+    html = report_page(beam())
+    rows = re.findall(
+        r'<details class="([^"]*)" id="t(\d+)".*?<summary>(.*?)</summary>', html, re.S
+    )
+    signs = {int(n): re.findall(r'class="sign (\w+)"', row) for _, n, row in rows}
+    assert {n for n, found in signs.items() if found == ["ring"]} == {0, 1}
+    assert {n for n, found in signs.items() if found == ["broken"]} == {2, 31}
+    assert {int(n) for kind, n, _ in rows if "infeasible" in kind.split()} == {2, 31}
+    assert 'data-show="infeasible"' in html
+
+
+def test_the_pictures_have_the_signs_of_the_page():
+    pytest.importorskip("matplotlib").use("Agg")
+    optimizer = beam()
+    said = "2 results are beyond the axis of objective 1: 30000 to 31000"
+    for figure in (optimizer.plot_pareto().figure, optimizer.plot_slices()):
+        (legend,) = [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
+        texts = {text.get_text() for text in legend.get_texts()} - {"trials"}
+        assert texts == {said, "infeasible", "Pareto front"}
+    groups = {c.get_label(): c for c in optimizer.plot_pareto().collections}
+    assert len(groups["infeasible"].get_offsets()) == 1
+    assert len(groups["infeasible"].get_facecolors()) == 0
+    assert groups["Pareto front"].get_offsets()[:, 0].tolist() == [-1.0, 2.0]
+    axes = searched(40, lambda i: -1000.0 if i == 2 else float(i % 7)).plot_history()
+    (beyond,) = [c for c in axes.collections if "beyond" in c.get_label()]
+    (tip,) = beyond.get_offsets()
+    assert tip[1] == axes.get_ylim()[0]
+    shape = beyond.get_paths()[0].vertices  # from its tip upwards, into the frame
+    assert shape[:, 1].min() == 0 < shape[:, 1].max()
+
+
+# -- titles, numbers, ends ------------------------------------------------------------------
+
+
+def test_a_report_is_called_what_its_search_is(tmp_path):
+    space = {"x": Float(0, 1)}
+    with LLMOptimizer(space, ScriptedClient([]), storage=tmp_path / "kiln.jsonl") as optimizer:
+        optimizer.tell({"x": 0.5}, 1.0)
+        assert read_search(optimizer).title == "kiln"
+    assert read_search(optimizer).title == read_search(tmp_path / "kiln.jsonl").title == "kiln"
+    assert read_search(LLMOptimizer(space, ScriptedClient([]))).title == "Search"
+    result, _ = result_of(tmp_path)
+    assert read_search(result).title == "search"
+    run = tmp_path / "swimmer"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    with LLMOptimizer(space, ScriptedClient([]), storage=run / "optimizer.jsonl") as optimizer:
+        optimizer.tell({"x": 0.5}, 1.0)
+        assert read_search(optimizer).title == read_search(run).title == "swimmer"
+
+
+def test_a_page_says_from_where_its_numbers_count():
+    assert "Trials count from 1 here" in checked(searched(2)).text
+    assert "Trials have the numbers of Optuna, from 0." in checked(study_of(n=2)).text
+
+
+def test_a_point_without_a_result_is_a_row():
+    client = ScriptedClient([ANSWER, "Stop: yes\nAnalysis: nothing left to gain"])
+    optimizer = LLMOptimizer({"x": Float(-5, 5)}, client, "words", "minimize", warmup=1, seed=0)
+    optimizer.tell(optimizer.ask(), 9.0)
+    optimizer.ask()
+    html = report_page(optimizer)
+    (row,) = re.findall(r'<details class="trial unfinished[^"]*" id="t1".*?</details>', html, re.S)
+    assert "a smaller x lowers the reward" in row
+    assert "No result: the evaluation is running, was killed, or was never reported." in row
+    assert "1 no result" in Page(html).text
+    assert "#2" not in row
+
+
+def test_parallel_coordinates_say_that_they_scroll():
+    html = report_page(searched(5))
+    assert re.search(
+        r'<p class="note hint" hidden>Scroll sideways[^<]*</p><div class="scroll">', html
+    )

@@ -126,6 +126,25 @@ class TestShell:
         assert len(found["pending"]) == 2
         assert len(run(capsys, "status", file, "--trials")) == 2
 
+    @pytest.mark.parametrize("named", [True, False])
+    def test_the_best_of_several_objectives_is_that_of_each(self, tmp_path, capsys, named):
+        goals = {"cost": "minimize", "gain": "maximize"}
+        file = write(tmp_path, direction=goals if named else list(goals.values()))
+        rewards = [[1.0, 2.0], [3.0, 9.0], [5.0, 4.0]]
+        told = [
+            {"params": {"x": k / 4, "k": 2}, "reward": reward} for k, reward in enumerate(rewards)
+        ]
+        told.append({"params": {"x": 1, "k": 1}, "reward": [0.0, 99.0], "constraint_violation": 1})
+        run(capsys, "tell", file, *map(json.dumps, told))
+        assert main(["status", file]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["pareto"] == 2
+        names = list(goals) if named else ["objective 1", "objective 2"]
+        assert {name: t["number"] for name, t in found["best"].items()} == {
+            names[0]: 1,
+            names[1]: 2,
+        }
+
     def test_a_search_that_python_began(self, tmp_path, capsys):
         path = tmp_path / "mine.jsonl"
         space = {"x": Float(-5.0, 5.0)}

@@ -142,7 +142,16 @@ def test_the_hypervolume_grows_with_the_front():
     (line,) = axes.lines or [None]
     shown = line.get_ydata() if line is not None else axes.collections[0].get_offsets()[:, 1]
     assert list(shown) == [2.0, 3.0]  # (3 - 1) * (5 - 4), and (3 - 2) * (6 - 5) more
+    assert list(line.get_xdata()) == [1, 2]  # as plot_history counts
+    assert axes.get_facecolor()[:3] == (1.0, 1.0, 1.0)  # no style of Optuna
     assert of_costs().plot_hypervolume() is not None
+    from matplotlib import pyplot
+
+    given, before = pyplot.gca(), len(pyplot.get_fignums())
+    assert of_costs().plot_hypervolume(ax=given) is given
+    assert len(pyplot.get_fignums()) == before
+    with pytest.raises(TypeError, match="expected Matplotlib axes"):
+        of_costs().plot_hypervolume(ax="cost")
     optimizer = of_costs()
     optimizer.tell(POINTS[2], (0.0, 100.0), constraint_violation=1.0)
     axes = optimizer.plot_hypervolume(reference=(3.0, 4.0))
@@ -172,3 +181,18 @@ def test_a_home_folder_is_meant_by_its_sign(tmp_path, monkeypatch):
     assert "~" not in names
     with pytest.raises(TypeError, match="expected the path of a page"):
         optimizer.report(3)
+
+
+def test_a_notebook_shows_the_front_and_the_best_of_each_objective():
+    page = re.sub(r"<[^>]+>", " ", of_costs()._repr_html_())
+    assert re.search(r"trials on the Pareto front\s+2\s+best cost\s+1\s+best yield\s+6\s", page)
+    unnamed = LLMOptimizer(SPACE, ScriptedClient([]), direction=["minimize", "maximize"])
+    unnamed.tell(POINTS[0], (1.0, 2.0), constraint_violation=1.0)
+    assert "best objective 2</th><td>no feasible trial yet" in unnamed._repr_html_()
+
+
+def test_tab_completion_offers_no_names_of_the_package_itself():
+    names = dir(searched())
+    assert {"ask", "tell", "propose", "give_back", "pending_proposals", "report"} <= {*names}
+    internal = {"check_asks", "inform", "left_by", "next_seed", "start_event", "observe"}
+    assert not internal & {*names}

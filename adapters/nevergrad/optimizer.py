@@ -146,7 +146,7 @@ class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
 
     def search_data(self) -> SearchData:
         """Return what `report` and the plots show."""
-        from llmopt.report.sources import of_history
+        from llmopt.report.sources import of_history, unfinished_points
 
         model = self._model
         space = self._parameters.space
@@ -155,7 +155,8 @@ class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
         return of_history(
             space, self._trials, self.history, "a Nevergrad optimizer", usage=self.usage,
             ended=self._ended, description=model.options.description, facts=tuple(facts),
-            pending=len(self._open), planned=self.budget,
+            unfinished=unfinished_points(space, self._trials, self._open.values()),
+            planned=self.budget, title="Nevergrad search",
         )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from llmopt.adapters.optuna.mistakes import left_running
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
+    keep_conditions,
     note_drawn,
     raised_in_objective,
     read_fixed,
@@ -69,7 +70,7 @@ from llmopt.util.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.util.text import short
+from llmopt.util.text import ended, short
 from llmopt.util.threads import Lock
 
 __all__ = ["LLMSampler"]
@@ -222,7 +223,7 @@ class LLMSampler(Metered, BaseSampler):
         if start == "auto":
             start = self._model.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
-        self._made, self._looked = datetime.now(), set[str]()  # studies, for `_say_left`
+        self._made, self._looked = datetime.now(), set[str]()  # studies, for `_look`
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -377,9 +378,9 @@ class LLMSampler(Metered, BaseSampler):
         """
         self.meter.check_ready(priced=False)
         trials = study.get_trials(deepcopy=False)
-        self._say_left(study, trials, trial.number)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)
+        self._look(study, trials, trial.number, space)
         self._asker.compare(study, space.distributions)
         if not self._asks(trials) or not (space or learned(trials)):
             if not trials[1:] and self.n_startup_trials > 1:
@@ -441,12 +442,17 @@ class LLMSampler(Metered, BaseSampler):
             note_drawn(study, current(study, trial), param_name)
         return self._draw(study, trial, param_name, param_distribution)
 
-    def _say_left(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> None:
-        """Say at the first trial of a study which other trials may be those of killed workers."""
+    def _look(
+        self, study: Study, trials: Sequence[FrozenTrial], number: int, space: StudySpace
+    ) -> None:
+        """At the first trial of a study, keep its conditions, and say which trials seem killed."""
         with self._lock:
             looked = study.study_name in self._looked
             self._looked.add(study.study_name)
-        if not looked and (said := left_running(study, trials, number, self._made)):
+        if looked:
+            return
+        keep_conditions(study, space.conditions)
+        if said := left_running(study, trials, number, self._made):
             logger.info(said)
 
     def _propose(self, begun: Begun) -> dict[str, Any]:
@@ -474,8 +480,7 @@ class LLMSampler(Metered, BaseSampler):
                 except RuntimeError:  # there is no such loop
                     write_notes(begun.study, begun.trial, _stopped(stopped))
                     raise stopped from None
-                end = "" if str(stopped).endswith((".", "!", "?", "…")) else "."
-                logger.info(f"{stopped}{end} The study was stopped.")
+                logger.info(f"{ended(str(stopped))} The study was stopped.")
                 self._ended = stopped
                 self._stop(begun, self._ended)
 

@@ -422,7 +422,7 @@ class CodeOptimizer(Session):
                 self._record(Scored(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()
-            self.inform()
+            self._inform()
             return self.trials[-1]
 
     def _adopt(self, source: str, params: Any) -> Candidate:

@@ -3,26 +3,29 @@
 A chart is an SVG drawing of `SIZE` by `SIZE` units that a page stretches to its width. Lines and
 dots keep their width (``non-scaling-stroke``), and texts are HTML that stands at a share of the
 width and height, so that a chart is readable on a telephone, too. Dots are zero-length lines with
-round caps: a few bytes each.
+round caps: a few bytes each. `Marks` draws trials alike in all charts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from llmopt.history import Trial
 from llmopt.report.data import Parameter, SearchData
-from llmopt.report.scales import SIZE, Scale, number_text, robust_scale
+from llmopt.report.scales import SIZE, Scale, beyond, number_text, robust_scale
 from llmopt.util.text import cut
 
 MOST_DOTS = 2000  # of one chart: the best are among them, the others evenly spread
 MOST_PARAMETERS = 12  # with a separate chart
 BINS = 5  # shades of a colour
+_MOST_BEYOND = 400  # triangles of one chart
 _MARK = 0.008  # half the width of the mark of a single value on its axis
 
 Dot = tuple[float, float, int]
@@ -60,6 +63,66 @@ def dots(points: Sequence[Dot], kind: str, mark: str = "h0") -> Markup:
     return Markup('<path class="dot {}" data-t="{}" d="{}"/>').format(kind, numbers, path)
 
 
+@dataclass
+class Marks:
+    """The marks of trials in one chart; each sign means the same in every chart.
+
+    A ring is the Pareto front, or the best trial; a hollow square is an infeasible trial; a
+    triangle at the frame is a result beyond the axis, hollow if it is infeasible.
+    """
+
+    data: SearchData
+    rings: list[Dot] = field(default_factory=list)
+    plain: dict[str, list[Dot]] = field(default_factory=dict)  # by the class of their colour
+    broken: dict[str, list[Dot]] = field(default_factory=dict)
+    ringed: dict[str, list[Dot]] = field(default_factory=dict)
+    triangles: list[tuple[Dot, str, str]] = field(default_factory=list)  # with edge and class
+
+    def add(self, trial: Trial[Any], x: float, y: float, kind: str, edge: str = "") -> None:
+        """Add a trial.
+
+        Args:
+            trial: The trial.
+            x: Share of the width.
+            y: Share of the height.
+            kind: The class of its colour.
+            edge: The edge of the chart that it lies beyond; see `scales.beyond`.
+        """
+        dot, broken = (x, y, trial.number), trial.number in self.data.infeasible
+        if edge:
+            self.triangles.append((dot, edge, f"{kind} hollow" if broken else kind))
+            return
+        ringed = trial.number in self.data.ringed
+        if ringed:
+            self.rings.append(dot)
+        group = self.broken if broken else self.ringed if ringed else self.plain
+        group.setdefault(kind, []).append(dot)
+
+    @property
+    def layers(self) -> list[Markup]:
+        """The marks within the axes, from back to front."""
+        holes = [dot for group in self.broken.values() for dot in group]
+        return [
+            *(dots(group, kind) for kind, group in self.plain.items()),
+            dots(self.rings, "ring"),
+            *(dots(group, f"{kind} broken") for kind, group in self.broken.items()),
+            dots(holes, "hole"),
+            *(dots(group, f"{kind} within") for kind, group in self.ringed.items()),
+        ]
+
+    @property
+    def edges(self) -> Markup:
+        """The triangles: SVG that is not stretched with the drawing."""
+        shown = thinned(range(len(self.triangles)), [], _MOST_BEYOND)
+        return Markup().join(
+            Markup('<use href="#{}" class="{}" data-t="{}" x="{:.1f}%" y="{:.1f}%"/>').format(
+                edge, kind, number, 100 * x, 100 - 100 * y
+            )
+            for i, ((x, y, number), edge, kind) in enumerate(self.triangles)
+            if i in shown
+        )
+
+
 def lines(curves: Iterable[Sequence[tuple[float, float]]], kind: str) -> Markup:
     """Return lines through points."""
     path = "".join("M" + "L".join(_at(x, y) for x, y in curve) for curve in curves if curve)
@@ -93,6 +156,7 @@ def chart(
     up: str = "",
     texts: Sequence[Text] = (),
     kind: str = "",
+    edges: Markup | None = None,
 ) -> Markup:
     """Return a figure: axes, drawing, texts.
 
@@ -105,11 +169,13 @@ def chart(
         up: What the vertical axis shows.
         texts: Texts within the chart.
         kind: Class of the figure.
+        edges: The marks of results beyond the axes; see `Marks`.
     """
     vertical = y.ticks(5)
     horizontal = x.ticks(4 if "small" in kind else 7)
     grid = "".join(f"M0 {round((1 - share) * SIZE)}H{SIZE}" for share, _ in vertical)
-    turned = "turned" if sum(len(text) for _, text in horizontal) > 26 and x.choices else ""
+    room = 20 if "small" in kind else 26  # characters
+    turned = "turned" if sum(len(text) for _, text in horizontal) > room and x.choices else ""
     parts = [
         Markup('<span class="y" style="top:{:.1f}%">{}</span>').format(100 - 100 * share, text)
         for share, text in vertical
@@ -129,8 +195,9 @@ def chart(
     return Markup(
         '<figure class="chart {} {}"><div class="up">{}</div><div class="plot">'
         '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<path class="grid" d="{}"/>{}</svg>{}</div><div class="across">{}</div></figure>'
+        '<path class="grid" d="{}"/>{}</svg>{}{}</div><div class="across">{}</div></figure>'
     ).format(kind, turned, up, SIZE, SIZE, label, grid, Markup().join(layers),
+             Markup('<svg class="edges">{}</svg>').format(edges) if edges else "",
              Markup().join(parts), breakable(across))  # fmt: skip
 
 
@@ -142,30 +209,30 @@ def trial_axis(data: SearchData, longest: int = 0) -> Scale:
     return Scale(first - margin, last + margin, whole=True)
 
 
-def beyond(values: Sequence[float], scale: Scale) -> str:
-    """State how many results are outside of the axis, and their range."""
-    out = [v for v in values if not scale.low <= v <= scale.high]
+def outside(data: SearchData, objective: int) -> str:
+    """State how many results are beyond the axis of an objective, and their range."""
+    scale = data.scale(objective)
+    out = sorted({v for v in data.values(objective) if scale.side(v)})
     if not out:
         return ""
-    far = max(out, key=lambda v: abs(v - scale.low))
-    count = "1 result lies" if len(out) == 1 else f"{len(out)} results lie"
-    return f"{count} beyond this axis, at its edge (as far as {number_text(far)})."
+    count = sum(bool(scale.side(v)) for v in data.values(objective))
+    span = number_text(out[0]) + (f" to {number_text(out[-1])}" if out[1:] else "")
+    said = "1 result is" if count == 1 else f"{count:,} results are"
+    return f"{said} beyond the axis of {data.objectives[objective]}: {span}."
 
 
 def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
     """Return the chart of all results and the best so far, and a note on it."""
-    values, y = data.values(objective), data.scale(objective)
-    x = trial_axis(data)
+    y, x = data.scale(objective), trial_axis(data)
     single = len(data.directions) == 1
     shown = thinned([t.number for t in data.done], sorted(data.leading))
-    by_source: dict[str, list[Dot]] = {}
+    marks = Marks(data)
     for t in data.done:
         if t.number in shown and t.rewards:
             value = t.rewards[objective]
-            kind = f"s-{t.source}" + " out" * (not y.low <= value <= y.high)
-            dot = x.share(data.shown_number(t.number)), y.share(value), t.number
-            by_source.setdefault(kind, []).append(dot)
-    layers = [dots(points, kind) for kind, points in by_source.items()]
+            place = x.share(data.shown_number(t.number)), y.share(value)
+            marks.add(t, *place, f"s-{t.source}", beyond(None, 0.0, y, value))
+    layers = marks.layers
     failed = [(x.share(data.shown_number(t.number)), 0.0, t.number) for t in data.history.failed]
     layers.insert(0, dots(failed[-MOST_DOTS:], "failed", "v-30"))
     texts = []
@@ -173,15 +240,12 @@ def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
         points = [(x.share(data.shown_number(n)), y.share(value)) for n, value in best]
         layers.append(lines([steps(points)], "best"))
         texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
-    note = beyond(values, y)
-    if data.history.failed:
-        note += " Failed trials are marked at the lower edge."
     name = data.objectives[objective]
     figure = chart(
         x, y, layers, label=f"{name} of each trial and the best so far", across="trial", up=name,
-        texts=texts, kind="tall named" if texts else "tall",
+        texts=texts, kind="tall named" if texts else "tall", edges=marks.edges,
     )  # fmt: skip
-    return figure, note.strip()
+    return figure, outside(data, objective)
 
 
 def rivals_chart(data: SearchData) -> Markup:
@@ -243,12 +307,16 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
     shades = shade_of(data)
     by_shade: dict[int, list[list[tuple[float, float]]]] = {}
     gaps: dict[int, list[list[tuple[float, float]]]] = {}
-    last = len(scales) - 1
+    last, marks = len(scales) - 1, Marks(data)
     shown = thinned([t.number for t in data.done], sorted(data.leading))
     for t in data.done:
         if t.number not in shown or not t.rewards:
             continue
         row = [goal.share(value) for goal, value in zip(goals, t.rewards, strict=True)]
+        for i, (goal, value) in enumerate(zip(goals, t.rewards, strict=True)):
+            edge = beyond(None, 0.0, goal, value)
+            if edge or t.number in data.infeasible or t.number in data.ringed:
+                marks.add(t, i / last, row[i], f"q{shades[t.number]}", edge)
         shares: list[float | None] = [*row, *(data.shares[t.number][i] for i in chosen)]
         runs = _runs([(i / last, share) for i, share in enumerate(shares)])
         by_shade.setdefault(shades[t.number], []).extend(runs)
@@ -260,7 +328,7 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
         for layer in (lines(gaps.get(k, ()), f"gap q{k}"), lines(by_shade.get(k, ()), f"q{k}"))
     ]
     axes = "".join(f"M{round(i / last * SIZE)} 0V{SIZE}" for i in range(len(scales)))
-    layers.append(Markup('<path class="axis" d="{}"/>').format(axes))
+    layers += [Markup('<path class="axis" d="{}"/>').format(axes), *marks.layers]
     texts = []
     for i, (name, scale) in enumerate(zip(names, scales, strict=True)):
         texts.append(Text(i / last, 1.0, cut(name, 34), "head"))
@@ -268,10 +336,12 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
     figure = chart(
         Scale(0, 1, choices=("",)), Scale(0, 1, choices=("",)), layers,
         label="parameters of each trial, a line each", across="", texts=texts, kind="parallel",
+        edges=marks.edges,
     )  # fmt: skip
-    return Markup('<div class="scroll"><div style="min-width:{}px">{}</div></div>').format(
-        min(96 * len(scales), 2000), figure
-    )
+    return Markup(
+        '<p class="note hint" hidden>Scroll sideways to see all parameters.</p>'
+        '<div class="scroll"><div style="min-width:{}px">{}</div></div>'
+    ).format(min(96 * len(scales), 2000), figure)
 
 
 def _runs(row: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
@@ -297,9 +367,8 @@ def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
     parameter: Parameter = data.parameters[index]
     y = data.scale(objective)
     shown = thinned([t.number for t in data.done], sorted(data.leading), MOST_DOTS // 2)
-    groups: list[list[Dot]] = [[] for _ in range(BINS)]
+    marks = Marks(data)
     count = max(len(data.done), 1)
-    best: list[Dot] = []
     for place, t in enumerate(data.done):
         share = data.shares[t.number][index]
         if t.number not in shown or share is None or not t.rewards:
@@ -307,39 +376,37 @@ def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
         # Choices are spread a little, so that equal ones do not hide each other.
         width = 0.2 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
         share += width * ((t.number * 0.618034) % 1 - 0.5)
-        dot = share, y.share(t.rewards[objective]), t.number
-        groups[place * BINS // count].append(dot)
-        if data.best is not None and t.number == data.best.number:
-            best = [dot]
-    layers = [dots(points, f"a{k}") for k, points in enumerate(groups)]
-    layers.append(dots(best, "top"))
+        value = t.rewards[objective]
+        kind = f"a{place * BINS // count}"
+        marks.add(t, share, y.share(value), kind, beyond(None, 0.0, y, value))
     name = cut(parameter.name, 60)
-    return chart(parameter.scale, y, layers, label=f"{data.objectives[objective]} against {name}",
-                 across=name, up=data.objectives[objective], kind="small")  # fmt: skip
+    goal = data.objectives[objective]
+    return chart(parameter.scale, y, marks.layers, label=f"{goal} against {name}", across=name,
+                 up=goal, kind="small", edges=marks.edges)  # fmt: skip
 
 
-def pareto_chart(data: SearchData, first: int, second: int) -> Markup:
-    """Return two objectives against each other, with the trials that nothing dominates."""
+def pareto_chart(data: SearchData, first: int, second: int) -> tuple[Markup, str]:
+    """Return two objectives against each other, with the Pareto front, and a note on it."""
     x, y = data.scale(first), data.scale(second)
     front = {t.number for t in data.front}
     shown = thinned([t.number for t in data.done], sorted(front))
-    groups: dict[str, list[Dot]] = {"broken": [], "a1": [], "top": []}
+    marks = Marks(data)
     for t in data.done:
         if t.number in shown and t.rewards:
-            dot = x.share(t.rewards[first]), y.share(t.rewards[second]), t.number
-            kind = "top" if t.number in front else "broken" if t.constraint_violation > 0 else "a1"
-            groups[kind].append(dot)
-    layers = [dots(points, kind) for kind, points in groups.items()]
+            across, up = t.rewards[first], t.rewards[second]
+            marks.add(t, x.share(across), y.share(up), "a2", beyond(x, across, y, up))
+    layers = marks.layers
     if len(data.directions) == 2:
-        edge = sorted((p[:2] for p in groups["top"]), key=lambda p: p[0])
+        edge = sorted((p[:2] for p in marks.rings), key=lambda p: p[0])
         layers.insert(0, lines([edge], "front"))
     names = [
         f"{data.objectives[k]} ({'larger' if data.directions[k] == 'maximize' else 'smaller'} "
         "is better)"
         for k in (first, second)
     ]
-    return chart(x, y, layers, label=f"{names[1]} against {names[0]}", across=names[0],
-                 up=names[1], kind="tall")  # fmt: skip
+    figure = chart(x, y, layers, label=f"{names[1]} against {names[0]}", across=names[0],
+                   up=names[1], kind="tall", edges=marks.edges)  # fmt: skip
+    return figure, f"{outside(data, first)} {outside(data, second)}".strip()
 
 
 def curves_chart(data: SearchData) -> Markup:

@@ -19,6 +19,8 @@ from llmopt.space.values import ABSENT, identity
 from llmopt.util.text import clean, cut, short
 
 _MOST_CHOICES = 60  # that a parameter's axis has
+UNFINISHED = "no result"
+"""The state of a point without a result."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,18 @@ def value_text(value: Any) -> str:
     return cut(clean(value), 80)
 
 
+def unfinished_point(number: int, params: Mapping[str, Any], **facts: Any) -> Trial[Any]:
+    """Return a point without a result as a row of the report; it is in no history.
+
+    Args:
+        number: Its number, which no other trial has.
+        params: Its parameters.
+        **facts: Further fields of `Trial`; ``feedback`` says what is known about it.
+    """
+    state: Any = UNFINISHED
+    return Trial(number, dict(params), (), None, state, **facts)
+
+
 @dataclass(frozen=True)
 class SearchData:
     """A search as a report shows it."""
@@ -118,7 +132,7 @@ class SearchData:
     curves: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
     # Rewards of further methods on the same task, in their order, by label.
     rivals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    pending: int = 0  # points that are being evaluated
+    unfinished: tuple[Trial[Any], ...] = ()  # points without a result, by `unfinished_point`
     planned: int | None = None  # trials that the search may take
     numbered: bool = True  # whether "Start from: #3" names a trial, which models count from 1
     # Where not, which trials the model named, by the number of the trial; see `named_in`.
@@ -138,11 +152,8 @@ class SearchData:
     @cached_property
     def objectives(self) -> tuple[str, ...]:
         """What the objectives are called."""
-        if len(self.metrics) == len(self.directions):
-            return tuple(clean(name) for name in self.metrics)
-        if len(self.directions) == 1:
-            return ("reward",)
-        return tuple(f"objective {i + 1}" for i in range(len(self.directions)))
+        named = History(directions=self.directions, metrics=self.metrics)
+        return tuple(clean(name) for name in named.objectives)
 
     def objective(self, which: int | str, argument: str = "objective") -> int:
         """Return the place of an objective that is given by its name or its place."""
@@ -176,6 +187,18 @@ class SearchData:
     def front(self) -> tuple[Trial[Any], ...]:
         """The Pareto front of several objectives."""
         return self.history.pareto_front if len(self.directions) > 1 else ()
+
+    @cached_property
+    def ringed(self) -> frozenset[int]:
+        """Numbers of the trials that charts mark: the Pareto front, or the best trial."""
+        if len(self.directions) > 1:
+            return frozenset(t.number for t in self.front)
+        return frozenset(() if self.best is None else (self.best.number,))
+
+    @cached_property
+    def infeasible(self) -> frozenset[int]:
+        """Numbers of the complete trials that violate a constraint."""
+        return frozenset(t.number for t in self.done if t.constraint_violation > 0)
 
     @cached_property
     def leading(self) -> frozenset[int]:

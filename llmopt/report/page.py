@@ -19,13 +19,13 @@ from llmopt._version import __version__
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.report import charts
-from llmopt.report.data import SearchData, value_text
+from llmopt.report.data import UNFINISHED, SearchData, value_text
 from llmopt.report.importance import importance
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
 from llmopt.util.arguments import checked_call
 from llmopt.util.files import check_folder, write_text_atomically
-from llmopt.util.text import clean, cut, short
+from llmopt.util.text import clean, cut, ended, short
 
 _MOST_TRIALS = 1000  # that are listed one by one
 _MOST_WORDS = 1_500_000  # characters of what was said, in all trials together
@@ -115,6 +115,8 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
             best=_best(data),
             proposers=_proposers(data),
             history=[charts.history_chart(data, k) for k in _objectives(data)],
+            signs=_signs(data),
+            outside=[charts.outside(data, k) for k in range(len(data.directions))],
             rivals=charts.rivals_chart(data) if data.rivals and data.done else None,
             important=important,
             unknown=unknown,
@@ -122,9 +124,9 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
             slices=_slices(data, order),
             most_parameters=charts.MOST_PARAMETERS,
             fronts=_fronts(data),
-            broken=sum(t.constraint_violation > 0 for t in data.done),
             curves=charts.curves_chart(data) if data.curves else None,
             trials=_entries(data, listed),
+            unfinished=UNFINISHED,
             listed=listed,
             ended=ending(data),
             spent=_spent(data.usage),
@@ -188,16 +190,32 @@ def _summary(data: SearchData) -> str:
 
 def ending(data: SearchData) -> str:
     """Return why the search ended, if known."""
+    count = len(data.unfinished)
     if data.ended:
-        return data.ended
-    if data.pending:
-        verb = "is" if data.pending == 1 else "are"
-        return f"It has not: {_counted(data.pending, 'point')} {verb} being evaluated."
+        verb = "has" if count == 1 else "have"
+        left = f" {_counted(count, 'point')} {verb} no result: see the trials." if count else ""
+        return f"{ended(data.ended) if left else data.ended}{left}"
+    if count:
+        verb = "is" if count == 1 else "are"
+        return f"It has not: {_counted(count, 'point')} {verb} being evaluated."
     if data.planned is not None and len(data.trials) >= data.planned:
         return f"All planned trials were evaluated: {len(data.trials):,}."
     if data.planned is not None:
         return f"No end is recorded: {len(data.trials):,} of {data.planned:,} planned trials."
     return f"No end is recorded after {_counted(len(data.trials), 'trial')}."
+
+
+def _signs(data: SearchData) -> dict[str, str]:
+    """Return what the signs in the charts mean, by their classes: those that the search needs."""
+    violating = f"infeasible, a constraint is violated ({len(data.infeasible):,})"
+    objectives = range(len(data.directions))
+    signs = {
+        "ring": ("on the Pareto front" if data.front else "the best") if data.ringed else "",
+        "broken": violating if data.infeasible else "",
+        "beyond": "beyond the axis" if any(charts.outside(data, k) for k in objectives) else "",
+        "failed": "failed" if data.history.failed else "",
+    }
+    return {sign: text for sign, text in signs.items() if text}
 
 
 def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
@@ -213,7 +231,9 @@ def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
     else:
         tiles.append(("Pareto front", f"{len(data.front):,}", f"of {len(data.trials):,} trials"))
     states = Counter(t.state for t in data.trials)
-    remark = ", ".join(f"{states[s]:,} {s}" for s in ("failed", "pruned") if states[s])
+    states[UNFINISHED] = len(data.unfinished)
+    kinds = ("failed", "pruned", UNFINISHED)
+    remark = ", ".join(f"{states[s]:,} {s}" for s in kinds if states[s])
     tiles.append(("trials", f"{len(data.trials):,}", remark or "none failed"))
     if usage.requests:
         failed = f"{usage.failed_requests:,} failed" if usage.failed_requests else "to the model"
@@ -331,7 +351,7 @@ def _slices(data: SearchData, order: Sequence[int]) -> list[tuple[str, list[Mark
     return [(n, [charts.slice_chart(data, i, k) for i in order]) for k, n in enumerate(names)]
 
 
-def _fronts(data: SearchData) -> list[Markup]:
+def _fronts(data: SearchData) -> list[tuple[Markup, str]]:
     pairs = list(combinations(range(len(data.directions)), 2))[:6]
     return [charts.pareto_chart(data, *pair) for pair in pairs if data.front]
 
@@ -363,9 +383,9 @@ def _listed(data: SearchData) -> Listed:
 def _entries(data: SearchData, listed: Listed) -> list[dict[str, Any]]:
     """Return what the page shows of each trial that is listed."""
     places = {t.number: place for place, t in enumerate(data.history.ranked)}
+    rows = sorted((*listed.trials, *data.unfinished), key=lambda t: t.number)
     return [
-        {**_entry(data, t, listed), "rank": places.get(t.number, len(data.trials))}
-        for t in listed.trials
+        {**_entry(data, t, listed), "rank": places.get(t.number, len(data.trials))} for t in rows
     ]
 
 
@@ -380,12 +400,13 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
     line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
     return {
         "number": trial.number,
-        "label": f"#{data.shown_number(trial.number)}",
+        "label": _label(data, trial),
         "source": trial.source,
         "state": trial.state,
         "kind": trial.kind,
         "leading": trial.number in data.leading,
         "best": data.best is not None and data.best.number == trial.number,
+        "tags": _tags(data, trial),
         "result": _result(data, trial),
         "line": f"{line}, {more} more" if more > 0 else line,
         "params": pairs[: listed.cells],
@@ -396,6 +417,20 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "changed": [(n, value_text(a), value_text(b)) for n, (a, b) in changed.items()][:20],
         "start": "" if start is None else f"#{data.shown_number(start.number)}",
     }
+
+
+def _label(data: SearchData, trial: Trial[Any]) -> str:
+    """Return the number of a trial; a point without a result has one in studies only."""
+    if trial.state == UNFINISHED and data.numbered:
+        return "–"
+    return f"#{data.shown_number(trial.number)}"
+
+
+def _tags(data: SearchData, trial: Trial[Any]) -> list[tuple[str, str]]:
+    """Return the signs of a trial in the charts, with a word for each."""
+    ring = "on the front" if data.front else "best"
+    signs = (("ring", ring, data.ringed), ("broken", "infeasible", data.infeasible))
+    return [(sign, word) for sign, word, numbers in signs if trial.number in numbers]
 
 
 def _result(data: SearchData, trial: Trial[Any]) -> str:
@@ -433,6 +468,8 @@ def _changes(trial: Trial[Any], start: Trial[Any] | None) -> dict[str, tuple[Any
 
 def _outcome(data: SearchData, trial: Trial[Any], start: Trial[Any] | None) -> list[str]:
     """Return the outcome of a trial, in sentences."""
+    if trial.state == UNFINISHED:
+        return ["No result: the evaluation is running, was killed, or was never reported."]
     if trial.rewards is None:
         return ["The evaluation failed."]
     errors = f" ± {number_text(trial.stderr, 3)}" if trial.stderr else ""

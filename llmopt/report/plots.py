@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from llmopt.errors import LLMOptError, needs
-from llmopt.history import OLD_SOURCES
-from llmopt.report.charts import MOST_PARAMETERS
+from llmopt.history import OLD_SOURCES, Trial
+from llmopt.report.charts import MOST_PARAMETERS, outside
 from llmopt.report.data import SearchData
 from llmopt.report.importance import importance, quiet
-from llmopt.report.scales import Scale
+from llmopt.report.scales import Scale, beyond
 from llmopt.util.text import cut, short
 
 if TYPE_CHECKING:
@@ -29,6 +32,15 @@ COLOURS = {
     "sampler": "#009e73",
     "user": "#cc79a7",
 }
+_RING, _GREY = "#d55e00", "#777777"
+_EDGES = {  # triangles whose tip is at the place, so that they lie within the frame
+    "up": [(0, 0), (-0.6, -1), (0.6, -1), (0, 0)],
+    "down": [(0, 0), (-0.6, 1), (0.6, 1), (0, 0)],
+    "left": [(0, 0), (1, -0.6), (1, 0.6), (0, 0)],
+    "right": [(0, 0), (-1, -0.6), (-1, 0.6), (0, 0)],
+}
+_SIZES = {"ring": 1.4, "infeasible": 1.1}
+_SIGNS = ("", *_EDGES, *(f"{edge} hollow" for edge in _EDGES), "infeasible", "ring")
 _COLUMNS = 4  # of slices beside each other
 _NAME = 40  # characters of a parameter's name
 
@@ -53,8 +65,82 @@ def _limit(axis: Any, scale: Scale, letter: str) -> None:
     getattr(axis, f"set_{letter}lim")(scale.low, scale.high)
 
 
+@dataclass
+class _Marks:
+    """The marks of trials on axes, with the signs of the page: see `charts.Marks`."""
+
+    data: SearchData
+    objectives: tuple[int, ...]  # up, or across and up
+    size: float = 16.0
+    hollow: str = ""  # the colour of hollow marks, if it is not their own
+    named: set[str] = field(default_factory=set)  # what the legend has
+
+    @property
+    def y(self) -> Scale:
+        """The axis that goes up."""
+        return self.data.scale(self.objectives[-1])
+
+    @property
+    def x(self) -> Scale | None:
+        """The axis across, if an objective is on it."""
+        return self.data.scale(self.objectives[0]) if self.objectives[1:] else None
+
+    def draw(
+        self,
+        ax: Axes,
+        trials: Sequence[tuple[Trial[Any], float, float]],
+        colours: Sequence[Any],
+        label: str | None = None,
+    ) -> None:
+        """Draw trials at places, each in its colour; `label` names those without a sign."""
+        x, y = self.x, self.y
+        groups: dict[str, list[int]] = {}
+        for i, (trial, across, up) in enumerate(trials):
+            groups.setdefault(self._sign(trial, beyond(x, across, y, up)), []).append(i)
+        for sign in sorted(groups, key=_SIGNS.index):
+            chosen = groups[sign]
+            edge = sign.partition(" ")[0]
+            own = [colours[i] for i in chosen]
+            hollow = sign == "infeasible" or sign.endswith("hollow")
+            ax.scatter(
+                [x.held(trials[i][1]) if x else trials[i][1] for i in chosen],
+                [y.held(trials[i][2]) for i in chosen],
+                s=self.size * _SIZES.get(sign, 5 if edge in _EDGES else 1),
+                marker=_EDGES.get(edge, "s" if sign == "infeasible" else "o"),
+                facecolors="none" if hollow else own,
+                edgecolors=_RING if sign == "ring" else (hollow and self.hollow) or own,
+                linewidths=1.8 if sign == "ring" else 1.0 if hollow else 0.3,
+                label=self._label(sign, label),
+                clip_on=False,
+                zorder=3 if sign == "ring" else 2,
+            )
+
+    def _sign(self, trial: Trial[Any], edge: str) -> str:
+        broken = trial.number in self.data.infeasible
+        if edge:
+            return f"{edge} hollow" if broken else edge
+        if broken:
+            return "infeasible"
+        return "ring" if trial.number in self.data.ringed else ""
+
+    def _label(self, sign: str, plain: str | None) -> str | None:
+        """Return what the legend says of a sign, once."""
+        ring = "Pareto front" if self.data.front else "the best"
+        out = [outside(self.data, k).rstrip(".") for k in self.objectives]
+        beyond_it = _plain("\n".join(filter(None, out)))
+        label = {"": plain, "ring": ring, "infeasible": sign}.get(sign, beyond_it)
+        if label is None or label in self.named:
+            return None
+        self.named.add(label)
+        return label
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", r"\$")  # no formula
+
+
 def _name(text: str) -> str:
-    return cut(text, _NAME).replace("$", r"\$")  # no formula
+    return _plain(cut(text, _NAME))
 
 
 def history(data: SearchData, ax: Axes | None = None) -> Axes:
@@ -65,13 +151,14 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
             "plot_pareto() draws them against each other"
         )
     ax = _axes("plot_history", ax)
-    scale = data.scale()
+    marks = _Marks(data, (0,), named={"the best"})  # the line names it
     for source, colour in COLOURS.items():
-        own = [t for t in data.done if t.rewards and t.source == source]
-        if own:
-            values = [scale.held(t.rewards[0]) for t in own if t.rewards]
-            numbers = [data.shown_number(t.number) for t in own]
-            ax.scatter(numbers, values, s=16, color=colour, label=source, clip_on=False)
+        own = [
+            (t, data.shown_number(t.number), t.rewards[0])
+            for t in data.done
+            if t.rewards and t.source == source
+        ]
+        marks.draw(ax, own, [colour] * len(own), source)
     for place, trial in enumerate(data.history.failed):
         label = None if place else "failed"
         ax.axvline(data.shown_number(trial.number), color="#dddddd", zorder=0, label=label)
@@ -81,7 +168,7 @@ def history(data: SearchData, ax: Axes | None = None) -> Axes:
         end = data.shown_number(max(t.number for t in data.trials))
         ax.step([*numbers, end], [*values, values[-1]], where="post", color="black", label="best")
     if data.done:
-        _limit(ax, scale, "y")
+        _limit(ax, marks.y, "y")
     ax.set_xlabel("trial")
     ax.set_ylabel(_name(data.objectives[0]))
     if data.done or data.history.failed:
@@ -101,7 +188,12 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int | str 
         size = 2.6 * columns + 0.4, 2.3 * rows + 0.3
         figure = plt.figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    scale = data.scale(objective)
+    marks = _Marks(data, (objective,), size=14, hollow=_GREY)
+    with needs("plot_slices()", "matplotlib"):
+        from matplotlib import colormaps
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    colours = colormaps["Blues"]
+    last = max([t.number for t in data.done] + [1])
     for i, ax in enumerate(grid.flat):
         if i >= len(shown):
             ax.set_axis_off()
@@ -111,19 +203,25 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int | str 
         if parameter.scale.choices:
             across = [(data.shares[t.number][i] or 0) * len(parameter.scale.choices) for t in known]
             places = [k + 0.5 for k in range(len(parameter.scale.choices))]
+            ax.set_xlim(0, len(places))
             ax.set_xticks(places, [_name(text)[:12] for text in parameter.scale.choices])
         else:
             across = [float(t.params[parameter.name]) for t in known]
             if parameter.scale.log:
                 ax.set_xscale("log")
-        up = [scale.held(t.rewards[objective]) for t in known if t.rewards]
-        shades = [t.number for t in known]
-        ax.scatter(across, up, s=14, c=shades, cmap="Blues", edgecolors="#8899aa", linewidths=0.3)
+        up = [t.rewards[objective] for t in known if t.rewards]
+        shades = [colours(0.25 + 0.75 * t.number / last) for t in known]
+        marks.draw(ax, list(zip(known, across, up, strict=True)), shades)
         if data.done:
-            _limit(ax, scale, "y")
+            _limit(ax, marks.y, "y")
         ax.set_xlabel(_name(parameter.name))
         if i % columns == 0:
             ax.set_ylabel(_name(data.objectives[objective]))
+    handles = [h for ax in grid.flat for h in ax.get_legend_handles_labels()[0]]
+    if handles:
+        constrained = isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine)
+        place = "outside lower center" if constrained else "lower center"
+        figure.legend(handles=handles, frameon=False, fontsize="small", loc=place, ncols=3)
     return figure
 
 
@@ -160,33 +258,24 @@ def pareto(
         )
     first, second = (data.objective(k, "objectives") for k in objectives)
     ax = _axes("plot_pareto", ax)
-    front = sorted((t.rewards for t in data.front if t.rewards), key=lambda r: r[first])
     scales = {k: data.scale(k) for k in (first, second)}
-    feasible = [t.rewards for t in data.done if t.rewards and t.constraint_violation <= 0]
-    broken = [t.rewards for t in data.done if t.rewards and t.constraint_violation > 0]
-    if broken:
-        across, up = ([scales[k].held(r[k]) for r in broken] for k in (first, second))
-        ax.scatter(
-            across, up, s=18, facecolors="none", edgecolors="#999999", label="infeasible",
-            clip_on=False,
-        )  # fmt: skip
-    for rewards, size, colour, label in (
-        (feasible, 14, "#9dbbd8", "trials"),
-        (front, 30, "#d55e00", "Pareto front"),
-    ):
-        columns = [[scales[k].held(r[k]) for r in rewards] for k in (first, second)]
-        ax.scatter(columns[0], columns[1], s=size, color=colour, label=label, clip_on=False)
+    marks = _Marks(data, (first, second), hollow=_GREY)
+    places = [(t, t.rewards[first], t.rewards[second]) for t in data.done if t.rewards]
+    marks.draw(ax, places, ["#6b9cc9"] * len(places), "trials")
     for k, letter in ((first, "x"), (second, "y")):
         goal = "larger" if data.directions[k] == "maximize" else "smaller"
         getattr(ax, f"set_{letter}label")(f"{_name(data.objectives[k])} ({goal} is better)")
         if data.done:
             _limit(ax, scales[k], letter)
-    ax.legend(frameon=False, fontsize="small")
+    if data.done:
+        ax.legend(frameon=False, fontsize="small")
     return ax
 
 
-def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> Axes:
-    """Draw the hypervolume of the Pareto front after each trial, by Optuna."""
+def hypervolume(
+    data: SearchData, reference: Sequence[float] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw the hypervolume of the Pareto front after each trial, computed by Optuna."""
     if len(data.directions) == 1:
         raise LLMOptError(
             "plot_hypervolume() needs several objectives, and this search has one: "
@@ -194,6 +283,17 @@ def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> A
         )
     if not data.done:
         raise LLMOptError("plot_hypervolume(): no trial has a result yet; continue the search")
+    values = _hypervolumes(data, reference)
+    ax = _axes("plot_hypervolume", ax)
+    numbers = [data.shown_number(t.number) for t in data.done]
+    ax.step(numbers, values, where="post", color=COLOURS["llm"], marker="o", markersize=3)
+    ax.set_xlabel("trial")
+    ax.set_ylabel("hypervolume")
+    return ax
+
+
+def _hypervolumes(data: SearchData, reference: Sequence[float] | None) -> list[float]:
+    """Return the hypervolume after each complete trial, which Optuna has in a plot only."""
     with needs("plot_hypervolume()", "optuna", extra="optuna"):
         import optuna
     with needs("plot_hypervolume()", "matplotlib"):
@@ -212,6 +312,7 @@ def hypervolume(data: SearchData, reference: Sequence[float] | None = None) -> A
             values = (reference or worst) if t.constraint_violation > 0 else t.rewards or ()
             study.add_trial(optuna.trial.create_trial(values=list(values)))
         with plt.rc_context():  # Optuna sets a style for all figures
-            ax: Axes = plot_hypervolume_history(study, list(reference or worst))
-    ax.set_title("")
-    return ax
+            drawn: Axes = plot_hypervolume_history(study, list(reference or worst))
+    (line,) = drawn.lines
+    plt.close(drawn.figure)  # type: ignore[arg-type]  # it has no parent figure
+    return [float(value) for value in np.asarray(line.get_ydata())]

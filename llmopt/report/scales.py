@@ -60,6 +60,10 @@ class Scale:
         """Return a value, or the end of the axis that it lies beyond."""
         return min(max(value, self.low), self.high)
 
+    def side(self, value: float) -> int:
+        """Return -1 or 1 for a value beyond the lower or the upper end of the axis, else 0."""
+        return (value > self.high) - (value < self.low)
+
     def place(self, value: float) -> int:
         """Return where a value is, in units of the drawing."""
         return round(self.share(value) * SIZE)
@@ -87,6 +91,15 @@ class Scale:
         if last - first <= 2:
             found = [m * v for v in found for m in (1, 2, 5)]
         return [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
+
+
+def beyond(x: Scale | None, across: float, y: Scale, up: float) -> str:
+    """Return the edge of a chart that a result lies beyond: up, down, left, right or ``""``.
+
+    Results are never beyond an axis of trials or parameters: `x` is ``None`` there.
+    """
+    edge = ("", "up", "down")[y.side(up)]
+    return edge or ("", "right", "left")[x.side(across) if x is not None else 0]
 
 
 def _linear_ticks(low: float, high: float, count: int, least: float = 0.0) -> list[float]:

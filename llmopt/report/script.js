@@ -2,6 +2,9 @@
   var tip=document.getElementById("tip"),list=document.getElementById("list");
   var marks=[],current=null;
   function places(path){
+    if(!path.places&&path.dataset.t&&path.tagName==="use"){
+      path.places=[{x:10*parseFloat(path.getAttribute("x")),y:10*parseFloat(path.getAttribute("y")),t:path.dataset.t}];
+    }
     if(!path.places){
       var numbers=path.dataset.t.split(" "),found=path.getAttribute("d").match(/-?\d+ -?\d+/g)||[];
       path.places=found.map(function(pair,i){
@@ -16,8 +19,9 @@
     marks=[];tip.style.display="none";current=null;
   }
   function mark(number){
-    document.querySelectorAll(".plot svg").forEach(function(svg){
-      svg.querySelectorAll("path.dot[data-t]").forEach(function(path){
+    document.querySelectorAll(".plot").forEach(function(plot){
+      var svg=plot.querySelector("svg");
+      plot.querySelectorAll("svg [data-t]").forEach(function(path){
         places(path).forEach(function(p){
           if(p.t!==number)return;
           var one=document.createElementNS("http://www.w3.org/2000/svg","path");
@@ -28,9 +32,9 @@
       });
     });
   }
-  function nearest(svg,event){
-    var box=svg.getBoundingClientRect(),best=null,least=400;
-    svg.querySelectorAll("path.dot[data-t]").forEach(function(path){
+  function nearest(plot,event){
+    var box=plot.querySelector("svg").getBoundingClientRect(),best=null,least=400;
+    plot.querySelectorAll("svg [data-t]").forEach(function(path){
       places(path).forEach(function(p){
         var dx=box.left+p.x*box.width/1000-event.clientX,dy=box.top+p.y*box.height/1000-event.clientY;
         if(dx*dx+dy*dy<least){least=dx*dx+dy*dy;best=p.t}
@@ -39,9 +43,8 @@
     return best;
   }
   document.querySelectorAll(".plot").forEach(function(plot){
-    var svg=plot.querySelector("svg");
     plot.addEventListener("pointermove",function(event){
-      var number=nearest(svg,event),row=number&&document.getElementById("t"+number);
+      var number=nearest(plot,event),row=number&&document.getElementById("t"+number);
       if(number!==current){
         clear();
         if(number){
@@ -87,6 +90,14 @@
       }).forEach(function(row){list.appendChild(row)});
     });
   });
+  function hint(){
+    document.querySelectorAll(".hint").forEach(function(line){
+      var box=line.nextElementSibling;
+      line.hidden=box.scrollWidth<=box.clientWidth;
+    });
+  }
+  hint();
+  window.addEventListener("resize",hint);
   var open=document.getElementById("open");
   if(open)open.addEventListener("click",function(){
     var any=list.querySelector("details:not([open]):not([hidden])")!==null;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from llmopt.client.base import client_name
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, StorageError, needs
-from llmopt.history import History, Trial
-from llmopt.report.data import SearchData, parameters_of, point_of
+from llmopt.history import History, Proposal, Trial
+from llmopt.report.data import SearchData, parameters_of, point_of, unfinished_point
 from llmopt.search.eventlog import Event, read_events
 from llmopt.search.resume import start_of
 from llmopt.space import Space
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SQLITE = b"SQLite format 3\0"
 _JOURNAL = b'{"op_code"'  # how each line of Optuna's journal begins
+_RUN_CONFIG, _RUN_STORAGE = "config.json", "optimizer.jsonl"  # in the folder of a run
 _SETTINGS = {
     "batch_size": "points a request", "warmup": "warm-up points", "partner": "partners",
     "noisy": "noisy", "total": "trials planned", "max_requests": "cap on requests",
@@ -129,7 +130,8 @@ def _of_path(path: str, study_name: str | None) -> SearchData:
             from optuna.storages.journal import JournalFileBackend
         return _of_optuna_storage(JournalStorage(JournalFileBackend(path)), path, study_name)
     optimizer, start = _load(file)
-    return replace(_of_optimizer(optimizer, start), title=file.stem, origin=f"storage file {path}")
+    data = _of_optimizer(optimizer, start)
+    return replace(data, title=_title_of(file), origin=f"storage file {path}")
 
 
 def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
@@ -148,12 +150,42 @@ def _of_optimizer(optimizer: LLMOptimizer[Any], start: Event) -> SearchData:
         optimizer.space, optimizer.trials, optimizer.history, "a search in this process",
         usage=optimizer.usage, ended=optimizer.stopped, planned=options.get("total"),
         description=str(options.get("description") or ""),
-        facts=tuple(_facts(start, optimizer.space.constraints)), pending=len(optimizer.pending),
+        facts=tuple(_facts(start, optimizer.space.constraints)),
+        unfinished=unfinished_points(
+            optimizer.space, optimizer.trials, optimizer.pending_proposals
+        ),
+        title=_title_of(optimizer.storage),
     )  # fmt: skip
 
 
+def _title_of(file: Path | None) -> str:
+    """Return what a search is called: its file, or the folder of its run."""
+    if file is None:
+        return "Search"
+    in_run = file.name == _RUN_STORAGE and (file.parent / _RUN_CONFIG).is_file()
+    return clean(file.resolve().parent.name if in_run else file.stem)
+
+
+def unfinished_points(
+    space: Space, trials: Sequence[Trial[Any]], proposals: Iterable[Proposal]
+) -> tuple[Trial[Any], ...]:
+    """Return the points that were asked for and have no result, numbered after the trials."""
+    return tuple(
+        unfinished_point(
+            number, point_of(space, p.values), source=p.source, explanation=p.explanation
+        )
+        for number, p in enumerate(proposals, start=len(trials))
+    )
+
+
 def of_history(
-    space: Space, trials: Sequence[Trial[Any]], history: History, origin: str, **facts: Any
+    space: Space,
+    trials: Sequence[Trial[Any]],
+    history: History,
+    origin: str,
+    *,
+    title: str = "Search",
+    **facts: Any,
 ) -> SearchData:
     """Return the data of a report about a search over a space.
 
@@ -162,12 +194,13 @@ def of_history(
         trials: All trials; repeated evaluations are separate.
         history: The trials as the prompts show them.
         origin: The source of the search, in words.
+        title: What the search is called.
         **facts: Further fields of `SearchData`.
     """
     flat = [replace(t, params=point_of(space, t.values)) for t in trials]
     curves = {t.number: curve_in(t.feedback) for t in flat}
     data = SearchData(
-        title="Search",
+        title=title,
         origin=origin,
         parameters=parameters_of(space),
         directions=history.directions,
@@ -294,7 +327,7 @@ def _without_password(address: str) -> str:
 
 def _of_run_folder(folder: Path) -> SearchData:
     """Read the folder of an ``llmopt run``: the model's search beside the other methods."""
-    config_file, storage = folder / "config.json", folder / "optimizer.jsonl"
+    config_file, storage = folder / _RUN_CONFIG, folder / _RUN_STORAGE
     if not config_file.is_file():
         raise StorageError(
             f"{folder} is not a run folder: it has no config.json. Give the folder that llmopt "

@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from llmopt.history import Source, Trial, Usage
-from llmopt.report.data import Parameter, SearchData, choice_parameter, number_parameter
+from llmopt.report.data import (
+    Parameter,
+    SearchData,
+    choice_parameter,
+    number_parameter,
+    unfinished_point,
+)
 from llmopt.search.optuna_trials import (
+    CONDITIONS,
     NAMED,
     amount_of,
     for_readers,
@@ -29,7 +36,7 @@ _HINTS = 10  # user attributes of a study that are shown
 
 def of_study(study: Any) -> SearchData:
     """Return what a report shows of an Optuna study."""
-    trials, curves, named, ended, pending, cost = [], {}, {}, "", 0, 0.0
+    trials, unfinished, curves, named, ended, cost = [], [], {}, {}, "", 0.0
     usage = Usage()
     for frozen in study.get_trials(deepcopy=False):
         notes = frozen.user_attrs
@@ -37,7 +44,8 @@ def of_study(study: Any) -> SearchData:
             ended = for_readers(text_of(note_of(notes, "explanation")), {})
             continue
         if frozen.state.name not in _STATES:
-            pending += frozen.state.name == "RUNNING"
+            if frozen.state.name == "RUNNING":
+                unfinished.append(_running(frozen))
             continue
         trial = _trial(frozen, len(study.directions))
         usage.proposals[trial.source] = usage.proposals.get(trial.source, 0) + 1
@@ -56,7 +64,7 @@ def of_study(study: Any) -> SearchData:
     data = SearchData(
         title=clean(study.study_name),
         origin="an Optuna study",
-        parameters=tuple(_parameters(study.get_trials(deepcopy=False))),
+        parameters=tuple(_parameters(study.get_trials(deepcopy=False), _conditions(study))),
         directions=directions,
         trials=tuple(trials),
         usage=usage,
@@ -64,11 +72,34 @@ def of_study(study: Any) -> SearchData:
         facts=tuple(_facts(study)),
         metrics=tuple(study.metric_names or ()),
         curves=curves,
-        pending=pending,
+        unfinished=tuple(unfinished),
         numbered=False,
         named=named,
     )
     return data.with_best()
+
+
+def _running(frozen: Any) -> Trial[Any]:
+    """Return a trial that runs, or was left running by a killed process."""
+    began = frozen.datetime_start
+    known = [f"Running since {began:%Y-%m-%d %H:%M:%S}." if began else ""]
+    known.append(text_of(note_of(frozen.user_attrs, "error")))
+    params = {clean(name): value for name, value in frozen.params.items()}
+    said = text_of(note_of(frozen.user_attrs, "explanation"))
+    return unfinished_point(
+        frozen.number,
+        params,
+        source=_source(frozen),
+        explanation=said,
+        feedback="\n".join(filter(None, known)),
+    )
+
+
+def _source(frozen: Any) -> Any:
+    source = note_of(frozen.user_attrs, "source")
+    if source in get_args(Source):
+        return source
+    return "user" if "fixed_params" in frozen.system_attrs else "sampler"
 
 
 def _trial(frozen: Any, objectives: int) -> Trial[Any]:
@@ -80,9 +111,6 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
     said = [*map(text_of, told_of(notes, "feedback")), text_of(note_of(notes, "error"))]
     if state == "failed":
         said.append(text_of(frozen.system_attrs.get("fail_reason")))
-    source = note_of(notes, "source")
-    if source not in get_args(Source):
-        source = "user" if "fixed_params" in frozen.system_attrs else "sampler"
     violation = violation_of(violated(frozen))
     return Trial(
         number=frozen.number,
@@ -91,7 +119,7 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
         rewards=tuple(map(float, values)) if values and state != "failed" else None,
         state=state,
         feedback="\n".join(filter(None, said)),
-        source=source,
+        source=_source(frozen),
         explanation=text_of(note_of(notes, "explanation")),
         prompt_tokens=amount_of(note_of(notes, "prompt_tokens")),
         completion_tokens=amount_of(note_of(notes, "completion_tokens")),
@@ -101,7 +129,14 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
     )
 
 
-def _parameters(trials: Sequence[Any]) -> Iterator[Parameter]:
+def _conditions(study: Any) -> dict[str, str]:
+    """Return when parameters are active, in words, as a sampler of llmopt kept it."""
+    found = json_of(study._storage.get_study_system_attrs(study._study_id), CONDITIONS)
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {name: clean(words) for name, words in pairs if isinstance(words, str)}
+
+
+def _parameters(trials: Sequence[Any], conditions: Mapping[str, str]) -> Iterator[Parameter]:
     """Yield each parameter with the widest of its distributions."""
     found: dict[str, list[Any]] = {}
     for trial in trials:
@@ -112,12 +147,14 @@ def _parameters(trials: Sequence[Any]) -> Iterator[Parameter]:
     for name, known in found.items():
         if all(hasattr(d, "choices") for d in known):
             choices = list(dict.fromkeys(c for d in known for c in d.choices))
-            yield choice_parameter(name, choices, [str(c) for c in choices])
+            labels = [str(c) for c in choices]
+            yield choice_parameter(name, choices, labels, conditions.get(name, ""))
             continue
         numbers = [d for d in known if hasattr(d, "low")]
         low, high = min(d.low for d in numbers), max(d.high for d in numbers)
         whole = all(type(d).__name__.startswith("Int") for d in numbers)
-        yield number_parameter(name, low, high, any(d.log for d in numbers), whole)
+        log = any(d.log for d in numbers)
+        yield number_parameter(name, low, high, log, whole, conditions.get(name, ""))
 
 
 def _facts(study: Any) -> Iterator[tuple[str, str]]:

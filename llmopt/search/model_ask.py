@@ -28,7 +28,7 @@ from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, data_of
 from llmopt.prompt.values_in_text import Reading
 from llmopt.search.points import draw_fallbacks, draw_new, list_of, untried, what_is_known
 from llmopt.space import Space, Value
-from llmopt.util.text import cut
+from llmopt.util.text import cut, ended
 
 if TYPE_CHECKING:
     from llmopt.search.emitter import ModelEmitter
@@ -356,12 +356,13 @@ class ModelBatch(Batch):
 
     def _end(self, reading: Reading) -> SearchStopped:
         named, said = reading.start, notes_of(reading.explanation)
-        hypothesis = f" Hypothesis: {said.hypothesis}" if said.hypothesis else ""
-        why = f"{said.analysis}{hypothesis}"
+        why = " ".join(said.analysis.split()).strip(",;: ")
+        if said.hypothesis:
+            why = f"{ended(why)} Hypothesis: {said.hypothesis}".strip()
         return SearchStopped(
             f"{client_name(self._model.client)} expects no further gain and ended the search"
-            f"{f', and recommends point {named}' if named else ''}: "
-            f"{cut(' '.join(why.split()), 300)}",
+            f"{f', and recommends point {named}' if named else ''}"
+            f"{': ' if why else ''}{cut(why, 300)}",
             named,
         )
 

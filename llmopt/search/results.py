@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Public to other modules of this package, not to its users.
+_INTERNAL = frozenset(
+    "check_asks conclude facts left_by model_began next_seed observe resume start_event "
+    "stopped_by_callback".split()
+)
+
 
 class Results(Views, Session, Generic[Params]):
     """The readable part of `LLMOptimizer`: its results, and how they are saved and copied."""
@@ -100,6 +106,10 @@ class Results(Views, Session, Generic[Params]):
     def meter(self) -> Meter:
         """Sends the requests and counts what they cost."""
         return self._model.meter
+
+    def __dir__(self) -> list[str]:
+        """Return the names for tab completion: without those that only this package calls."""
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     # -- results --------------------------------------------------------------------------
 
@@ -243,7 +253,8 @@ class Results(Views, Session, Generic[Params]):
         """Return the trials as a pandas DataFrame, one row per trial.
 
         Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
-        ``reward_0``, ``reward_1``, ...; missing for a failed trial), ``stderr``,
+        ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
+        trial), ``stderr``,
         ``constraint_violation``, a ``params_NAME`` for each parameter, ``source``, ``feedback``,
         ``explanation``, ``prompt_tokens``, ``completion_tokens`` and ``seconds``; with
         ``seeded=True`` ``seed``.
@@ -264,12 +275,11 @@ class Results(Views, Session, Generic[Params]):
 
     def facts(self) -> list[tuple[str, Any]]:
         """Return names and values for the display of the search in a notebook."""
-        best, usage = self.history.best, self.usage
+        usage = self.usage
         cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
         points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
         return [
-            ("best reward", "no complete trial yet" if best is None else best.reward),
-            ("best parameters", "" if best is None else best.params),
+            *_best_facts(self.history),
             ("model", client_name(self.client)),
             ("prompt", self.prompt.name),
             ("trials", len(self.trials)),
@@ -398,3 +408,21 @@ class Results(Views, Session, Generic[Params]):
                 "its results to the original",
                 path,
             )
+
+
+def _best_facts(history: History) -> list[tuple[str, Any]]:
+    """Return the best point, or of several objectives the best reward of each."""
+    if len(history.directions) == 1:
+        best = history.best
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+        ]
+    leaders = [history.best_of(k) for k in range(len(history.directions))]
+    return [
+        ("trials on the Pareto front", len(history.pareto_front)),
+        *(
+            (f"best {name}", "no feasible trial yet" if t is None else (t.rewards or ())[k])
+            for k, (name, t) in enumerate(zip(history.objectives, leaders, strict=True))
+        ),
+    ]

@@ -111,7 +111,7 @@ class Session(Metered, Closing):
         """Why the model ended the search; empty if it did not."""
         return ""
 
-    def inform(self) -> None:
+    def _inform(self) -> None:
         """Send the outcome so far to a client that accepts it."""
         if informs(self.client):
             inform(self.client, self._outcome())

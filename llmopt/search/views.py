@@ -153,12 +153,17 @@ class Views(Hinted):
 
         return plots.pareto(read_search(self), ax, objectives)
 
-    def plot_hypervolume(self, reference: Sequence[float] | None = None) -> Axes:
-        """Plot the hypervolume of the Pareto front after each trial, by Optuna.
+    def plot_hypervolume(
+        self, reference: Sequence[float] | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Plot the hypervolume of the Pareto front after each trial, computed by Optuna.
+
+        Infeasible trials add nothing to it.
 
         Args:
             reference: The reference point, one number for each objective; ``None`` for a point a
                 tenth of the range beyond the worst results.
+            ax: Matplotlib axes to draw on; ``None`` for a new figure.
 
         Raises:
             ImportError: Optuna or Matplotlib is not installed.
@@ -166,7 +171,7 @@ class Views(Hinted):
         """
         from llmopt.report import plots, read_search
 
-        return plots.hypervolume(read_search(self), reference)
+        return plots.hypervolume(read_search(self), reference, ax)
 
 
 def _cell(value: Any) -> str:

@@ -23,6 +23,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,
+    leaders,
     of_proposal,
     of_trial,
     open_described,
@@ -285,8 +286,7 @@ class SearchFolder:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
             (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v is not None}])
-            best = optimizer.history.best
-            return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
+            return {"trial": of_trial(trial), **leaders(optimizer.history)}
 
     def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
         """Queue your own point for the next ask, with words that say what it is."""

@@ -24,7 +24,7 @@ from llmopt.client.scripted import ScriptedClient
 from llmopt.compute.data import read_data_file
 from llmopt.compute.packing import DataError
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
-from llmopt.history import Proposal, Trial
+from llmopt.history import History, Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.eventlog import as_written, holders_in_words, holders_of, read_events
 from llmopt.search.resume import start_of, stored_options
@@ -231,14 +231,28 @@ def of_trial(trial: Trial[Any]) -> dict[str, Any]:
 
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return where a search stands, as JSON."""
-    best = optimizer.history.best
     return {
         "trials": len(optimizer.trials),
         "directions": list(optimizer.directions),
-        "best": None if best is None else of_trial(best),
+        **leaders(optimizer.history),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "usage": asdict(optimizer.usage),
     }
+
+
+def leaders(history: History) -> dict[str, Any]:
+    """Return ``best``, as JSON: a trial, or the best feasible trial of each objective by name.
+
+    With several objectives, ``pareto`` is the number of trials on the Pareto front.
+    """
+
+    def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
+        return None if trial is None else of_trial(trial)
+
+    if len(history.directions) == 1:
+        return {"best": shown(history.best)}
+    best = {name: shown(history.best_of(k)) for k, name in enumerate(history.objectives)}
+    return {"pareto": len(history.pareto_front), "best": best}
 
 
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:

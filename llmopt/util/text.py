@@ -59,6 +59,11 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def ended(text: str) -> str:
+    """Return a text that ends as a sentence does."""
+    return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
 def cut_sentences(text: str, most: int, longest: int) -> str:
     """Return the whole sentences of a line that fit `most` characters.
 
