@@ -45,6 +45,9 @@ Source = Literal[
 OLD_SOURCES: tuple[Source, ...] = ("refine", "finish")
 """Sources of points in files of earlier versions: small random changes of the best point."""
 
+RANDOM_SOURCES: tuple[Source, ...] = ("warmup", "fallback")
+"""Sources of points that are sampled at random, or given before the first request."""
+
 
 @dataclass(frozen=True)
 class Proposal:

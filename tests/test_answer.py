@@ -15,7 +15,7 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.answer import AnswerReader, notes_of, start_of, with_start
-from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.log import Log
 from llmopt.space import Space
 
 SPACE = Space({"gain": Float(-5, 5), "bias": Float(0, 1), "steps": Int(1, 9)})
@@ -140,7 +140,7 @@ def test_an_answer_without_a_hypothesis_has_none():
         Trial(i, {}, v, (1.0,), source="llm", explanation=explanation)
         for i, v in enumerate(POINTS[:2])
     )
-    log = "\n".join(Evidence(History(trials), SPACE, SPACE.names, trials).log)
+    log = "\n".join(Log().read(History(trials), SPACE, SPACE.names).log)
     assert "hypothesis" not in log
     assert "I think" not in log
 

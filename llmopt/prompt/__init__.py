@@ -34,7 +34,7 @@ The variables:
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;
 - ``description``: the task in words, may be empty; ``notes``: further lines;
-- ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
+- ``evidence``: the history for a model that weighs it, a `Log`; ``noisy``: whether a
   point may be re-evaluated; ``may_stop``: whether an answer may end the search;
   ``points``: the most points in one answer; ``asked``: the labels of the parameters that are not
   set already; ``branched``: whether a point may lack some of them;

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from llmopt.errors import ParseError
+from llmopt.prompt.describe import MAX_NOTE
 from llmopt.prompt.values_in_text import (
     OutOfRange,
     Reader,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from llmopt.prompt.structured import Form
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
-MAX_NOTE = 600  # of a lesson or a hypothesis, where an explanation is shortened
 _MAX_BLOCKS = 20  # the point is in one of the last; more would only cost time
 _SAID = 8  # names that a complaint lists
 

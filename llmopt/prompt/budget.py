@@ -1,15 +1,17 @@
-"""Which trials a prompt shows, and how many of them fit its token budget."""
+"""Which trials a prompt shows, how many of them fit its token budget, and how a log is cut."""
 
 from __future__ import annotations
 
+import heapq
+from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from llmopt.client.base import Message
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import PromptTooLongError
-from llmopt.history import History, Trial
+from llmopt.history import RANDOM_SOURCES, History, Trial
 from llmopt.prompt.situation import Complaint, check_counts
 from llmopt.util.text import estimate_tokens
 
@@ -194,3 +196,79 @@ def fit_most(
             part = render(fewer)
             return part if size(part) <= limit else kept
     return kept
+
+
+_STEP = 128  # minimum number of trials between two layouts of the log
+_BEST, _BEST_FULL, _LATEST = 12, 4, 3  # trials that stay when others are dropped
+_RECENT = 48  # latest trials whose rows stay, if there is room
+
+Size = Callable[[Trial, bool], int]
+"""Returns the tokens of a trial's entry, with its notes or with one line of them."""
+
+
+class LogBudget:
+    """The trials that fit a log of limited tokens, which grows from one prompt to the next.
+
+    Attributes:
+        kept: The trials of the log in order of time, and whether each has its notes.
+    """
+
+    def __init__(self, trials: Sequence[Trial], budget: int, history: History) -> None:
+        self._budget = budget
+        self._first = _first_of(trials)
+        self._trials = list(trials[: self._first])  # trials seen so far
+        ranked = ((history.rank(t), t.number) for t in self._trials)
+        self._top = heapq.nsmallest(_BEST, ranked)
+        self.kept: list[tuple[Trial, bool]] = []
+        self._used = budget + 1 if self._trials else 0  # tokens
+
+    def precedes(self, trials: Sequence[Trial]) -> bool:
+        """Whether this is the log of some of the trials, to which the others can be added."""
+        seen = self._trials
+        return self._first == _first_of(trials) and seen == trials[: len(seen)]
+
+    def extend(self, trials: Sequence[Trial], history: History, size: Size) -> None:
+        """Add the trials that are new; cut the log whenever it exceeds its budget."""
+        if self._used > self._budget:
+            self._shorten(history, size)
+        for trial in trials[len(self._trials) :]:
+            self._trials.append(trial)
+            insort(self._top, (history.rank(trial), trial.number))
+            del self._top[_BEST:]
+            self.kept.append((trial, True))
+            self._used += size(trial, True)
+            if self._used > self._budget:
+                self._shorten(history, size)
+
+    def _shorten(self, history: History, size: Size) -> None:
+        """Cut the log to about two thirds of its budget."""
+        trials, budget = self._trials, self._budget
+        if len(history.directions) > 1:
+            top = list(replace(history, trials=tuple(trials)).ranked[:_BEST])
+        else:
+            top = [history.trials[number] for _, number in self._top]
+        top = [t for t in top if t.state == "complete"]
+        latest = trials[: -_LATEST - 1 : -1]
+        turns = [t for i in range(_BEST_FULL) for t in (*latest[i : i + 1], *top[i : i + 1])]
+        chosen: dict[int, tuple[Trial, bool]] = {}
+        used = 0
+        rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
+        best = [t for t in top[:1] if t.source not in RANDOM_SOURCES]
+        room = sum(size(t, True) for t in best)
+        for notes, wanted, most in (
+            (True, best, budget * 0.3),  # all later points start from it
+            (False, rows, budget * 0.45 + room),
+            (True, turns, budget * 0.58),
+        ):
+            for trial in wanted:
+                known = chosen.get(trial.number)
+                more = size(trial, notes) - (size(*known) if known else 0)
+                if (notes or not known) and used + more <= most:
+                    chosen[trial.number] = (trial, notes)
+                    used += more
+        self.kept, self._used = [chosen[number] for number in sorted(chosen)], used
+
+
+def _first_of(trials: Sequence[Trial]) -> int:
+    """Return how many trials a log of these begins with, cut at once."""
+    return max(0, len(trials) // _STEP - 1) * _STEP

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
-from llmopt.history import Direction, Trial
+from llmopt.history import OLD_SOURCES, Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.util.text import cut
+from llmopt.util.text import cut, cut_sentences
 
 FEEDBACK_CHARS = 2600
 """Characters of the feedback on one trial that the prompt `words` shows."""
@@ -19,6 +20,24 @@ FEEDBACK_CHARS = 2600
 SHORT_FEEDBACK_CHARS = 480
 """The same of the other prompts, which show it in one line."""
 
+MAX_NOTE = 600
+"""Characters of a lesson or a hypothesis that are kept."""
+
+SOURCES = {
+    "warmup": "warm-up",
+    "drawn": "drawn from the best",
+    "cma": "found by CMA-ES",
+    "network": "drawn by a small network",
+    "sampler": "found by a sampler",
+    "fallback": "drawn at random",
+    **dict.fromkeys(OLD_SOURCES, "a small random change of the best"),
+}
+"""Who proposed a point, in words, if it was not the model."""
+
+_MAX_BRIEF = 140  # characters of the one line that stays of a point's notes
+_BRIEF_START = 50  # how many of them come from its beginning, if it is longer
+_TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)
+_QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'"})
 _HEADING = r"^(?=[ \t]*(?:#|--? try \d))"
 _MAX_CHOICES = 100  # choices of one dimension that are listed
 
@@ -113,6 +132,16 @@ def _describe_weights(labels: Sequence[str], texts: Sequence[str]) -> str:
     return line + "; ".join(f"{o} ({shown[o].removeprefix('a number ')})" for o in seen)
 
 
+@lru_cache(maxsize=16)
+def by_action(labels: tuple[str, ...]) -> dict[str, list[tuple[str, int]]]:
+    """Return names and places of the parameters by action, if they are ``action<-observation``."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for i, label in enumerate(labels):
+        action, arrow, observation = label.partition("<-")
+        groups.setdefault(action if arrow else "", []).append((observation or label, i))
+    return groups
+
+
 def _describe_dimension(space: Space, index: int, dimension: Dimension, named: bool) -> str:
     if isinstance(dimension, Categorical):
         shown = [space.format(index, c) for c in dimension.choices[:_MAX_CHOICES]]
@@ -139,6 +168,40 @@ def quoted(text: str, *, headings_alone: bool = False) -> str:
     """
     marked = re.compile(_HEADING if headings_alone else r"^", re.MULTILINE)
     return marked.sub("> ", text) if text else ""
+
+
+def brief(feedback: str) -> str:
+    """Return the line of feedback that tells most: of an end or a failure, or the first one."""
+    lines = [" ".join(line.split()) for line in feedback.strip().splitlines()]
+    ends = (line for line in lines if _TELLING.search(line[:60]))
+    line = next(ends, lines[0] if lines else "")
+    if len(line) > _MAX_BRIEF:  # the end of a line holds the last value of a curve, say
+        start, end = line[:_BRIEF_START].rstrip(), line[_BRIEF_START + 3 - _MAX_BRIEF :].lstrip()
+        line = f"{start} … {end}"
+    return quoted(line)
+
+
+def whole_lines(feedback: str, most: int) -> str:
+    """Return feedback of at most `most` characters: whole lines, but for the first one."""
+    lines = (" ".join(line.split()) for line in feedback.splitlines())
+    text = "\n".join(line for line in lines if line)
+    if len(text) > most:
+        shown = text[:most]
+        text = (shown.rpartition("\n")[0] or shown.rpartition(" ")[0] or shown) + "\n…"
+    return quoted(text)
+
+
+def in_one_line(note: str, most: int) -> str:
+    """Return a model's words as they are shown again: one short line without double quotes."""
+    # Marks of chat templates must not come back as such through a server that reads them.
+    text = note.replace("<|", "< |").replace("**", "").translate(_QUOTES)
+    return cut(" ".join(text.split()), most)
+
+
+@lru_cache(maxsize=1024)
+def sentences(note: str, most: int) -> str:
+    """Return a model's words as they are shown again, in whole sentences."""
+    return cut_sentences(in_one_line(note, MAX_NOTE), most, MAX_NOTE)
 
 
 def names_of(directions: tuple[Direction, ...], metrics: tuple[str, ...] = ()) -> tuple[str, ...]:

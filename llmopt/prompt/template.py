@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any, Literal
 
@@ -26,9 +26,8 @@ from llmopt.prompt.describe import (
     names_of,
     quoted,
 )
-from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
-from llmopt.prompt.past import Past
+from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import MOST_OUTPUT, code_in, data_words, shown_blocks
 from llmopt.prompt.situation import (
     Complaint,
@@ -52,6 +51,7 @@ _LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
 _COARSE = 2  # levels by which it is shortened, so that it seldom changes
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _MOST_VARIABLES = 1500  # characters of the names of a model's variables
+_SHOWS_LOG = re.compile(r"\b(?:evidence|include|extends|import)\b")  # a template that may
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
 
@@ -94,7 +94,7 @@ class TemplatePrompt:
         changes: Whether an answer may name an earlier point and only the values that differ.
         reasons: What an answer gives before its values, for models that are held to a form
             (`ModelFacts.structured`); with none they are asked as text.
-        log_tokens: Tokens of the log of `Evidence`, which grows at its end and is cut to about
+        log_tokens: Tokens of the `Log`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
         max_chars: Characters of all messages beyond which the log is shortened, for chat windows;
             a quarter of them stays for the log, however long the rest is. ``None`` for no limit.
@@ -126,7 +126,7 @@ class TemplatePrompt:
     max_chars: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
-    _past: Past | None = field(default=None, init=False, compare=False)
+    _log: Log | None = field(default=None, init=False, compare=False)
     _cache: _Known | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class TemplatePrompt:
         return f"{type(self).__name__}({self.name!r}{', ' + given if given else ''})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": None, "_cache": None, "_past": None}
+        return {**self.__dict__, "_compiled": None, "_cache": None, "_log": None}
 
     def _options(self) -> dict[str, Any]:
         """Return the options that differ from the defaults of this prompt."""
@@ -205,23 +205,17 @@ class TemplatePrompt:
         picked = self.selection.pick(situation.history)
         static = known.words | self._variables(situation, style, most)
         place = self._places(situation, picked)
-        log = Evidence(
-            situation.history,
-            space,
-            labels,
-            tuple(picked),
-            budget=self.log_tokens,
-            count=budget.count,
-            # Removed while in use: another thread makes its own.
-            past=vars(self).pop("_past", None) or Past(),
-        )
+        # Removed while in use: another thread makes its own.
+        log = vars(self).pop("_log", None) or Log()
+        if _SHOWS_LOG.search(self.template):
+            log.read(situation.history, space, labels, count=budget.count)
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
             # Not a token more or less from one proposal to the next, for the sake of caches.
-            shortened = replace(log, budget=(self.log_tokens or 0) * k // _LEVELS)
-            text = self._render({**static, "evidence": shortened})
+            log.show(picked, (self.log_tokens or 0) * k // _LEVELS)
+            text = self._render({**static, "evidence": log})
             if self.max_chars is not None and len(text) > self.max_chars and k > _COARSE:
-                return render_log(self._fewer_levels(k, len(text), shortened), complaint)
+                return render_log(self._fewer_levels(k, len(text), log), complaint)
             return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -237,7 +231,7 @@ class TemplatePrompt:
             text = self._render(
                 {
                     **static,
-                    "evidence": replace(log, shown=tuple(shown)),
+                    "evidence": log.show(shown),
                     "history": entries,
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
@@ -255,7 +249,7 @@ class TemplatePrompt:
             situation.complaint if style == "chat" and model.chats else None,
             align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
         )
-        self._past = log.past
+        self._log = log
         request = Request(
             # A template, a name or an answer sent back may hold what fits in no request.
             messages=tuple(Message(m.role, clean(m.content)) for m in messages),
@@ -284,7 +278,7 @@ class TemplatePrompt:
             code = code_in if form is None else lambda text: form.code(text) or code_in(text)
         return Query(request, read, code=code)
 
-    def _fewer_levels(self, levels: int, characters: int, log: Evidence) -> int:
+    def _fewer_levels(self, levels: int, characters: int, log: Log) -> int:
         """Return the level of the log at which a rendered text keeps to `max_chars`."""
         most, used = self.max_chars or 0, "\n".join(log.log)
         room = max(most - (characters - len(used)), most // 4)
@@ -413,7 +407,7 @@ class TemplatePrompt:
 
 _SHOWN = {
     Entry: tuple(entry_field.name for entry_field in fields(Entry)),
-    Evidence: (
+    Log: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
         "shown_again", "latest", "standstill", "failed", "noise", "roughness",
     ),

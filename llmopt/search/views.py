@@ -12,7 +12,7 @@ import numpy as np
 
 from llmopt.errors import needs
 from llmopt.history import History, Trial
-from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.log import Log
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import checked_call
@@ -229,12 +229,12 @@ def outcome(history: History, space: Space, recommended: int | None = None) -> s
     """
     if not history.trials:
         return ""
-    shown = Evidence(history, space, space.names, history.trials)
-    latest = shown.last_answer[-_MOST_RESULTS:] or [history.trials[-1]]
+    log = Log().read(history, space, space.names)
+    latest = log.last_answer[-_MOST_RESULTS:] or [history.trials[-1]]
     lines = [
-        f"Results of the last answer: {'; '.join(map(shown.result, latest))}",
-        f"The latest: {shown.latest()}",
-        f"Best first: {shown.ranking()}",
+        f"Results of the last answer: {'; '.join(_result(log, t) for t in latest)}",
+        f"The latest: {log.latest()}",
+        f"Best first: {log.ranking()}",
     ]
     if len(history.directions) > 1:
         return "\n".join(lines) + "\n"
@@ -242,16 +242,21 @@ def outcome(history: History, space: Space, recommended: int | None = None) -> s
     lucky = min(history.complete, key=History((), (), history.directions).rank, default=None)
     kept = one.get((recommended or 0) - 1, history.best)
     if lucky is not None:
-        lines.append(f"The best point: {_point(shown, lucky)}")
+        lines.append(f"The best point: {_point(log, lucky)}")
     if kept is not None and lucky is not None and kept.number != lucky.number:
-        lines.append(f"The recommended point: {_point(shown, kept)}")
+        lines.append(f"The recommended point: {_point(log, kept)}")
     return "\n".join(lines) + "\n"
 
 
-def _point(shown: Evidence, trial: Trial[Any]) -> str:
+def _result(log: Log, trial: Trial[Any]) -> str:
+    """Return a trial's number with its values of f, or that it failed."""
+    return f"#{trial.number + 1} ({', '.join(log.score(trial, None))})"
+
+
+def _point(log: Log, trial: Trial[Any]) -> str:
     values = (
-        f"{name}={shown.value(trial, i)}"
-        for i, name in enumerate(shown.labels)
+        f"{name}={log.value(trial, i)}"
+        for i, name in enumerate(log.labels)
         if trial.values[i] is not ABSENT
     )
-    return f"{shown.result(trial)}: {', '.join(values)}"
+    return f"{_result(log, trial)}: {', '.join(values)}"

@@ -1,4 +1,4 @@
-"""Evidence for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
+"""The log for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
 
 import sys
 from dataclasses import replace
@@ -12,8 +12,7 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of
-from llmopt.prompt.evidence import Evidence
-from llmopt.prompt.past import Past
+from llmopt.prompt.log import Log
 from llmopt.util.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
@@ -42,8 +41,13 @@ TRIALS = (
 )
 
 
+def read(history, space=SPACE, log=None, budget=None, **more):
+    """Return the log of a history, in which all trials may be shown."""
+    return (log or Log()).read(history, space, space.names, **more).show(history.trials, budget)
+
+
 def evidence(trials=TRIALS, **more):
-    return Evidence(History(trials), SPACE, LABELS, trials, **more)
+    return read(History(trials), **more)
 
 
 def rows(shown):
@@ -386,7 +390,7 @@ def test_categories_and_wide_spaces():
         Trial(i, {}, ("a", *[0.5] * 59, i / 10), (float(i),), source=source)
         for i, source in enumerate(("warmup", "llm", "llm"))
     )
-    shown = Evidence(History(trials), space, space.names, trials)
+    shown = read(History(trials), space)
     assert rows(shown)[0].endswith("| warm-up")
     assert rows(shown)[1].endswith("| #1, changed w59 0 -> 0.1")
     again = shown.shown_again()
@@ -394,7 +398,7 @@ def test_categories_and_wide_spaces():
     assert again[0].startswith("#3: in their order a, 0.5, ")
     sparse = Space({f"w{i}": Float(-1, 1) for i in range(60)})
     made = (Trial(0, {}, (0.0,) * 59 + (0.25,), (1.0,), source="llm"),)
-    shown = Evidence(History(made), sparse, sparse.names, made)
+    shown = read(History(made), sparse)
     assert shown.header.endswith("(of a new one all values; those not named are 0)")
     assert rows(shown) == ["#1 | 1 | new: w59 0.25"]
 
@@ -411,7 +415,7 @@ def test_many_weights_are_listed_by_action():
         Trial(i, {}, tuple(v), (float(i),), source="llm", explanation=f"Start from: {start}")
         for i, (v, start) in enumerate(((first, "new"), (changed, "#1")))
     )
-    shown = Evidence(History(points), space, space.names, points)
+    shown = read(History(points), space)
     assert rows(shown) == [
         "#1 | 0 | new: push: w 1, v 2; turn: x -0.5",
         "#2 | 1 | #1, changed turn: w 0 -> 3, x -0.5 -> 0",
@@ -458,7 +462,7 @@ def test_the_error_on_common_starts_is_that_of_the_difference_from_the_best():
     checked = evidence((trials[0], replace(trials[1], kind="check")))
     assert rows(checked)[1].split(" | ")[1] == "12"
     assert (checked.ranking(), checked.latest()) == ("#1 (10)", "#2 (12) on fresh starts")
-    noisy = Evidence(History(trials, noisy=True), SPACE, LABELS, trials)
+    noisy = read(History(trials, noisy=True))
     assert rows(noisy)[0].split(" | ")[1] == "10 ± 9"
 
 
@@ -508,7 +512,7 @@ def test_an_answer_is_judged_as_a_whole():
     assert told == "Your latest 3 answers (9 experiments) gained nothing."
     assert evidence(answers([101.0], scan, scan, [95.0, 102.0, 90.0])).standstill() == ""
     whole = answers([101.0], scan, scan, scan)
-    measured = Evidence(History(whole[:-1], ((0.1, 0.2, 3),)), SPACE, LABELS, whole[:-1])
+    measured = read(History(whole[:-1], ((0.1, 0.2, 3),)))
     assert measured.standstill() == ""  # a point of the latest scan is still being measured
 
 
@@ -681,7 +685,7 @@ def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
     random = Random(seed)
-    past, budget = Past(), random.choice([400, 900, 3000])
+    log, budget = Log(), random.choice([400, 900, 3000])
     made, points = [], [(float(i % 6), 0.5, 3 + i % 4) for i in range(30 if noisy else 400)]
     for number in range(random.choice([40, 140])):
         known = [t.number for t in made]
@@ -703,16 +707,13 @@ def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
         made.append(found)
         history = History(tuple(made), () if number % 5 else ((0.1, 0.2, 3),))
         history = history.merged(SPACE.key) if noisy else history
-        shown = [
-            Evidence(history, SPACE, LABELS, history.trials, budget=budget, past=each)
-            for each in (past, Past())
-        ]
+        shown = [read(history, log=each, budget=budget) for each in (log, Log())]
         one, other = [
             (e.log, e.dropped, e.lessons(), e.ranking(), e.latest(), e.standstill()) for e in shown
         ]
         assert one == other
         if number == 30:  # another search in between
-            assert evidence(past=past).log == evidence().log
+            assert evidence(log=log).log == evidence().log
 
 
 def test_a_prompt_lays_out_what_is_new_alone():
@@ -728,11 +729,11 @@ def test_a_prompt_lays_out_what_is_new_alone():
 
 
 def test_texts_that_were_given_up_leave_the_log_as_it_would_be_anew(monkeypatch):
-    monkeypatch.setattr("llmopt.prompt.past._MOST_ENTRIES", 8)
-    past, made = Past(), ()
+    monkeypatch.setattr("llmopt.prompt.log._MOST_ENTRIES", 8)
+    log, made = Log(), ()
     for i in range(60):
         head = f"Lesson {i - 12} withdrawn" if i % 3 == 0 and i > 12 else "Lesson"
         said = f"{head}: {'a step is too long ' * 12}\nHypothesis: it gains"
         point = (-5.0 + i / 8, 0.5, 3)
         made += (trial(i, point, float(i * 7 % 11), source="llm", explanation=said),)
-        assert evidence(made, past=past, budget=1200).log == evidence(made, budget=1200).log
+        assert evidence(made, log=log, budget=1200).log == evidence(made, budget=1200).log
