@@ -214,7 +214,7 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int | str 
         marks.draw(ax, list(zip(known, across, up, strict=True)), shades)
         if data.done:
             _limit(ax, marks.y, "y")
-        ax.set_xlabel(_name(parameter.name))
+        ax.set_xlabel(_name(parameter.name), fontsize="small")
         if i % columns == 0:
             ax.set_ylabel(_name(data.objectives[objective]))
     handles = [h for ax in grid.flat for h in ax.get_legend_handles_labels()[0]]
