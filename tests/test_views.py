@@ -194,5 +194,5 @@ def test_a_notebook_shows_the_front_and_the_best_of_each_objective():
 def test_tab_completion_offers_no_names_of_the_package_itself():
     names = dir(searched())
     assert {"ask", "tell", "propose", "give_back", "pending_proposals", "report"} <= {*names}
-    internal = {"check_asks", "inform", "left_by", "next_seed", "start_event", "observe"}
+    internal = {"check_asks", "inform", "left_by", "meter", "next_seed", "start_event", "observe"}
     assert not internal & {*names}

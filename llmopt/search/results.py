@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 # Public to other modules of this package, not to its users.
 _INTERNAL = frozenset(
-    "check_asks conclude facts left_by model_began next_seed observe resume start_event "
+    "check_asks conclude facts left_by meter model_began next_seed observe resume start_event "
     "stopped_by_callback".split()
 )
 
