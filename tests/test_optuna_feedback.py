@@ -546,6 +546,22 @@ def test_a_trial_that_could_not_begin_waits_for_the_next_ask(kind, tmp_path):
     assert [(t.state, t.params["x"]) for t in study.trials] == [(TrialState.COMPLETE, 0.5)]
 
 
+def test_a_value_that_was_moved_into_its_range_is_marked_also_in_a_resumed_study(tmp_path):
+    storage = f"sqlite:///{tmp_path / 's.db'}"
+    two = "Proposal: x: 1, y: 1\nHypothesis: far\nStart from: new\nProposal: x: 99, y: 2"
+    sampler = make([f"Hypothesis: near\nStart from: new\n{two}"], points=2, space=XY_SPACE)
+    study = optuna.create_study(sampler=sampler, storage=storage, study_name="s")
+    study.optimize(bowl, n_trials=1)
+    again = make(["Hypothesis: h\nStart from: new\nProposal: x: 2, y: 2"], space=XY_SPACE)
+    study = optuna.load_study(sampler=again, storage=storage, study_name="s")
+    study.optimize(bowl, n_trials=2)
+    moved = study.trials[1]
+    assert (moved.params["x"], moved.user_attrs["llmopt:clipped"]) == (5, True)
+    assert "llmopt:clipped" not in study.trials[0].user_attrs
+    shown = again.client.requests[-1].text
+    assert shown.count("(not as you gave it: moved into the ranges)") == 1
+
+
 @pytest.mark.parametrize("role", ["partner", "independent_sampler"])
 def test_a_trial_that_another_sampler_could_not_begin_waits_too(role):
     class Broken(optuna.samplers.RandomSampler):

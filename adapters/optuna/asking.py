@@ -98,7 +98,15 @@ class _Offer:
         start = kept.get("start")
         prompt, completion, seconds = (amount_of(kept.get(name)) for name in _AMOUNTS)
         return cls(
-            Proposal((), source_of(kept.get("source")), words[0], prompt, completion, seconds),
+            Proposal(
+                (),
+                source_of(kept.get("source")),
+                words[0],
+                prompt,
+                completion,
+                seconds,
+                clipped=kept.get("clipped") is True,
+            ),  # fmt: skip
             space.restored(kept.get("params")),
             start if type(start) is int else None,
             number_of(kept.get("cost")),
@@ -107,7 +115,8 @@ class _Offer:
 
     def stored(self, space: StudySpace) -> dict[str, Any]:
         """Return it as JSON."""
-        known = {n: getattr(self.proposal, n) for n in ("source", "explanation", *_AMOUNTS)}
+        facts = ("source", "explanation", "clipped", *_AMOUNTS)
+        known = {n: getattr(self.proposal, n) for n in facts}
         known |= {n: getattr(self, n) for n in ("start", "cost", "model", "stop")}
         known |= {"named": self.named} if self.named else {}
         return known | {"params": space.stored(self.params)}

@@ -243,6 +243,7 @@ class StudyHistory:
             feedback="; ".join(r for r in remarks if r),
             source="user" if words else source_of(read_note(frozen, "source")),
             explanation=text,
+            clipped=read_note(frozen, "clipped") is True,
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),

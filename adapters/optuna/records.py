@@ -150,6 +150,8 @@ def annotate(
             if amount:  # a provider that does not count says 0, which is worth no write
                 notes[name] = amount_of(read_note(now, name)) + amount
         notes["model"] = model
+        if proposal.clipped:
+            notes["clipped"] = True
         told = [text_of(read_note(now, "explanation")), proposal.explanation]
         if proposal.explanation:
             notes["explanation"] = "\n".join(filter(None, told))

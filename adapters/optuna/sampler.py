@@ -95,8 +95,9 @@ class LLMSampler(Metered, BaseSampler):
 
     The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
     ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
-    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``, and
-    ``llmopt:error``, the exception of its objective. An objective can set the user attributes
+    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``,
+    ``llmopt:clipped`` (a value was moved to its bound), and ``llmopt:error``, the exception of its
+    objective. An objective can set the user attributes
     ``feedback``, words for the model, and ``stderr``, the standard error of its value:
     ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
 
