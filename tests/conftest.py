@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,19 @@ def pytest_configure() -> None:
     # A shell starts its background jobs with Ctrl-C ignored, which children inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let neighbours share a worker, with its fixtures and imports; idle workers take the rest."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_finish() -> None:
+    # What collection leaves behind stays to the end: later collections of garbage skip it.
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

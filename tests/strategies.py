@@ -1,11 +1,22 @@
 """Hypothesis strategies that several test files share."""
 
+import os
+from typing import Any
+
 import numpy as np
 from gymnasium import spaces
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from llmopt.space import Categorical, Float, Int, Space
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Return how often a property is tried: ``LLMOPT_EXAMPLES`` times `count` in `.ci/sweeps`."""
+    times = int(os.environ.get("LLMOPT_EXAMPLES", "1"))
+    return settings(max_examples=count * times, deadline=None, **options)
+
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3)
 words = st.text("abcXYZ _09", min_size=1, max_size=5).map(str.strip).filter(bool)

@@ -7,8 +7,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ParseError, ScriptedClient, SearchStopped
 from llmopt.client.model_facts import ModelFacts
@@ -353,7 +354,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.booleans())
 def test_any_text_is_a_valid_point_or_an_error(text, stop):
     for answer in (text, f"Start from: #2\nProposal:\n{text}", f"Start from: #{text}"):

@@ -1,8 +1,9 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 from stubs import needs_confinement
 
 from llmopt.code.answer import MAX_SOURCE, read_answer
@@ -116,7 +117,7 @@ class TestReadAnswer:
         with pytest.raises(ParseError, match="no code"):
             read_answer(text, ["f"])
 
-    @settings(max_examples=150, deadline=None)
+    @examples(50)
     @given(
         st.lists(
             st.sampled_from(("```", "```python\n", "~~~\n", "def f(x):\n", "    return 1\n", "}",

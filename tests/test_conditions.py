@@ -7,8 +7,9 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
 from llmopt.errors import ParameterError, ParseError, SpaceError
@@ -300,7 +301,7 @@ def holds(space, index, point):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(spaces(), st.integers(0, 2**32 - 1), st.text(max_size=80))
 def test_any_conditional_space_and_any_answer(space, seed, text):
     rng = np.random.default_rng(seed)

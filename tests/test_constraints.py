@@ -9,8 +9,9 @@ import gymnasium as gym
 import numpy as np
 import optuna
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 
 from llmopt import (
     Categorical,
@@ -116,7 +117,7 @@ class TestSpace:
         assert points[:, 0].max() > 9
         assert points[:, 1].max() > 3
 
-    @settings(max_examples=60, deadline=None)
+    @examples(30)
     @given(
         st.lists(st.integers(-5, 5), min_size=3, max_size=3).filter(any),
         st.floats(-3, 3),

@@ -108,10 +108,12 @@ def npy(shape="(1,)", descr="'<f8'", body=b"", fortran="False"):
         archive(a__b__c__d=npy(body=bytes(8))),
         archive(a=npy(body=bytes(8)), a__b=npy(body=bytes(8))),
         archive(a__0=npy(body=bytes(8)), a__2=npy(body=bytes(8))),
-        archive(a=bytes(300 << 20)),
+        "larger than allowed",
     ],
 )
 def test_a_file_that_anybody_made_is_data_or_an_error(content):
+    if content == "larger than allowed":
+        content = archive(a=bytes(300 << 20))
     if content == b"PK\x05\x06" + bytes(18):  # no array at all
         assert unpack(content) == {}
         return

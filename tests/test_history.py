@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 
 from llmopt import Completion, History, Reply, Trial, Usage
 from llmopt.history import Merged
@@ -58,7 +59,7 @@ class TestOneObjective:
 
 
 class TestSeveralObjectives:
-    @settings(max_examples=60, deadline=None)
+    @examples(30)
     @given(
         st.integers(2, 4).flatmap(
             lambda m: st.lists(st.tuples(*[st.integers(-2, 3)] * m), min_size=1, max_size=25)

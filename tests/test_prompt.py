@@ -12,8 +12,9 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import examples
 from tiny_gguf import write_tiny_gguf
 
 import llmopt.prompt
@@ -591,7 +592,7 @@ def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
 
 @pytest.mark.parametrize("name", ["columns", "props"])
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_reading_in_any_order_gives_the_same(name, data):
     kinds = Categorical(["u", "v", "w"])
     space = Space({"x": Float(0, 1), "k": Int(1, 3), "c": kinds, "y": Float(0, 1)})

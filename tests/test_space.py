@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import any_spaces, gymnasium_spaces, plain_spaces, seeds
+from strategies import any_spaces, examples, gymnasium_spaces, plain_spaces, seeds
 
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
 from llmopt.space import Categorical, Float, Int, Space
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array"),
     pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning:gymnasium"),
 ]
-quick = settings(max_examples=120, deadline=None)
+quick = examples(40)
 
 
 def rng(seed=0):

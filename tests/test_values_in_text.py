@@ -9,8 +9,9 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from strategies import examples
 
 from llmopt import parse_parameters
 from llmopt.errors import ParseError
@@ -251,7 +252,7 @@ def read_or_error(text, space, **options):
         return error
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(130, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.one_of(st.text(), st.lists(TOKENS, max_size=60).map("".join)),
     st.sampled_from(SPACES),
@@ -271,7 +272,7 @@ def labelled(names, shown):
     return ", ".join(f"{n}: {v}" for n, v in zip(names, shown, strict=True))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(st.sampled_from(SPACES[:5]), st.integers(0, 2**32))
 def test_what_the_prompt_shows_is_read_back(space, seed):
     sampled = space.sample(np.random.default_rng(seed))

@@ -38,8 +38,8 @@ CHEATS = {
     "hard exit": "os._exit(0)",
     "files": "open('search.jsonl', 'a').write('{}')",
     "fork": "os.fork()",
-    "huge output": "print('x' * 10**8)",
-    "huge error": "raise RuntimeError('9' * 10**8)",
+    "huge output": "print('x' * 10**7)",
+    "huge error": "raise RuntimeError('9' * 10**7)",
     "huge action": "return [1e308] * 10**5",
     "ten million numbers": "return [0.0] * 10**7",
     "ten million numbers, later": (
@@ -63,14 +63,13 @@ def program(cheat):
 
 
 @needs_confinement
-@pytest.mark.parametrize("cheat", CHEATS)
-def test_a_program_cannot_raise_its_score_nor_tell_of_this_machine(
-    cheat, tmp_path, monkeypatch, capsys
-):
+def test_no_program_can_raise_its_score_nor_tell_of_this_machine(tmp_path, monkeypatch, capsys):
+    """One search, in which each answer is another cheat, and each prompt shows what it did."""
     monkeypatch.setenv("PLANTED_KEY", "sk-planted")
     prompts = []
 
     def answer(request):
+        cheat = list(CHEATS)[len(prompts) % len(CHEATS)]
         prompts.append(request.text)
         return program(CHEATS[cheat])
 
@@ -78,25 +77,18 @@ def test_a_program_cannot_raise_its_score_nor_tell_of_this_machine(
     from llmopt.benchmarks.code import common
 
     monkeypatch.setattr(common, "get_client", lambda *a, **k: ScriptedClient(answer))
-    command = [
-        "code",
-        "cartpole",
-        "--model",
-        "m",
-        "--steps",
-        "2",
-        "--episodes",
-        "2",
-        "--held-out",
-        "2",
-    ]
-    main([*command, "--no-gif", "--call-seconds", "5", "--out", str(out)])
-    assert len(prompts) >= 2
+    command = ["code", "cartpole", "--model", "m", "--episodes", "2", "--held-out", "2"]
+    command += ["--steps", str(len(CHEATS) + 1), "--no-gif", "--call-seconds", "5"]
+    main([*command, "--out", str(out)])
+    assert len(prompts) > len(CHEATS)  # the last cheat is shown, too
     scores = [json.loads(f.read_text())["score"] for f in (out / "candidates").glob("*.json")]
     assert all(s is None or s < 30 for s in scores)
-    for text in (*prompts, *(f.read_text(errors="replace") for f in out.rglob("*.json*"))):
+    for text in (*prompts, *(f.read_text(errors="replace") for f in out.rglob("*.json"))):
         assert "sk-planted" not in text
         assert len(text) < 300_000
+    for line in (out / "search.jsonl").read_text(errors="replace").splitlines():
+        assert "sk-planted" not in line
+        assert len(line) < 300_000
     said = "".join(p.partition("RuntimeError")[2] for p in prompts)
     assert os.path.dirname(llmopt.__file__) not in said
     assert "a-private-folder" not in said

@@ -1,8 +1,6 @@
 """Changed and cut files: the same data, or an error in llmopt's words that says how to go on.
 
-The tests take some hundred flips of each file. More of them::
-
-    LLMOPT_FLIPS=2000 python -m pytest tests/attacks/test_file_attacks.py
+The gate takes a hundred flips of each file, and `.ci/sweeps` takes ``LLMOPT_FLIPS``.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from llmopt.search.meter import Meter
 from llmopt.search.resume import replay
 from llmopt.util.files import seal, unseal
 
-FLIPS = int(os.environ.get("LLMOPT_FLIPS", "300"))
+FLIPS = int(os.environ.get("LLMOPT_FLIPS", "100"))
 SPACE = {"x": Float(-5, 5)}
 QUESTION = Request((Message("user", "x?"),))
 
