@@ -6,6 +6,7 @@ the script is started again.
 
     python laboratory.py                # asks you for each yield
     python laboratory.py --simulate     # a formula stands in for the bench
+    python laboratory.py --simulate --quick
 """
 
 import json
@@ -14,12 +15,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROUNDS = 25
+ROUNDS = 9 if "--quick" in sys.argv else 25
 RECIPE = {
     "direction": "maximize",
     "model": "network",  # or a chat model, which reads a "description" and your words, too
     "noisy": True,
     "warmup": 8,
+    "seed": 0,
     "space": {
         "temperature": {"type": "number", "minimum": 20, "maximum": 120},  # °C
         "minutes": {"type": "integer", "minimum": 10, "maximum": 240},
