@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def embedded_client() -> Iterator[LocalClient]:
 @pytest.fixture(autouse=True)
 def _no_provider_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients ask whether they are ready of the tests' own servers alone."""
+    # Those speak plain HTTP: no client has to read all certificates, which takes 20 ms.
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
     look = RemoteClient._look
 
     def at_home(client: Any, connection: Connection) -> ClientError | None:

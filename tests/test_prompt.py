@@ -32,6 +32,7 @@ from llmopt.prompt import (
     Situation,
     estimate_tokens,
     get_prompt,
+    jinja_sandbox,
 )
 from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
@@ -503,7 +504,8 @@ ATTACKS = (
 @pytest.mark.defect(34)
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("stored", [True, False])
-def test_templates_run_no_code(attack, stored, tmp_path):
+def test_templates_run_no_code(attack, stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(jinja_sandbox, "MOST_TURNS", 10_000)  # a million takes a second
     template = "{{ begin_user }}" + attack
     mark = tmp_path / "mark"
     with pytest.raises(TemplateError):
