@@ -368,7 +368,7 @@ def _search(
         optimizer.close()
     trials = optimizer.trials
     left: dict[str, float] = {"evaluations": max(0, run.n_trials - len(trials))}
-    left = {**left, **optimizer.limits.left(optimizer.usage)}
+    left = {**left, **optimizer.left}
     repeated = sum(t.kind == "finalist" for t in trials)
     stopped = (run.stopped or reason) if left["evaluations"] else ""
     return SearchResult(optimizer, stopped, left, repeated)

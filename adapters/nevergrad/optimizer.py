@@ -35,11 +35,11 @@ from llmopt.history import History, Proposal, Trial
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.meter import Meter, Metered
+from llmopt.search.meter import Meter
 from llmopt.search.options import AskArguments, AskOptions, Partners
 from llmopt.search.optuna_trials import number_of
 from llmopt.search.partners.scheduler import make_scheduler
-from llmopt.search.session import conclude, inform, informs
+from llmopt.search.session import Session
 from llmopt.search.views import Views, outcome
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
@@ -75,7 +75,7 @@ class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
     """The model ended the search, which Nevergrad's `minimize` understands, too."""
 
 
-class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
+class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
@@ -282,8 +282,7 @@ class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
             self._rng.set_state(state)
             if isinstance(error, (SearchStopped, BudgetExceededError)):
                 self._ended = str(error)
-                if informs(self.client):
-                    self._inform()
+                self._tell_model()
             if isinstance(error, SearchStopped):
                 self._end = None
                 raise _Stopped(str(error)) from None
@@ -408,8 +407,7 @@ class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
         finally:
             self._violation = 0.0
         self._words.pop(candidate.uid, None)
-        if informs(self.client):
-            self._inform()
+        self._tell_model()
 
     def _internal_tell_candidate(self, candidate: p.Parameter, loss: float) -> None:
         space = self._parameters.space
@@ -443,15 +441,16 @@ class _LLM(Views, Metered, base.Optimizer):  # type: ignore[misc]
             )
         )
 
-    def _inform(self) -> None:
+    def _tell_model(self) -> None:
         """Give the outcome so far to a model that takes it, and at the end why the search ended."""
-        client = self.client
-        text = outcome(self.history, self._parameters.space)
-        inform(client, text)
+        self._inform()
         if self.budget is not None and self.num_tell >= self.budget:
-            conclude(client, text, f"the budget of {self.budget} evaluations is used")
+            self.conclude(f"the budget of {self.budget} evaluations is used")
         elif self._ended and not self._open:
-            conclude(client, text, self._ended)
+            self.conclude(self._ended)
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        return outcome(self.history, self._parameters.space, recommended)
 
     def recommend(self) -> p.Parameter:
         """Return the candidate to keep.

@@ -56,10 +56,10 @@ from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.meter import Meter, Metered
+from llmopt.search.meter import Meter
 from llmopt.search.options import AskArguments, AskOptions, Partner, Partners, partners_of
 from llmopt.search.partners.cma import several_objectives
-from llmopt.search.session import conclude, inform, informs
+from llmopt.search.session import Session
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -87,7 +87,7 @@ def _stopped(why: object) -> dict[str, str]:
     return {"source": "stopped", "explanation": str(why)}
 
 
-class LLMSampler(Metered, BaseSampler):
+class LLMSampler(Session, BaseSampler):
     """Asks a language model for the next trial's parameters.
 
     Even in a conditional search space a trial takes at most one request, with the values of the
@@ -163,6 +163,8 @@ class LLMSampler(Metered, BaseSampler):
         send them in parallel. A sampler can be pickled and deep-copied if its client can, as all
         clients of this library can.
     """
+
+    _found = ""  # the outcome of the study so far, for a model that takes it
 
     def __init__(
         self,
@@ -324,10 +326,10 @@ class LLMSampler(Metered, BaseSampler):
         self._asker.read_mistakes(study, trial, state == TrialState.COMPLETE)
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
-        if informs(self.client):
-            self._inform(study, trial, state, values)
+        if self._informs:
+            self._tell_model(study, trial, state, values)
 
-    def _inform(
+    def _tell_model(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Give the outcome so far to a model that takes it: Optuna says no sampler of the end."""
@@ -335,14 +337,20 @@ class LLMSampler(Metered, BaseSampler):
         told.state, told.values = state, None if values is None else list(values)
         told.datetime_complete = datetime.now()
         trials = [told if t.number == trial.number else t for t in study.get_trials(deepcopy=False)]
-        with self._lock:
-            text = self._asker.outcome(study, trials)
-        inform(self.client, text)
+        self._note_outcome(study, trials)
+        self._inform()
         total = self._model.total
         if self._ended and getattr(study, "_stop_flag", False):
-            conclude(self.client, text, self._ended.said)
+            self.conclude(self._ended.said)
         elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
-            conclude(self.client, text, f"all {total} planned trials were made")
+            self.conclude(f"all {total} planned trials were made")
+
+    def _note_outcome(self, study: Study, trials: Sequence[FrozenTrial]) -> None:
+        with self._lock:
+            self._found = self._asker.outcome(study, trials)
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        return self._found
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -470,10 +478,9 @@ class LLMSampler(Metered, BaseSampler):
             try:
                 return self._asker.propose(begun, self._entropy, may_stop)
             except BudgetExceededError as error:
-                if informs(self.client):
-                    conclude(
-                        self.client, self._asker.outcome(begun.study, begun.trials), str(error)
-                    )
+                if self._informs:
+                    self._note_outcome(begun.study, begun.trials)
+                    self.conclude(str(error))
                 raise
             except StudyStopped as stopped:
                 try:

@@ -40,7 +40,7 @@ from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
-from llmopt.search.session import Session
+from llmopt.search.session import StoredSession
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
 from llmopt.util.text import cut, short
@@ -73,7 +73,7 @@ class CodeOptions(TypedDict, total=False):
     max_cost: float | None
 
 
-class CodeOptimizer(Session):
+class CodeOptimizer(StoredSession):
     """A search over code.
 
     Args:

@@ -492,7 +492,7 @@ class PolicySearch(Views, Closing):
     def left(self) -> dict[str, float]:
         """The remaining budget of `run`; see `llmopt.SearchResult.left`."""
         evaluations = max(0, self._wanted - self._spent())
-        return {"evaluations": evaluations, **self.optimizer.limits.left(self.optimizer.usage)}
+        return {"evaluations": evaluations, **self.optimizer.left}
 
     @property
     def best(self) -> Trial[dict[str, Any]]:

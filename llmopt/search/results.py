@@ -24,7 +24,7 @@ from llmopt.search.options import SearchOptions, options_to_store
 from llmopt.search.partners.cma import several_objectives
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
 from llmopt.search.resume import FORMAT, check_same, start_of
-from llmopt.search.session import Session
+from llmopt.search.session import StoredSession
 from llmopt.search.state import SearchState
 from llmopt.search.views import TrialList, Views, dataframe, outcome, search_html
 from llmopt.space import Space
@@ -45,7 +45,7 @@ _INTERNAL = frozenset(
 )
 
 
-class Results(Views, Session, Generic[Params]):
+class Results(Views, StoredSession, Generic[Params]):
     """The readable part of `LLMOptimizer`: its results, and how they are saved and copied."""
 
     space: Space

@@ -1,7 +1,7 @@
-"""A search that asks a model: its usage, caps, file and end.
+"""A search that asks a model: its caps, usage and end, and perhaps its file.
 
-`LLMOptimizer` and `CodeOptimizer` add their events and their state, which a `Session` writes to the
-file and reads back. Adapters of libraries that keep the trials themselves are `Metered` only.
+The adapters, whose libraries keep the trials themselves, are a `Session`. `LLMOptimizer` and
+`CodeOptimizer` are a `StoredSession`, which writes their events to a file and reads them back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Metered
@@ -26,14 +25,49 @@ from llmopt.util.threads import uninterrupted
 _REASON = 1000  # characters of why a search ended
 
 
-class Session(Metered, Closing):
+class Session(Metered):
+    """A search that asks a model: it has caps and a usage, and informs the model of its outcome."""
+
+    _concluded = False
+
+    @property
+    def _informs(self) -> bool:
+        """Whether the client accepts the outcome of a search; see `llmopt.client.base.Client`."""
+        return callable(getattr(self.client, "inform", None))
+
+    def _inform(self) -> None:
+        """Send the outcome so far to a client that accepts it."""
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(self._outcome())
+
+    def conclude(self, reason: str = "", recommended: int | None = None) -> None:
+        """Inform the client of the outcome of the search, and why it ended.
+
+        Args:
+            reason: Why it ended; empty for the search's own reason.
+            recommended: Number from 1 of the trial to keep, if it is not the best one.
+        """
+        self._concluded = True
+        if self._informs and callable(end := getattr(self.client, "conclude", None)):
+            why = cut(" ".join(clean(reason or self._why_it_ended()).split()), _REASON)
+            end((f"Why it ended: {why}\n" if why else "") + self._outcome(recommended))
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        """Return what was found so far in words."""
+        raise NotImplementedError
+
+    def _why_it_ended(self) -> str:
+        """Return the search's own reason for its end; empty for none."""
+        return ""
+
+
+class StoredSession(Session, Closing):
     """A search that asks a model and may be kept in a file."""
 
     space: Any = None
     _state: EventState
     _log: EventLog | None = None
     _callbacks: Callbacks | None = None  # calls the callbacks, if there are any
-    _concluded = False
 
     def check_ready(self) -> None:
         """Check that the first request can succeed; see `Meter.check_ready`."""
@@ -111,26 +145,6 @@ class Session(Metered, Closing):
         """Why the model ended the search; empty if it did not."""
         return ""
 
-    def _inform(self) -> None:
-        """Send the outcome so far to a client that accepts it."""
-        if informs(self.client):
-            inform(self.client, self._outcome())
-
-    def conclude(self, reason: str = "", recommended: int | None = None) -> None:
-        """Inform the client of the outcome of the search, and why it ended.
-
-        Args:
-            reason: Why it ended; empty for the search's own reason.
-            recommended: Number from 1 of the trial to keep, if it is not the best one.
-        """
-        self._concluded = True
-        if informs(self.client):
-            conclude(self.client, self._outcome(recommended), reason or self._why_it_ended())
-
-    def _outcome(self, recommended: int | None = None) -> str:
-        """Return what was found so far in words."""
-        raise NotImplementedError
-
     def _planned_end(self) -> str:
         """Say that all planned evaluations were made, or how many were when it was closed."""
         raise NotImplementedError
@@ -145,22 +159,6 @@ class Session(Metered, Closing):
         except BudgetExceededError as error:
             return str(error)
         return self._planned_end()
-
-
-def inform(client: Client, text: str) -> None:
-    """Send a client the outcome so far if it accepts it; see `llmopt.client.base.Client`."""
-    getattr(client, "inform", lambda text: None)(text)
-
-
-def informs(client: Client) -> bool:
-    """Whether a client accepts the outcome of a search."""
-    return callable(getattr(client, "inform", None))
-
-
-def conclude(client: Client, text: str, reason: str) -> None:
-    """Give a client the outcome at the end of a search, and why it ended."""
-    ended = f"Why it ended: {cut(' '.join(clean(reason).split()), _REASON)}\n" if reason else ""
-    getattr(client, "conclude", lambda text: None)(ended + text)
 
 
 def described(error: BaseException) -> str:
