@@ -21,8 +21,8 @@ from llmopt.client.model_facts import model_facts
 from llmopt.compute.data import TrialData
 from llmopt.compute.packing import MOST_PACKED
 from llmopt.errors import StorageError
-from llmopt.prompt import Prompt
-from llmopt.prompt.python_block import MOST_OUTPUT, Computed, check_computes
+from llmopt.prompt import Prompt, Traits
+from llmopt.prompt.python_block import MOST_OUTPUT, Computed
 from llmopt.search.emitter import ModelEmitter
 from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
@@ -367,7 +367,7 @@ def _cores() -> int:
 
 def check_compute(prompt: Prompt) -> None:
     """Raise where answers to a prompt cannot be Python, or no code can be confined here."""
-    check_computes(prompt)
+    Traits.of(prompt).check_computes(prompt.name)
     Calculator()
 
 
@@ -394,7 +394,7 @@ def why_not(client: Client, prompt: Prompt) -> str:
     from llmopt.sandbox.confine import support
 
     facts = model_facts(client)
-    if not getattr(prompt, "computes", False):
+    if not Traits.of(prompt).computes:
         return f"the prompt {prompt.name!r} takes no Python"
     if not facts.chats:
         return f"{facts.name} is no chat model"

@@ -58,7 +58,7 @@ from llmopt.errors import StorageError, TemplateError, did_you_mean
 from llmopt.prompt.budget import Selection
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
-from llmopt.prompt.situation import Complaint, Prompt, Query, Situation
+from llmopt.prompt.situation import Complaint, Prompt, Query, Situation, Traits
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.prompt.values_in_text import Reading
 from llmopt.util.files import read_text
@@ -76,6 +76,7 @@ __all__ = [
     "Selection",
     "Situation",
     "TemplatePrompt",
+    "Traits",
     "estimate_tokens",
     "get_prompt",
     "prompt_for",

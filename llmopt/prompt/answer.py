@@ -2,9 +2,10 @@
 
 `parse_parameters` reads the first point of a text. The prompt `words` asks for a lesson, an
 analysis, and then for one point or several: a hypothesis, the point to start from and the values
-of each. `AnswerReader` finds these parts in the text of a reply, or in one of JSON (`Form.read`
-in `llmopt.prompt.structured`); both make an `Answer` of each point, whose values are then checked
-in one place. `notes_of` finds the parts again in the explanation that is kept with a trial.
+of each. `AnswerReader` reads them in four steps: `split` makes an `Answer` of each point, out of
+text or JSON (`Form.read` in `llmopt.prompt.structured`), `resolve` looks up the point that it
+starts from, `complete` adds the values of that point, and `check` compares all values with the
+space. `notes_of` finds the parts again in the explanation that is kept with a trial.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ _SCORED = re.compile(r"(?<!\w)f[ ]?=")  # a line of the history, quoted
 _OPEN_FENCE = re.compile(r"```\w{0,20}[ \t]*$")
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 
+Point = tuple[Value, ...]
 Start = int | Literal["zero", "new"] | None
 
 
@@ -198,7 +200,7 @@ class AnswerReader:
     last: bool = False  # whether the point stands last, behind the reasons
     changes: bool = False  # whether an answer may name an earlier point and what differs from it
     # flat values of the points that an answer may start from, in their order
-    points: Sequence[tuple[Value, ...]] = ()
+    points: Sequence[Point] = ()
     # whether an answer may end the search; its reading has `stop=True` and the values of the point
     # that it starts from, or of the first one
     may_stop: bool = False
@@ -206,47 +208,52 @@ class AnswerReader:
     first: int = 1  # number of the first point that is asked for, from 1
 
     def __call__(self, text: str) -> Reading:
-        """Return the points of a reply.
+        """Return the points of a reply in its order; the bad ones among them are dropped.
 
         Raises:
             ParseError: There is no point in it that can be used: it names a parameter or a point
                 that does not exist, or a value is refused.
         """
         said = strip_thinking(text)
-        try:
-            if not said.strip():
-                reason = (
-                    "the reasoning was not followed by an answer" if text.strip() else "it is empty"
-                )
-                raise ParseError(f"{reason}; {self._expected}", text)
-            found = None if self.form is None else self.form.read(said)
-            return self._each(self._blocks(said) if found is None else found)
-        except ParseError as error:
-            raise ParseError(error.reason, text) from error
-
-    def _each(self, blocks: Sequence[Answer | str]) -> Reading:
-        """Return the points of an answer in its order; the bad ones among them are dropped."""
+        if not said.strip():
+            reason = (
+                "the reasoning was not followed by an answer" if text.strip() else "it is empty"
+            )
+            raise ParseError(f"{reason}; {self._expected}", text)
         good: dict[int, Reading] = {}  # by their numbers
-        troubles: list[ParseError] = []
+        troubles: list[str] = []
         dropped: list[str] = []  # the same with the place of each point
-        for number, block in enumerate(blocks, self.first):
+        for number, answer in enumerate(self.split(said), self.first):
             try:
-                read = self._last if self.last else self._first
-                answer = block if isinstance(block, Answer) else read(block)
-                reading = self._check(answer, good)
+                reading = self._point(answer, good)
                 if len(good) == self.most and not reading.stop:
                     raise ParseError(f"at most {self.most} points are taken from one answer", "")
             except ParseError as error:
-                troubles.append(error)
+                troubles.append(error.reason)
                 dropped.append(f"point {number - self.first + 1} of the answer: {error.reason}")
                 continue
             good[number] = reading
             if reading.stop:
                 break
         if not good:
-            raise troubles[0] if len(dropped) == 1 else ParseError("; ".join(dropped[:_SAID]), "")
+            raise ParseError("; ".join(troubles if len(troubles) == 1 else dropped[:_SAID]), text)
         reading, *more = good.values()
         return replace(reading, more=tuple(more), dropped=tuple(dropped))
+
+    # -- the points of an answer ----------------------------------------------------------
+
+    def split(self, text: str) -> list[Answer]:
+        """Return what an answer says of each of its points; an unreadable one has `trouble`."""
+        found = None if self.form is None else self.form.read(text)
+        if found is not None:
+            return found
+        answers = []
+        for block in self._blocks(text):
+            try:
+                answers.append(self._last(block) if self.last else self._first(block))
+            except ParseError as error:
+                answers.append(Answer(trouble=error.reason))
+        return answers
 
     def _blocks(self, text: str) -> list[str]:
         """Return the parts of a text that give a point each: one, or one for each proposal.
@@ -378,48 +385,68 @@ class AnswerReader:
             block,
         )
 
-    def _check(self, answer: Answer, others: Mapping[int, Reading]) -> Reading:
-        """Return the point of an answer, whose values are checked against their ranges here."""
+    # -- from an answer to a point --------------------------------------------------------
+
+    def _point(self, answer: Answer, others: Mapping[int, Reading]) -> Reading:
+        """Return the point of an answer; `others` are those before it in the same reply."""
         if answer.trouble:
             raise ParseError(answer.trouble, "")
-        points, labels = self.points, self.labels
-        start = answer.start if isinstance(answer.start, int) else None
-        base = points[start - 1] if start is not None and 1 <= start <= len(points) else None
-        other = others.get(start) if start is not None and base is None else None
-        if other is not None:
-            base = other.values
-            # The other point has no number yet where further points are being evaluated: this
-            # one is then shown as made from the start of the other.
-            alone = self.first == len(points) + 1
-            start = self.first + list(others.values()).index(other) if alone else other.start
-            answer = replace(answer, start=start or "new")
-        if answer.stop and self.may_stop and (points or others):
-            values = base or [*points, *(o.values for o in others.values())][0]
-            return Reading(values, answer.explanation, False, True, start if base else None)
+        answer, base = self.resolve(answer, others)
+        known = [*self.points, *(other.values for other in others.values())]
+        if answer.stop and self.may_stop and known:
+            start = answer.start if base and isinstance(answer.start, int) else None
+            return Reading(base or known[0], answer.explanation, False, True, start)
+        return self.check(answer, self.complete(answer, base))
+
+    def resolve(self, answer: Answer, others: Mapping[int, Reading]) -> tuple[Answer, Point | None]:
+        """Return an answer whose start has the number that prompts show, and that point, if any."""
+        start, points = answer.start, self.points
+        if not isinstance(start, int):
+            return answer, None
+        if 1 <= start <= len(points):
+            return answer, points[start - 1]
+        if (other := others.get(start)) is None:
+            return answer, None
+        # The other point has no number yet while further points are being evaluated: this one is
+        # then shown as made from the start of the other.
+        alone = self.first == len(points) + 1
+        number = self.first + list(others.values()).index(other) if alone else other.start
+        return replace(answer, start=number or "new"), other.values
+
+    def complete(self, answer: Answer, base: Point | None) -> Mapping[int, Value]:
+        """Return all values of a point by their places: those of `base` where it gives none."""
         given = {} if answer.stop else dict(answer.values)
-        if len(given) < len(self.space.asked):
-            if answer.start == "zero":
-                base = zero_point(self.space)
-            if start is not None and base is None:
-                raise ParseError(
-                    f"there is no point #{start} to start from; expected a number from 1 to "
-                    f'{len(points)}, or "new" and all values',
-                    "",
-                )
-            if base is not None and not answer.stop:
-                given = {**dict(enumerate(base)), **given}
-            missing = self.space.missing(given)
-            if missing or not given:
-                reason = no_values(missing, labels) if given else "no parameter values were found"
-                if answer.stop:
-                    reason += ", and this search takes no stop: propose the point that tells most"
-                raise ParseError(f"{reason}; {self._expected}", "")
-        flat = [given.get(i, ABSENT) for i in range(len(labels))]
-        values, clipped = into_range(flat, self.space, labels, self.out_of_range, "")
-        ignored = [i for i in answer.values if values[i] is ABSENT]
+        if len(given) >= len(self.space.asked):
+            return given
+        if answer.start == "zero":
+            base = zero_point(self.space)
+        if isinstance(answer.start, int) and base is None:
+            raise ParseError(
+                f"there is no point #{answer.start} to start from; expected a number from 1 to "
+                f'{len(self.points)}, or "new" and all values',
+                "",
+            )
+        if base is not None and not answer.stop:
+            given = {**dict(enumerate(base)), **given}
+        missing = self.space.missing(given)
+        if missing or not given:
+            reason = "no parameter values were found"
+            reason = no_values(missing, self.labels) if given else reason
+            if answer.stop:
+                reason += ", and this search takes no stop: propose the point that tells most"
+            raise ParseError(f"{reason}; {self._expected}", "")
+        return given
+
+    def check(self, answer: Answer, values: Mapping[int, Value]) -> Reading:
+        """Return a point of the space, or raise an error if a value is not in its range."""
+        labels = self.labels
+        flat = [values.get(i, ABSENT) for i in range(len(labels))]
+        point, clipped = into_range(flat, self.space, labels, self.out_of_range, "")
+        ignored = [i for i in answer.values if point[i] is ABSENT]
         reasons = [f"{labels[i]}, which a point has {self.space.condition(i)}" for i in ignored]
         explanation = with_dropped(answer.explanation, reasons) if reasons else answer.explanation
-        return Reading(values, explanation, clipped, start=start)
+        start = answer.start if isinstance(answer.start, int) else None
+        return Reading(point, explanation, clipped, start=start)
 
 
 def parse_parameters(
@@ -476,7 +503,7 @@ def _unknown(reader: Reader) -> list[str]:
     return [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest)]
 
 
-def zero_point(space: Space) -> tuple[Value, ...] | None:
+def zero_point(space: Space) -> Point | None:
     """Return the point with 0 for every value, where there is one and the values are numbers."""
     if all(
         isinstance(d, Float) and d.step is None and d.low <= 0 <= d.high for d in space.dimensions

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from llmopt.compute.data import NO_DATA
-from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted
@@ -132,15 +131,6 @@ def data_words(history: History) -> str:
     shown = "; ".join(f"{name}: {words}" for name, words in last.words.items())
     some = "each point" if len(having) == len(history.trials) else f"{len(having)} points"
     return cut(clean(f"data of {some}, such as data[{having[-1]}]: {shown}"), _MOST_DATA)
-
-
-def check_computes(prompt: Any) -> None:
-    """Raise `TemplateError` unless answers to a prompt may be Python."""
-    if not getattr(prompt, "computes", False):
-        raise TemplateError(
-            f"compute=True: the prompt {prompt.name!r} takes no Python for an answer. Take "
-            "prompt='words', or leave compute out"
-        )
 
 
 def code_in(text: str) -> str:

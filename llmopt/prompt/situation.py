@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
+from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.python_block import IN_A_ROW, Computed
 from llmopt.prompt.values_in_text import OutOfRange, Reading
@@ -94,9 +95,46 @@ class Query:
     placed: bool = False
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What a search asks of a prompt beside the members of `Prompt`.
+
+    Attributes:
+        labels: What it calls the parameters, if not by the names of the space.
+        changes: Whether an answer may give several points, each as what differs from an earlier
+            one, with the reasons of each.
+        computes: Whether an answer may be a block of Python.
+        needs_description: Whether it refuses to work without the task in words.
+        reads_description: Whether it shows the task in words.
+    """
+
+    labels: tuple[str, ...] = ()
+    changes: bool = False
+    computes: bool = False
+    needs_description: bool = False
+    reads_description: bool = True
+
+    @classmethod
+    def of(cls, prompt: Prompt) -> Traits:
+        """Return the attributes of a prompt; a missing one, or ``None``, has its default here."""
+        found = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if value is not None})
+
+    def check_computes(self, name: str) -> None:
+        """Raise `TemplateError` unless answers to a prompt, by its name, may be Python."""
+        if not self.computes:
+            raise TemplateError(
+                f"compute=True: the prompt {name!r} takes no Python for an answer. Take "
+                "prompt='words', or leave compute out"
+            )
+
+
 @runtime_checkable
 class Prompt(Protocol):
-    """Anything that makes a `Query` of a `Situation`. It keeps no history."""
+    """Anything that makes a `Query` of a `Situation`. It keeps no history.
+
+    Only these members are required. A prompt may also have any of the attributes of `Traits`.
+    """
 
     @property
     def name(self) -> str:

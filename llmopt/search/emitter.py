@@ -20,8 +20,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
-from llmopt.prompt import Prompt, check_prompt_for, prompt_for
-from llmopt.prompt.python_block import check_computes
+from llmopt.prompt import Prompt, Traits, check_prompt_for, prompt_for
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.model_ask import ModelBatch, Taken, Wanted
 from llmopt.search.options import AskArguments, AskOptions, Composed
@@ -29,6 +28,8 @@ from llmopt.search.points import ShownPoints
 from llmopt.space import Space
 
 logger = logging.getLogger(__name__)
+
+_said_of: set[str] = set()  # prompts that omit the task in words: a process is told once
 
 NUMBERS_FIRST = 10
 """Random points first for a numeric-only model: a tenth of a short
@@ -69,6 +70,7 @@ class ModelEmitter(Metered):
 
     Attributes:
         options: How the model is asked.
+        traits: What the prompt can do.
         points: Maximum points of one answer; see `AskOptions`.
         calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
         tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
@@ -86,17 +88,23 @@ class ModelEmitter(Metered):
         self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
         words = self.options.description.strip()
-        if getattr(self.prompt, "needs_description", False) and not words:
+        self.traits = Traits.of(self.prompt)
+        if self.traits.needs_description and not words:
             raise TemplateError(
                 f"prompt {self.prompt.name!r} needs the task in words and got no description: give "
                 "description=, or take prompt 'props'"
             )
-        if not isinstance(self.options.description, Composed):
-            _say_what_is_not_read(self.prompt, words)
+        reads = self.traits.reads_description or isinstance(self.options.description, Composed)
+        if words and not reads and self.prompt.name not in _said_of:
+            _said_of.add(self.prompt.name)
+            logger.warning(
+                "the prompt %r asks for numbers alone: the model reads no description of the task",
+                self.prompt.name,
+            )
         self.calculator: Any = None
         self.tools: tuple[str, ...] = ()
         if self.options.compute is True:
-            check_computes(self.prompt)
+            self.traits.check_computes(self.prompt.name)
         self.points = self._most_points(client)
         self.explores = True
         self.seeded = False  # whether a repeated point takes another seed
@@ -105,10 +113,9 @@ class ModelEmitter(Metered):
 
     def _most_points(self, client: Client) -> int:
         """Return the most points of one answer."""
-        several = getattr(self.prompt, "changes", False)
         if self.options.points == "auto":
-            return _POINTS if several and model_facts(client).chats else 1
-        if self.options.points > 1 and not several:
+            return _POINTS if self.traits.changes and model_facts(client).chats else 1
+        if self.options.points > 1 and not self.traits.changes:
             raise ValueError(
                 f"points={self.options.points}: the prompt {self.prompt.name!r} asks for one point "
                 "an answer. Take prompt='words', leave points out, or take batch_size= for "
@@ -132,7 +139,7 @@ class ModelEmitter(Metered):
 
         A numeric-only model has `least` of them, or half of all.
         """
-        if getattr(self.prompt, "changes", False):
+        if self.traits.changes:
             return 0 if self.options.description.strip() else WORDS_FIRST
         if self.total is None:
             return NUMBERS_FIRST
@@ -222,17 +229,3 @@ class ModelEmitter(Metered):
             for text in draft.warnings:
                 warn_user(text)
         return proposals
-
-
-_said_of: set[str] = set()  # prompts
-
-
-def _say_what_is_not_read(prompt: Prompt, description: str) -> None:
-    """Warn once in a process that a prompt omits the task in words."""
-    if description and not getattr(prompt, "reads_description", True):
-        if prompt.name not in _said_of:
-            _said_of.add(prompt.name)
-            logger.warning(
-                "the prompt %r asks for numbers alone: the model reads no description of the task",
-                prompt.name,
-            )

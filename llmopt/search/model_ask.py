@@ -157,8 +157,8 @@ class ModelBatch(Batch):
         self, model: ModelEmitter, draft: Draft, wanted: Wanted, most_requests: int | None
     ) -> None:
         super().__init__(wanted)
-        labels = getattr(model.prompt, "labels", None) or ()
-        self.labels = tuple(labels) if len(labels) == len(self.space) else self.space.names
+        labels = tuple(model.traits.labels)
+        self.labels = labels if len(labels) == len(self.space) else self.space.names
         self.notes = (*what_is_known(self.space, self.history, self.labels), *self.notes)
         self._model, self._draft, self._capped = model, draft, most_requests is not None
         self._most = math.inf if most_requests is None else most_requests
