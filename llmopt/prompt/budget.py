@@ -41,11 +41,6 @@ class Selection:
             raise ValueError(f"history={self.keep!r}: expected one of {', '.join(_KINDS)}")
         check_counts(self, best=0, last=0)
 
-    @classmethod
-    def of(cls, history: Keep | Selection, best: int, last: int) -> Selection:
-        """Return the selection that the options of a prompt name."""
-        return history if isinstance(history, Selection) else cls(history, best=best, last=last)
-
     def pick(self, history: History) -> list[Trial]:
         """Return the trials to show, the first to keep first.
 

@@ -256,9 +256,10 @@ def gain(trial: Trial, other: Trial) -> str:
     """
     if trial.rewards is None or other.rewards is None:
         return "no comparison"
-    text = signed(trial.rewards[0] - other.rewards[0])
+    change = trial.rewards[0] - other.rewards[0]
+    text = "no change" if change == 0 else f"{change:+.4g}"
     error = paired_error(trial, other)
-    certain = error is None or abs(trial.rewards[0] - other.rewards[0]) > _CERTAIN * error
+    certain = error is None or abs(change) > _CERTAIN * error
     return text if certain else f"{text} ± {rough(error or 0.0)}"
 
 
@@ -293,8 +294,3 @@ def telling(value: float, other: float | None, least: int) -> int:
     if not 0 < gap < abs(value) < math.inf:
         return least
     return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 12)
-
-
-def signed(value: float) -> str:
-    """Return a difference with its sign."""
-    return "no change" if value == 0 else f"{value:+.4g}"

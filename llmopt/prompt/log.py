@@ -270,22 +270,18 @@ class Log(Follower):
         """Return a trial's row with its notes, or with one line of them, and its tokens."""
         made = self._entries.get((trial.number, full))
         if made is None:
-            notes = ""
+            cells = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
+            if len(self.labels) <= _COLUMNS:
+                cells += [self.value(trial, i) for i in range(len(self.labels))]
+            moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
+            text = " | ".join([*cells, self._difference(trial) + moved])
             if trial.number not in self._done_with:
                 notes = self._notes(trial) if full else brief(trial.feedback)
-            text = "\n".join([self._row(trial), *([notes] if notes else [])])
-            text += "\n" if notes and full else ""
+                text += ("\n" + notes + "\n" * full) if notes else ""
             made = self._entries[trial.number, full] = text, self.count(text) + 1
         return made
 
     # -- one trial ------------------------------------------------------------------------
-
-    def _row(self, trial: Trial) -> str:
-        head = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
-        if len(self.labels) <= _COLUMNS:
-            head += [self.value(trial, i) for i in range(len(self.labels))]
-        moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
-        return " | ".join([*head, self._difference(trial) + moved])
 
     def score(self, trial: Trial, best: Trial | None, digits: int = 0) -> list[str]:
         """Return one cell for each objective: the value with its standard error.

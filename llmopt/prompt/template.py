@@ -163,7 +163,8 @@ class TemplatePrompt:
     @property
     def selection(self) -> Selection:
         """Which trials are shown."""
-        return Selection.of(self.history, self.best, self.last)
+        kept = self.history
+        return kept if isinstance(kept, Selection) else Selection(kept, self.best, self.last)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form with the options that are not the default, for `get_prompt`."""

@@ -12,7 +12,7 @@ import numpy as np
 from llmopt.errors import ParameterError
 from llmopt.history import Follower, History, Proposal, Trial
 from llmopt.prompt.describe import describe_params
-from llmopt.space import Space, Value
+from llmopt.space import Float, Space, Value
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import short
 
@@ -56,7 +56,7 @@ class ShownPoints(Follower):
         self._points.update(_rounded(trial.values, digits) for digits in _SHOWN_DIGITS)
         if len(trial.values) == len(names):
             shown = [
-                d.parse(d.format(v)) if isinstance(v, float) else v
+                float(d.format(v)) if isinstance(v, float) and isinstance(d, Float) else v
                 for d, v in zip(dimensions, trial.values, strict=True)
             ]
             self._points.add(_rounded(shown, _SHOWN_DIGITS[-1]))

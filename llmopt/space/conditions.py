@@ -113,8 +113,6 @@ def _tried(dimension: Dimension, tests: Iterable[Test]) -> Sequence[Value]:
 class Activity:
     """Which parameters a point has, by its other values.
 
-    False where all points have all parameters, and none is fixed or open.
-
     Args:
         places: The position of each parameter, by name.
         dimensions: Their dimensions.
@@ -125,6 +123,8 @@ class Activity:
 
     Attributes:
         optional: Positions of all that a point may lack.
+        settles: Whether `settled` may change a point: not all points have all parameters, or a
+            value is fixed or open.
     """
 
     def __init__(
@@ -138,11 +138,9 @@ class Activity:
     ) -> None:
         self._places, self._dimensions = places, dimensions
         self.rules, self.fixed = dict(rules), dict(fixed)
-        self.optional, self._open = frozenset((*rules, *loose)), open_
+        self.optional = frozenset((*rules, *loose))
+        self.settles = bool(self.optional or self.fixed or open_)
         self._order = (*(i for i in range(len(dimensions)) if i not in rules), *rules)
-
-    def __bool__(self) -> bool:
-        return bool(self.optional or self.fixed or self._open)
 
     def _says(self, index: int, point: Sequence[Value]) -> bool | None:
         """Say whether a point has a parameter; ``None`` where nothing tells."""

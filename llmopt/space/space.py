@@ -322,7 +322,7 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        if not self.conditional:
+        if not self._activity.optional:
             return tuple([d.check(v) for d, v in self._pairs(values)])
         self._pairs(values)
         point = self._activity.settled(values, lambda dimension, value: dimension.check(value))
@@ -358,7 +358,7 @@ class Space:
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return a flat point with the given values, without inactive ones."""
-        return tuple(self._activity.settled(values)) if self._activity else tuple(values)
+        return tuple(self._activity.settled(values)) if self._activity.settles else tuple(values)
 
     def named(self, values: Sequence[Value]) -> dict[str, Value]:
         """Return the parameters that a flat point has, by their names."""
@@ -415,7 +415,7 @@ class Space:
             ParameterError: A number is NaN or not a number, or a choice is unknown.
         """
         pairs = self._pairs(values)
-        if not self._activity:
+        if not self._activity.settles:
             return tuple([d.clip(v) for d, v in pairs])
         return tuple(self._activity.settled(values, lambda dimension, v: dimension.clip(v)))
 
@@ -529,7 +529,7 @@ class Space:
         """
         if not self._uniform:
             pairs = self._pairs(values)
-            if self._activity:
+            if self._activity.settles:
                 pairs = zip(self.dimensions, self.conform(values), strict=True)
             return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
         self._pairs(values)
