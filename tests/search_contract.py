@@ -92,6 +92,7 @@ class SearchContract:
     keeps_failed_asks: ClassVar[bool] = False
     """Whether an ask that failed leaves a trial, which later requests show."""
     offers_stop: ClassVar[bool] = True
+    has_ranges: ClassVar[bool] = True
     takes_callbacks: ClassVar[bool] = False
     reports: ClassVar[bool] = True
     clones: ClassVar[tuple[Callable[[Any], Any], ...]] = (copy.deepcopy, pickled)
@@ -358,6 +359,14 @@ class SearchContract:
             assert "the belt jammed" in client.requests[2].text
             assert "the belt jammed" not in client.requests[1].text
             assert self.usage(search).requests == 3
+
+    def test_a_value_that_was_moved_into_its_range_is_marked_in_the_next_prompt(self):
+        if not self.has_ranges:
+            pytest.skip("its candidates are code")
+        client = Model([self.reply(9), self.reply(1)])
+        with self.opened(client) as search:
+            self.advance(search, 2)
+        assert client.requests[1].text.count("not as you gave it: moved into the ranges") == 1
 
     def test_the_model_ends_the_search_if_it_may(self):
         if not self.offers_stop:

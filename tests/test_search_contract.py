@@ -160,6 +160,7 @@ class TestPolicySearch(SearchContract):
 @needs_confinement
 class TestCodeOptimizer(SearchContract):
     offers_stop = False
+    has_ranges = False
     reports = False
     clones = ()  # its candidates run in processes
 

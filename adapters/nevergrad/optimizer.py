@@ -425,19 +425,14 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
             Trial(
                 number=len(self._trials),
                 params=dict(zip(space.names, proposal.values, strict=True)),
-                values=proposal.values,
                 rewards=None if failed else tuple(losses),
                 state="failed" if failed else "complete",
                 feedback="; ".join(filter(None, remarks)),
-                source=proposal.source,
-                explanation=proposal.explanation,
-                prompt_tokens=proposal.prompt_tokens,
-                completion_tokens=proposal.completion_tokens,
-                seconds=proposal.seconds,
                 constraint_violation=self._violation
                 + self._cheap_violation(candidate)
                 + sum(space.broken(proposal.values).values()),
                 stderr=None if failed else stderr,
+                **vars(proposal),
             )
         )
 

@@ -37,11 +37,12 @@ from llmopt.history import Proposal
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Draft
 from llmopt.search.optuna_trials import (
-    amount_of,
+    AMOUNTS,
     for_readers,
     named_in,
     number_of,
     read_named,
+    shares_of,
     text_of,
 )
 from llmopt.search.partners.scheduler import Scheduler, make_scheduler
@@ -57,7 +58,6 @@ _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
 _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
-_AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")  # of a proposal, in this order
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
@@ -96,17 +96,9 @@ class _Offer:
         """Return what `stored` gave; it has no parameters if it has no place in the space."""
         words = [text_of(kept.get(name)) for name in ("explanation", "model", "stop")]
         start = kept.get("start")
-        prompt, completion, seconds = (amount_of(kept.get(name)) for name in _AMOUNTS)
+        source = source_of(kept.get("source"))
         return cls(
-            Proposal(
-                (),
-                source_of(kept.get("source")),
-                words[0],
-                prompt,
-                completion,
-                seconds,
-                clipped=kept.get("clipped") is True,
-            ),  # fmt: skip
+            Proposal((), source, words[0], **shares_of(kept.get)),
             space.restored(kept.get("params")),
             start if type(start) is int else None,
             number_of(kept.get("cost")),
@@ -115,7 +107,7 @@ class _Offer:
 
     def stored(self, space: StudySpace) -> dict[str, Any]:
         """Return it as JSON."""
-        facts = ("source", "explanation", "clipped", *_AMOUNTS)
+        facts = ("source", "explanation", "clipped", *AMOUNTS)
         known = {n: getattr(self.proposal, n) for n in facts}
         known |= {n: getattr(self, n) for n in ("start", "cost", "model", "stop")}
         known |= {"named": self.named} if self.named else {}

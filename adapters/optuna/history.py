@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, get_args
 
 from optuna.study import Study
@@ -26,11 +27,11 @@ from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.prompt.describe import quoted
 from llmopt.search.optuna_trials import (
-    amount_of,
     curve_of,
     data_of,
     duration_of,
     number_of,
+    shares_of,
     stderr_of,
     text_of,
     told_of,
@@ -243,14 +244,11 @@ class StudyHistory:
             feedback="; ".join(r for r in remarks if r),
             source="user" if words else source_of(read_note(frozen, "source")),
             explanation=text,
-            clipped=read_note(frozen, "clipped") is True,
-            prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
-            completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
-            seconds=amount_of(read_note(frozen, "seconds")),
             constraint_violation=violation_of(broken)
             + sum(c.amount(frozen.params) for c in linear),
             stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
             data=data_of(frozen, self._curves),
+            **shares_of(partial(read_note, frozen)),
         )
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)

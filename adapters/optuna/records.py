@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
 from llmopt.search.optuna_trials import (
+    AMOUNTS,
     CONDITIONS,
     NAMED,
     PREFIX,
@@ -140,13 +141,8 @@ def annotate(
     if read_note(now, "source") == "fallback":
         notes["source"] = "fallback"
     if proposal.source == "llm":
-        amounts = {
-            "prompt_tokens": proposal.prompt_tokens,
-            "completion_tokens": proposal.completion_tokens,
-            "seconds": proposal.seconds,
-            "cost": cost,
-        }
-        for name, amount in amounts.items():
+        amounts = {name: getattr(proposal, name) for name in AMOUNTS}
+        for name, amount in {**amounts, "cost": cost}.items():
             if amount:  # a provider that does not count says 0, which is worth no write
                 notes[name] = amount_of(read_note(now, name)) + amount
         notes["model"] = model

@@ -94,13 +94,11 @@ def search(
 
 def _trial(index: int, point: Proposal, outcome: Result) -> Trial:
     return Trial(
-        index,
-        point.values,
-        point.values,
-        None if outcome.reward is None else (outcome.reward,),
-        "failed" if outcome.reward is None else "complete",
-        outcome.note,
-        point.source,
-        point.explanation,
+        number=index,
+        params=point.values,
+        rewards=None if outcome.reward is None else (outcome.reward,),
+        state="failed" if outcome.reward is None else "complete",
+        feedback=outcome.note,
         stderr=outcome.stderr,
+        **vars(point),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 from llmopt.history import Source, Trial, Usage
@@ -22,6 +23,7 @@ from llmopt.search.optuna_trials import (
     note_of,
     number_of,
     read_named,
+    shares_of,
     stderr_of,
     text_of,
     told_of,
@@ -121,11 +123,9 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
         feedback="\n".join(filter(None, said)),
         source=_source(frozen),
         explanation=text_of(note_of(notes, "explanation")),
-        prompt_tokens=amount_of(note_of(notes, "prompt_tokens")),
-        completion_tokens=amount_of(note_of(notes, "completion_tokens")),
-        seconds=amount_of(note_of(notes, "seconds")),
         constraint_violation=violation,
         stderr=stderr_of(notes),
+        **shares_of(partial(note_of, notes)),
     )
 
 

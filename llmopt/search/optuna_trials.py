@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmopt.compute.data import NO_DATA, TrialData
@@ -65,6 +65,16 @@ def note_of(attributes: Mapping[str, Any], name: str) -> Any:
     if isinstance(value, str):
         value += "".join(numbered(attributes, f"{PREFIX}{name}:{{}}", 1))
     return value
+
+
+AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")
+"""What a proposal took of its requests, by the names of its fields and of its notes."""
+
+
+def shares_of(note: Callable[[str], Any]) -> dict[str, Any]:
+    """Return `AMOUNTS` and `clipped` of a proposal, given the function that returns its notes."""
+    amounts: dict[str, Any] = {name: amount_of(note(name)) for name in AMOUNTS}
+    return {**amounts, "clipped": note("clipped") is True}
 
 
 def told_of(attributes: Mapping[str, Any], name: str) -> list[Any]:
