@@ -47,6 +47,7 @@ def _no_provider_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_configure() -> None:
+    gc.disable()  # until the tests are collected, which makes hardly any garbage
     # On a busy machine a worker may wait for seconds until it runs.
     seconds = WorkerLimits.__init__.__defaults__ or ()
     WorkerLimits.__init__.__defaults__ = (60.0, 600.0, *seconds[2:])
@@ -64,7 +65,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    # What collection leaves behind stays to the end: later collections of garbage skip it.
+    # What it leaves behind stays to the end: no collection of garbage looks at it again.
+    gc.enable()
     gc.freeze()
 
 

@@ -45,14 +45,14 @@ class Counting:
 def test_the_points_of_a_search_are_the_models(embedded_client):
     optimizer = LLMOptimizer(BOX, embedded_client, seed=0)
     assert optimizer.prompt.name == "columns"
-    for _ in range(40):
+    for _ in range(18):
         point = optimizer.ask()
         assert BOX.contains(point)
         optimizer.tell(point, sphere(point))
     usage = optimizer.usage
     assert usage.proposals["warmup"] == 10
     assert usage.fallback_share < 0.05
-    assert len({t.values for t in optimizer.trials}) == 40
+    assert len({t.values for t in optimizer.trials}) == 18
     assert usage.prompt_tokens > 0
     assert sum(t.completion_tokens for t in optimizer.trials) == pytest.approx(
         usage.completion_tokens
