@@ -171,6 +171,7 @@ def test_the_check_recomputes_each_page_and_names_what_cannot_be(capsys, monkeyp
     assert "DIFFERS" not in said
     for name in ("design.md", "docs/results.md", "README.md", "cannot be made again"):
         assert name in said
+    monkeypatch.setattr(check, "PAGES", ())
     monkeypatch.setattr(check.claims, "CLAIMS", (("README.md", "{}", lambda: [123456]),))
     assert check.main(["--check"]) == 1
     assert "DIFFERS  README.md: 123456" in capsys.readouterr().out
