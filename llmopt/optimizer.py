@@ -473,8 +473,9 @@ class LLMOptimizer(Results[Params]):
     def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with uninterrupted(), self._changing:
-            if kind == "search" and len(self._told_twice) < 2 and not self._model.options.noisy:
-                self._warn_of(told, self._state.recorded_before(told))
+            once = kind == "search" and not self._model.options.noisy
+            if once and len(self._told_twice) < 2 and (before := self._state.recorded_before(told)):
+                self._warn_of(told, before)
             if (
                 told.data is not NO_DATA
                 and told.data
@@ -490,9 +491,9 @@ class LLMOptimizer(Results[Params]):
         self._inform()
         return trial
 
-    def _warn_of(self, told: Told, before: Trial | None) -> None:
+    def _warn_of(self, told: Told, before: Trial) -> None:
         """Warn if a point is recorded again: once each for equal and for other rewards."""
-        if before is None or (told.rewards == before.rewards) in self._told_twice:
+        if (told.rewards == before.rewards) in self._told_twice:
             return
         self._told_twice.add(told.rewards == before.rewards)
         if told.rewards is None:

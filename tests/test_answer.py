@@ -316,6 +316,25 @@ def test_of_several_points_the_good_ones_count(answer, values, dropped):
     assert "point 2 of the answer: there is no point #8" in caught.value.reason
 
 
+def test_an_answer_is_read_in_four_steps():
+    steps = reader(most=2, first=5)
+    one, other = steps.split(
+        "Hypothesis: h.\nStart from: #2\nProposal: gain: 9\n"
+        "Start from: #5\nProposal: gian: 1"
+    )  # fmt: skip
+    assert (one.start, one.values, one.trouble) == (2, {0: 9.0}, "")
+    assert "did you mean 'gain'?" in other.trouble
+    assert steps.resolve(one, {}) == (one, POINTS[1])
+    values = steps.complete(one, POINTS[1])
+    assert values == {0: 9.0, 1: 0.5, 2: 3}
+    made = steps.check(one, values)
+    assert (made.values, made.clipped, made.start) == ((5.0, 0.5, 3), True, 2)
+    third = replace(one, start=5)
+    assert steps.resolve(third, {5: made}) == (third, made.values)
+    with pytest.raises(ParseError, match="no point #5 to start from"):
+        steps.complete(*steps.resolve(third, {}))
+
+
 def test_a_point_may_start_from_one_of_the_same_answer():
     answer = "Start from: #2\nProposal: gain: 3\nStart from: #{}\nProposal: steps: 7"
     reading = read(answer.format(5), most=2, first=5)

@@ -30,6 +30,7 @@ from llmopt.prompt import (
     Prompt,
     Selection,
     Situation,
+    Traits,
     estimate_tokens,
     get_prompt,
     jinja_sandbox,
@@ -360,6 +361,23 @@ def test_own_template_extends_a_shipped_one():
     request = own(text).prepare(situation(description="walk")).request
     assert "The task: walk" in request.messages[0].content
     assert request.messages[1].content.startswith("Evaluations")
+
+
+def test_own_template_shows_the_log_of_one_that_it_includes():
+    text = own("{% include 'llmopt/words.j2' %}").prepare(situation(n=2)).request.text
+    assert "# What was measured" in text
+    assert "Best first: #" in text
+
+
+def test_what_a_prompt_does_not_say_of_itself_has_a_default():
+    class Plain:
+        name, labels = "plain", None
+
+    assert Traits.of(Plain()) == Traits((), False, False, False, True)
+    assert Traits.of(get_prompt("words")) == Traits(changes=True, computes=True)
+    assert Traits.of(get_prompt("props-ab")) == Traits(labels=("a", "b"))
+    assert Traits.of(get_prompt("props-plus")) == Traits(needs_description=True)
+    assert Traits.of(get_prompt("columns")) == Traits(reads_description=False)
 
 
 @pytest.mark.parametrize(
