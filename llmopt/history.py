@@ -136,6 +136,8 @@ class Trial(HintedTrial, Generic[Params]):
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]
         state = f"reward {found}" if self.state == "complete" else self.state
+        if self.constraint_violation > 0:
+            state += f", constraints violated by {self.constraint_violation:g}"
         return f"Trial({self.number}, {short(self.params)}, {state}, {self.source})"
 
     def __post_init__(self) -> None:

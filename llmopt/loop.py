@@ -528,19 +528,15 @@ class _Run:
         return text_of_search(trial, history.best, optimizer.usage, front)
 
     def _read(self, params: Any, score: Any) -> Told:
-        rewards, words = score, ""
-        given: dict[str, Any] = {}
-        if isinstance(score, Evaluation):
-            rewards, words = score.value, score.feedback
-            given = {n: getattr(score, n) for n in ("data", "samples", "constraint_violation")}
-        elif isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
-            rewards, words = score
+        given, words = score, ""
+        if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
+            given, words = score
         try:
-            return self._optimizer.read_result(params, rewards, feedback=words, **given)
+            return self._optimizer.read_result(params, given, feedback=words)
         except RewardError as error:
-            if any(f"{name}=" in str(error) for name in given):
+            if not str(error).startswith("reward"):
                 raise
-            self._refuse(score, rewards, error)
+            self._refuse(score, given.value if isinstance(given, Evaluation) else given, error)
 
     def _refuse(self, score: Any, rewards: Any, error: RewardError) -> NoReturn:
         """Raise an error that says what the function is to return."""
@@ -552,6 +548,8 @@ class _Run:
             wanted = dict(zip(names, directions, strict=True)) if names else list(directions)
             expected = f"expected {count} numbers, one for each of directions={wanted}, or "
             expected += "(numbers, words)"
+            if isinstance(rewards, Mapping) and names:
+                expected = str(error).partition(": ")[2]
         elif isinstance(rewards, Mapping) and rewards:
             remedy = "return one of its values"
         elif isinstance(rewards, str):

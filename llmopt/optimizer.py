@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.compute.data import NO_DATA, data_file, folder_of
+from llmopt.compute.data import NO_DATA, Evaluation, data_file, folder_of
 from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
@@ -387,7 +387,8 @@ class LLMOptimizer(Results[Params]):
 
         Args:
             params: A point in the form of the given space; copied.
-            reward: A number, or one for each objective.
+            reward: A number, or one for each objective, in their order or as a mapping from their
+                names; or an `Evaluation`.
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
                 is feasible, and feasible points rank before the others. The amounts by which the
@@ -449,20 +450,27 @@ class LLMOptimizer(Results[Params]):
 
     def read_result(self, params: Any, reward: Any, **words: Any) -> Told:
         """Check a result, and return what `tell` would record; `tell_as` records it."""
-        first, names = self.directions[0], set(self.metrics)
-        if isinstance(reward, Mapping) and names:
-            given = {objective_name(name): value for name, value in reward.items()}
-            if given.keys() != names or len(given) < len(reward):
-                missing = [name for name in self.metrics if name not in given]
-                lacks = f"; missing: {', '.join(map(repr, missing))}" if missing else ""
-                raise RewardError(
-                    f"reward={short(reward)}: expected one number for each objective: "
-                    f"{', '.join(map(repr, self.metrics))}{lacks}"
-                )
-            reward = [given[name] for name in self.metrics]
-            reward = reward if len(reward) > 1 else reward[0]
-        count, called = len(self.directions), self.metrics
+        if isinstance(reward, Evaluation):
+            reward, words = reward.value, reward.told_with(words)
+        if isinstance(reward, Mapping) and self.metrics:
+            reward = self._by_name(reward)
+        first, count, called = self.directions[0], len(self.directions), self.metrics
         return read_told(self.space, count, params, reward, direction=first, names=called, **words)
+
+    def _by_name(self, reward: Mapping[Any, Any]) -> Any:
+        """Return rewards given by the names of their objectives in the order of these."""
+        given = {objective_name(name): value for name, value in reward.items()}
+        if given.keys() == set(self.metrics) and len(given) == len(reward):
+            rewards = [given[name] for name in self.metrics]
+            return rewards if len(rewards) > 1 else rewards[0]
+        missing = [repr(name) for name in self.metrics if name not in given]
+        unknown = [repr(name) for name in given if name not in self.metrics]
+        wrong = f"; missing: {', '.join(missing)}" if missing else ""
+        wrong += f"; unknown: {', '.join(unknown)}" if unknown else ""
+        raise RewardError(
+            f"reward={short(reward)}: expected one number for each objective: "
+            f"{', '.join(map(repr, self.metrics))}{wrong}"
+        )
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Told:
         """Check a failure, and return what `tell_failure` would record."""

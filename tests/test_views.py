@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import get_args
 
+import numpy as np
 import pytest
 
-from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, RewardError, ScriptedClient
+from llmopt import (
+    Categorical,
+    Evaluation,
+    Float,
+    LLMOptError,
+    LLMOptimizer,
+    RewardError,
+    ScriptedClient,
+    optimize,
+)
 from llmopt.history import Source, Trial
 from llmopt.report import plots
 from llmopt.report.data import SearchData
@@ -158,8 +169,60 @@ def test_the_hypervolume_grows_with_the_front():
     (line,) = axes.lines or [None]
     shown = line.get_ydata() if line is not None else axes.collections[0].get_offsets()[:, 1]
     assert list(shown) == [2.0, 3.0, 3.0]
+    assert optimizer.hypervolume({"yield": 4.0, "cost": 3.0}) == 3.0
+    assert optimizer.hypervolume((0.0, 4.0)) == 0.0  # everything is beyond it
     with pytest.raises(LLMOptError, match="several objectives"):
         searched().plot_hypervolume()
+    with pytest.raises(LLMOptError, match="no trial has a result"):
+        LLMOptimizer(SPACE, ScriptedClient([]), direction=("minimize",) * 2).hypervolume()
+    for wrong in ((1.0,), {"cost": 3.0}, {"cost": 3.0, "yeild": 4.0}, (1.0, math.nan), 5, ("a", 1)):
+        with pytest.raises(
+            LLMOptError,
+            match="expected a finite number for each objective, as a list or by name: 'cost'",
+        ):
+            optimizer.hypervolume(wrong)
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+def test_the_hypervolume_is_that_of_optuna(objectives):
+    optuna = pytest.importorskip("optuna")
+    pytest.importorskip("matplotlib").use("Agg")
+    from optuna.visualization.matplotlib import plot_hypervolume_history
+
+    rng, names = np.random.default_rng(objectives), ["minimize", "maximize", "minimize", "maximize"]
+    directions, worst = names[:objectives], [1.0, 0.0, 1.0, 0.0][:objectives]
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), direction=directions, seed=1)
+    study = optuna.create_study(directions=directions)
+    for k in range(24):
+        rewards = [float(r) for r in np.round(rng.uniform(-0.1, 1.1, objectives), 1)]  # with ties
+        optimizer.tell({"x": k / 10, "kind": "a"}, rewards)
+        study.add_trial(optuna.trial.create_trial(values=rewards))
+    (theirs,) = plot_hypervolume_history(study, worst).lines
+    (ours,) = optimizer.plot_hypervolume(worst).lines
+    assert ours.get_ydata() == pytest.approx(theirs.get_ydata(), abs=1e-12)
+    assert optimizer.hypervolume(worst) == ours.get_ydata()[-1] > 0
+
+
+def test_tell_takes_an_evaluation_and_says_which_name_is_wrong():
+    optimizer = LLMOptimizer(
+        SPACE, ScriptedClient([]), direction={"cost": "minimize", "yield": "maximize"}
+    )
+    given = Evaluation((2.0, 6.0), "slow", {"a": [1.0]}, constraint_violation=0.5)
+    trial = optimizer.tell(POINTS[0], given)
+    assert (trial.rewards, trial.feedback, trial.constraint_violation) == ((2.0, 6.0), "slow", 0.5)
+    assert list(trial.data) == ["a"]
+    assert "constraints violated by 0.5" in repr(trial)
+    assert optimizer.tell(POINTS[1], Evaluation((1.0, 5.0)), feedback="fast").feedback == "fast"
+    assert optimizer.tell(POINTS[2], Evaluation({"yield": 1.0, "cost": 2.0})).rewards == (2.0, 1.0)
+    with pytest.raises(RewardError, match="feedback= is given, and the Evaluation has it, too"):
+        optimizer.tell(POINTS[0], given, feedback="fast")
+    with pytest.raises(RewardError, match="missing: 'yield'; unknown: 'yeild'"):
+        optimizer.tell(POINTS[0], {"cost": 1.0, "yeild": 2.0})
+    with pytest.raises(RewardError, match=r"returned .*unknown: 'yeild'"):
+        optimize(
+            lambda x: {"cost": 1.0, "yeild": 2.0}, SPACE, 3, ScriptedClient([]),
+            directions={"cost": "minimize", "yield": "maximize"}, progress=False,
+        )  # fmt: skip
 
 
 def test_a_trial_says_what_its_attributes_are_called_here():

@@ -14,7 +14,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,26 @@ class Evaluation:
                 f"value={short(given)} is {a_type(given)}: expected a number, a list of numbers "
                 "for several objectives, or None for a failed evaluation"
             )
+
+    def told_with(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of `tell` beside the reward: those `given` and its own.
+
+        Raises:
+            RewardError: An argument is given twice.
+        """
+        own = {n: getattr(self, n) for n in ("feedback", "data", "samples", "constraint_violation")}
+        own = {name: value for name, value in own.items() if _is_given(value)}
+        for name in own:
+            if _is_given(given.get(name)):
+                raise RewardError(f"{name}= is given, and the Evaluation has it, too: give one")
+        return {**given, **own}
+
+
+def _is_given(value: Any) -> bool:
+    """Whether a value says more than the default of its argument."""
+    if isinstance(value, Sized):
+        return len(value) > 0
+    return value is not None and value != 0
 
 
 class TrialData(Mapping[str, Any]):

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from llmopt.errors import LLMOptError, needs
 from llmopt.history import OLD_SOURCES, Trial
 from llmopt.report.charts import MOST_PARAMETERS, outside
 from llmopt.report.data import SearchData
-from llmopt.report.importance import importance, quiet
+from llmopt.report.hypervolume import Reference, hypervolumes
+from llmopt.report.importance import importance
 from llmopt.report.scales import Scale, beyond
 from llmopt.util.text import cut, short
 
@@ -272,47 +271,12 @@ def pareto(
     return ax
 
 
-def hypervolume(
-    data: SearchData, reference: Sequence[float] | None = None, ax: Axes | None = None
-) -> Axes:
-    """Draw the hypervolume of the Pareto front after each trial, computed by Optuna."""
-    if len(data.directions) == 1:
-        raise LLMOptError(
-            "plot_hypervolume() needs several objectives, and this search has one: "
-            "plot_history() draws it"
-        )
-    if not data.done:
-        raise LLMOptError("plot_hypervolume(): no trial has a result yet; continue the search")
-    values = _hypervolumes(data, reference)
+def hypervolume(data: SearchData, reference: Reference = None, ax: Axes | None = None) -> Axes:
+    """Draw the hypervolume of the Pareto front after each trial."""
+    values = hypervolumes(data, reference)
     ax = _axes("plot_hypervolume", ax)
     numbers = [data.shown_number(t.number) for t in data.done]
     ax.step(numbers, values, where="post", color=COLOURS["llm"], marker="o", markersize=3)
     ax.set_xlabel("trial")
     ax.set_ylabel("hypervolume")
     return ax
-
-
-def _hypervolumes(data: SearchData, reference: Sequence[float] | None) -> list[float]:
-    """Return the hypervolume after each complete trial, which Optuna has in a plot only."""
-    with needs("plot_hypervolume()", "optuna", extra="optuna"):
-        import optuna
-    with needs("plot_hypervolume()", "matplotlib"):
-        import matplotlib.pyplot as plt
-        from optuna.visualization.matplotlib import plot_hypervolume_history
-    done = [t for t in data.done if t.rewards]
-    feasible = [t.rewards for t in done if t.rewards and t.constraint_violation <= 0]
-    rows = feasible or [t.rewards for t in done if t.rewards]
-    worst = []
-    for column, direction in zip(zip(*rows, strict=True), data.directions, strict=True):
-        margin = 0.1 * (max(column) - min(column)) or 1.0
-        worst.append(max(column) + margin if direction == "minimize" else min(column) - margin)
-    with quiet(optuna):
-        study = optuna.create_study(directions=list(data.directions))
-        for t in done:  # an infeasible one adds no volume
-            values = (reference or worst) if t.constraint_violation > 0 else t.rewards or ()
-            study.add_trial(optuna.trial.create_trial(values=list(values)))
-        with plt.rc_context():  # Optuna sets a style for all figures
-            drawn: Axes = plot_hypervolume_history(study, list(reference or worst))
-    (line,) = drawn.lines
-    plt.close(drawn.figure)  # type: ignore[arg-type]  # it has no parent figure
-    return [float(value) for value in np.asarray(line.get_ydata())]

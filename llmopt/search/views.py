@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,21 +153,41 @@ class Views(Hinted):
 
         return plots.pareto(read_search(self), ax, objectives)
 
-    def plot_hypervolume(
-        self, reference: Sequence[float] | None = None, ax: Axes | None = None
-    ) -> Axes:
-        """Plot the hypervolume of the Pareto front after each trial, computed by Optuna.
-
-        Infeasible trials add nothing to it.
+    def hypervolume(self, reference: Sequence[float] | Mapping[str, float] | None = None) -> float:
+        """Return the hypervolume of the Pareto front: the volume that it dominates.
 
         Args:
-            reference: The reference point, one number for each objective; ``None`` for a point a
-                tenth of the range beyond the worst results.
+            reference: The reference point, a number for each objective, in their order or by name;
+                ``None`` for a point a tenth of the range beyond the worst feasible results, which
+                moves as results come in. State it to compare searches.
+
+        Returns:
+            The volume between the front and the reference point; infeasible trials and those beyond
+            the reference add nothing.
+
+        Raises:
+            LLMOptError: The search has one objective, no trial is complete, or `reference` does not
+                fit the objectives.
+        """
+        from llmopt.report import read_search
+        from llmopt.report.hypervolume import hypervolumes
+
+        return ([0.0, *hypervolumes(read_search(self), reference)])[-1]
+
+    def plot_hypervolume(
+        self,
+        reference: Sequence[float] | Mapping[str, float] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the `hypervolume` of the Pareto front after each trial.
+
+        Args:
+            reference: As in `hypervolume`.
             ax: Matplotlib axes to draw on; ``None`` for a new figure.
 
         Raises:
-            ImportError: Optuna or Matplotlib is not installed.
-            LLMOptError: The search has one objective, or no trial is complete.
+            ImportError: Matplotlib is not installed.
+            LLMOptError: As for `hypervolume`.
         """
         from llmopt.report import plots, read_search
 
