@@ -139,6 +139,9 @@ class TestShell:
         assert main(["status", file]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["pareto"] == 2
+        assert found["directions"] == (goals if named else list(goals.values()))
+        (latest,) = run(capsys, "tell", file, '{"params": {"x": 0, "k": 1}, "reward": [9, 1]}')
+        assert latest["reward"] == ({"cost": 9.0, "gain": 1.0} if named else [9.0, 1.0])
         names = list(goals) if named else ["objective 1", "objective 2"]
         assert {name: t["number"] for name, t in found["best"].items()} == {
             names[0]: 1,

@@ -213,12 +213,13 @@ def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, A
     return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
 
 
-def of_trial(trial: Trial[Any]) -> dict[str, Any]:
-    """Return a trial as JSON, without empty fields."""
+def of_trial(trial: Trial[Any], metrics: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
+    named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
         "params": plain(trial.params),
-        "reward": plain(trial.reward),
+        "reward": named or plain(trial.reward),
         "state": trial.state,
         "source": trial.source,
         "stderr": trial.stderr,
@@ -233,7 +234,9 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return where a search stands, as JSON."""
     return {
         "trials": len(optimizer.trials),
-        "directions": list(optimizer.directions),
+        "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
+        if optimizer.metrics
+        else list(optimizer.directions),
         **leaders(optimizer.history),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "usage": asdict(optimizer.usage),
@@ -247,7 +250,7 @@ def leaders(history: History) -> dict[str, Any]:
     """
 
     def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
-        return None if trial is None else of_trial(trial)
+        return None if trial is None else of_trial(trial, history.metrics)
 
     if len(history.directions) == 1:
         return {"best": shown(history.best)}
