@@ -241,6 +241,16 @@ class SearchContract:
             assert "max_requests=3" in self.advance(search, 3)
             assert len(self.values(search)) == len(client.requests) == 3
 
+    def test_caps_that_are_set_later_count_what_was_spent_before(self):
+        client = Model([self.reply(i) for i in range(4)])
+        with self.opened(client) as search:
+            assert self.advance(search, 2) == ""
+            spender = self.spender(search)
+            spender.limits = Limits(max_requests=3)
+            assert spender.left == {"requests": 1}
+            assert "max_requests=3" in self.advance(search, 3)
+            assert len(self.values(search)) == len(client.requests) == 3
+
     # -- keys -------------------------------------------------------------------------------
 
     @pytest.mark.defect(2)

@@ -32,6 +32,7 @@ class StudySpending(SpendLog):
         self._key, self._process = _SPENT + uuid.uuid4().hex, os.getpid()
         self._own: dict[int, Usage] = {}
         self._study: Study | None = None
+        self._capped = False  # without caps nothing is stored, but counted: caps may be set later
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -40,20 +41,17 @@ class StudySpending(SpendLog):
         self._begin()
 
     def attach(self, meter: Meter, study: Study) -> None:
-        """Let a meter with caps count the spending of a whole study."""
+        """Let a meter count the spending of a whole study against its caps, if it has any."""
         if os.getpid() != self._process:
             self._begin()
-        self._study = study
-        limits = meter.limits
-        if limits.max_requests is None and limits.max_tokens is None and limits.max_cost is None:
-            return
+        self._study, self._capped = study, bool(meter.limits.left(Usage()))
         meter.journal = self
 
     def total(self, own: Usage | None = None) -> Usage:
         """Return what was spent on the study by all whose caps are counted."""
         total = Usage()
-        if self._study is None:
-            return total
+        if self._study is None or not self._capped:
+            return own or total
         storage, study_id = self._study._storage, self._study._study_id
         for key, entry in storage.get_study_system_attrs(study_id).items():
             if key.startswith(_SPENT) and key != self._key and isinstance(entry, dict):
@@ -82,6 +80,8 @@ class StudySpending(SpendLog):
         """Store what this object has spent, and return the study that it was spent on."""
         assert self._study is not None
         storage, study_id = self._study._storage, self._study._study_id
+        if not self._capped:
+            return int(study_id)
         try:
             storage.set_study_system_attr(study_id, self._key, _entry(usage))
         except Exception as error:  # storages raise what their databases do

@@ -149,7 +149,8 @@ class LLMSampler(Session, BaseSampler):
             model ends the search only with ``may_stop=True``; ``study.ask()`` then raises
             `SearchStopped`. Caps apply to the study: its
             storage records the spending, which counts for all workers and later runs. Each
-            worker may exceed a cap by one request.
+            worker may exceed a cap by one request. ``sampler.limits = Limits(max_cost=2.0)`` sets
+            other caps, and ``sampler.left`` says what remains.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
