@@ -137,7 +137,7 @@ class Log(Follower):
         self.history, self.space, self.labels = history, space, labels
         self.count, self._feedback_limit = count, feedback_limit
         if len(self._entries) > _MOST_ENTRIES:
-            self._forget()  # budgets, too: later withdrawals are looked up among the entries
+            self._drop()  # budgets, too: later withdrawals are looked up among the entries
         last = self._answers[-1] if self._answers else []
         self.last_answer = [history.trials[place] for place in last]
         # Without an answer that is still measured in part.
@@ -158,12 +158,12 @@ class Log(Follower):
     def _add(self, trial: Trial, history: History) -> None:
         place, rank = len(self._known), history.rank(trial)
         complete, asked = trial.state == "complete", trial.source == "llm"
-        known, best = self._ranks[0] if self._ranks else (None, None)
-        top = place if best is None or (complete and rank < known) else best
+        best = self._ranks[0][1] if self._ranks else None
+        top = place if best is None or (complete and rank < self._ranks[0][0]) else best
         if asked or not self._leaders:
             self._leaders.append(top)
         elif top != self._leaders[-1]:
-            self._forget(self._leaders[-1])  # its feedback is cut now
+            self._drop(self._leaders[-1])  # its feedback is cut now
             self._leaders[-1] = top
         nearest = self._nearest(trial.rewards[0]) if complete and trial.rewards else None
         said = notes_of(trial.explanation) if asked else Answer()
@@ -175,7 +175,7 @@ class Log(Follower):
         if asked and self.drawn == place:
             drawn = {i for i, t in enumerate(self._known) if t.source in RANDOM_SOURCES}
             self._done_with = frozenset(drawn - {top})
-            self._forget()
+            self._drop()
         self.drawn += not asked and self.drawn == place
         if asked:
             self._note_answer(trial, place, said)
@@ -207,9 +207,9 @@ class Log(Follower):
                 for withdrawn in struck - self._withdrawn:
                     if withdrawn < place:
                         self._withdrawn.add(withdrawn)
-                        self._forget(withdrawn)
+                        self._drop(withdrawn)
 
-    def _forget(self, place: int | None = None) -> None:
+    def _drop(self, place: int | None = None) -> None:
         """Drop the text of a trial with all its notes, or all entries."""
         if place is None:
             self._entries.clear()
