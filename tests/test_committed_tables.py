@@ -169,7 +169,9 @@ def test_the_check_recomputes_each_page_and_names_what_cannot_be(capsys, monkeyp
     assert check.main(["--check"]) == 0
     said = capsys.readouterr().out
     assert "DIFFERS" not in said
-    for name in ("design.md", "docs/results.md", "README.md", "cannot be made again"):
+    for name in ("design", "rivals", "studies", "words"):
+        assert f"agrees   benchmarks/results/{name}.md" in said
+    for name in ("docs/results.md", "README.md", "cannot be made again"):
         assert name in said
     monkeypatch.setattr(check, "PAGES", ())
     monkeypatch.setattr(check.claims, "CLAIMS", (("README.md", "{}", lambda: [123456]),))
