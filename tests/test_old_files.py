@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmopt import LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
 from llmopt.code import CodeOptimizer, Function, Output
 
 FILES = Path(__file__).parent / "data" / "format1"
@@ -78,3 +78,18 @@ def test_a_stored_search_for_code_goes_on(tmp_path):
         assert len(optimizer.trials) == 3
         assert optimizer.usage.requests == 4
         assert len(optimizer.meter.paid) == 1
+
+
+def test_a_pickle_of_an_earlier_version_lacks_attributes_and_goes_on():
+    """A study's sampler and a Nevergrad optimizer are kept as pickles."""
+    space = {"x": Float(0, 1), "kind": Categorical(["a", "b"])}
+    replies = ["x: 0.25, kind: a", "x: 0.5, kind: b"]
+    optimizer = LLMOptimizer(space, ScriptedClient(replies), "props", warmup=0)
+    optimizer.tell(optimizer.ask(), 1.0)
+    old = optimizer.__getstate__()
+    emitter, activity = old["_emitter"], old["space"]._activity
+    for part, name in ((emitter, "traits"), (activity, "settles")):
+        vars(part).pop(name)
+    again = LLMOptimizer.__new__(LLMOptimizer)
+    again.__setstate__(old)
+    assert again.ask() == {"x": 0.5, "kind": "b"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
@@ -70,7 +71,6 @@ class ModelEmitter(Metered):
 
     Attributes:
         options: How the model is asked.
-        traits: What the prompt can do.
         points: Maximum points of one answer; see `AskOptions`.
         calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
         tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
@@ -88,7 +88,6 @@ class ModelEmitter(Metered):
         self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
         words = self.options.description.strip()
-        self.traits = Traits.of(self.prompt)
         if self.traits.needs_description and not words:
             raise TemplateError(
                 f"prompt {self.prompt.name!r} needs the task in words and got no description: give "
@@ -110,6 +109,11 @@ class ModelEmitter(Metered):
         self.seeded = False  # whether a repeated point takes another seed
         self.shown = ShownPoints()
         self._meter = Meter(client, self.options.limits)
+
+    @cached_property  # what earlier versions pickled lacks it
+    def traits(self) -> Traits:
+        """What the prompt can do."""
+        return Traits.of(self.prompt)
 
     def _most_points(self, client: Client) -> int:
         """Return the most points of one answer."""

@@ -127,6 +127,8 @@ class Activity:
             value is fixed or open.
     """
 
+    settles = True  # what earlier versions pickled lacks it
+
     def __init__(
         self,
         places: Mapping[str, int],
