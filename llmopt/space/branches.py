@@ -103,7 +103,7 @@ class BranchedSpace(Space):
         learned = {places[n]: c for n, c in (optional or {}).items()}
         rules = dict(self._activity.rules)
         rules |= {i: c for i, c in learned.items() if c is not None and i not in rules}
-        self._set_activity(Activity(places, self.dimensions, rules, fixed, learned, True))
+        self._activity = Activity(places, self.dimensions, rules, fixed, learned, True)
         self.unseen = {
             places[n]: frozenset(values)
             for n, values in (unseen or {}).items()

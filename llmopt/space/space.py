@@ -90,8 +90,6 @@ class Space:
         constraints: The constraints, as text.
         limits: The constraints and the forbidden combinations, compiled.
         place: Position of each dimension, by its name.
-        conditional: Whether a point may lack a parameter.
-        asked: Positions of the parameters that an answer may give.
 
     Raises:
         SpaceError: There is no dimension, a name is invalid, a value is not a dimension, or no
@@ -209,7 +207,7 @@ class Space:
                 d.under(conditions.get(n)) for n, d in zip(self.names, dimensions, strict=True)
             )
         rules = {self.place[name]: when for name, when in conditions.items()}
-        self._set_activity(Activity(self.place, dimensions, rules))
+        self._activity = Activity(self.place, dimensions, rules)
         self._choices = [(i, d) for i, d in enumerate(dimensions) if isinstance(d, Categorical)]
         self._log_at = np.array([i for i, d in enumerate(dimensions) if d.log], dtype=int)
         self._offset = np.array([d.offset for d in dimensions], dtype=float)
@@ -324,7 +322,7 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        if not self.conditional:
+        if not self._activity.optional:
             return tuple([d.check(v) for d, v in self._pairs(values)])
         self._pairs(values)
         point = self._activity.settled(values, lambda dimension, value: dimension.check(value))
@@ -338,9 +336,15 @@ class Space:
 
     unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # see `BranchedSpace`
 
-    def _set_activity(self, activity: Activity) -> None:
-        self._activity, self.conditional = activity, bool(activity.optional)
-        self.asked = [i for i in range(len(self.names)) if i not in activity.fixed]
+    @property
+    def conditional(self) -> bool:
+        """Whether a point may lack a parameter."""
+        return bool(self._activity.optional)
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """Positions of the parameters that an answer may give."""
+        return [i for i in range(len(self.names)) if i not in self._activity.fixed]
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point, by positions, still needs."""
