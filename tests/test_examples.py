@@ -96,6 +96,9 @@ def test_a_notebook_runs_and_was_run(name, tmp_path, embedded_client):
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any("image/png" in o.get("data", {}) for cell in cells for o in cell["outputs"])
     code = "\n".join("".join(cell["source"]) for cell in cells)
+    if name == "notebook.ipynb":
+        assert "maximize(score, space, 30," in code
+        code = code.replace("maximize(score, space, 30,", "maximize(score, space, 14,")
     out = run("-c", code, folder=tmp_path)
     if name == "studies.ipynb":
         (found,) = re.findall(r"the model: validation ([\d.]+)", out)
