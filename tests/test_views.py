@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from llmopt import (
     Categorical,
     Evaluation,
     Float,
+    Int,
     LLMOptError,
     LLMOptimizer,
     RewardError,
@@ -259,3 +261,123 @@ def test_tab_completion_offers_no_names_of_the_package_itself():
     assert {"ask", "tell", "propose", "give_back", "pending_proposals", "report"} <= {*names}
     internal = {"check_asks", "inform", "left_by", "meter", "next_seed", "start_event", "observe"}
     assert not internal & {*names}
+
+
+# -- pictures in every style ----------------------------------------------------------------
+
+
+def fragile():
+    """A search that always fails above 0.02, with a bad first trial."""
+    space = {"rate": Float(1e-4, 0.1, log=True), "batch": Int(8, 256, log=True)}
+    optimizer = LLMOptimizer(space, ScriptedClient([]), direction="minimize")
+    for k in range(32):
+        point = {"rate": 10.0 ** (-4 + k / 11), "batch": 8 + 8 * k}
+        if point["rate"] > 0.02:
+            optimizer.tell_failure(point, "it diverged")
+        else:
+            optimizer.tell(point, 1000.0 if k in (0, 3) else 1.0 + k % 5)
+    return optimizer
+
+
+@pytest.fixture
+def pyplot():
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_a_logarithmic_axis_has_few_plain_ticks(pyplot):
+    figure = fragile().plot_slices()
+    figure.canvas.draw()
+    ticks = ["0.0001", "0.001", "0.01", "0.1"], ["10", "30", "100"]
+    for ax, expected in zip(figure.axes, ticks, strict=True):
+        assert [t.get_text() for t in ax.get_xticklabels() if t.get_text()] == expected
+        assert not [t for t in ax.get_xticklabels(minor=True) if t.get_text()]
+        boxes = [t.get_window_extent() for t in ax.get_xticklabels()]
+        assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_pictures_take_their_colours_from_the_style(pyplot, style):
+    from matplotlib.colors import to_rgb
+
+    with pyplot.style.context(style):
+        axes = fragile().plot_history()
+        best = next(line for line in axes.lines if line.get_label() == "best")
+        ink, paper = to_rgb(pyplot.rcParams["text.color"]), to_rgb(axes.get_facecolor())
+        assert to_rgb(best.get_color()) == ink
+        slices = fragile().plot_slices().axes[0]
+        latest = slices.collections[0].get_facecolors()[-1]
+        assert abs(sum(latest[:3]) - sum(paper)) > 1.0  # the last trials are the strongest
+    late = pyplot.figure().add_subplot(facecolor="black")  # axes of another style than the active
+    late.xaxis.label.set_color("white")
+    fragile().plot_history(late)
+    best = next(line for line in late.lines if line.get_label() == "best")
+    assert to_rgb(best.get_color()) == (1.0, 1.0, 1.0)
+
+
+def test_no_legend_hides_data(pyplot):
+    _, (first, second) = pyplot.subplots(1, 2)
+    before = first.get_position().height
+    fragile().plot_history(first)
+    of_costs().plot_pareto(second)
+    assert first.get_position().height < before  # there is room for it within the picture
+    importance = pytest.importorskip("optuna") and fragile().plot_importance()
+    for ax in (fragile().plot_history(), of_costs().plot_pareto(), importance, first, second):
+        ax.figure.canvas.draw()
+        legend, frame = ax.get_legend().get_window_extent(), ax.get_window_extent()
+        label = ax.xaxis.label.get_window_extent()
+        assert legend.y1 <= label.y0 + 1 < frame.y0
+        assert legend.y0 >= 0
+    given = pyplot.figure()
+    fragile().plot_slices(given)
+    given.canvas.draw()
+    (legend,) = given.legends
+    lowest = min(ax.get_tightbbox().y0 for ax in given.axes)
+    assert legend.get_window_extent().y1 <= lowest + 1
+
+
+def test_failed_trials_are_marked_at_their_parameters(pyplot):
+    optimizer = fragile()
+    rate = optimizer.plot_slices().axes[0]
+    (failed,) = [c for c in rate.collections if c.get_label() == "failed"]
+    assert min(failed.get_offsets()[:, 0]) > 0.02
+    assert set(failed.get_offsets()[:, 1]) == {0.0}  # at the frame
+    assert rate.get_xlim()[0] < 1e-4
+    assert 0.1 < rate.get_xlim()[1] < 0.2  # the range of the parameter
+    history = optimizer.plot_history()
+    (failed,) = [c for c in history.collections if c.get_label() == "failed"]
+    assert len(failed.get_offsets()) == len(optimizer.history.failed)
+
+
+def test_a_sign_in_a_legend_has_no_colour_of_one_trial(pyplot):
+    (legend,) = fragile().plot_slices().legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    place = next(i for i, text in enumerate(texts) if "beyond the axis" in text)
+    red, green, blue, _ = legend.legend_handles[place].get_facecolors()[0]
+    assert red == green == blue < 0.6
+
+
+def test_axes_say_which_direction_is_better(pyplot):
+    assert fragile().plot_history().get_ylabel() == "reward (smaller is better)"
+
+
+def test_an_importance_is_sorted_and_says_what_it_leaves_out(pyplot):
+    pytest.importorskip("optuna")
+    pytest.importorskip("sklearn")
+    space = {
+        "kind": Categorical(["a", "b"]),
+        "deep": Float(0, 1, when={"kind": "a"}),
+        "x": Float(0, 1),
+        "y": Float(0, 1),
+    }
+    optimizer = LLMOptimizer(space, ScriptedClient([]))
+    for k in range(30):
+        point = {"kind": "ab"[k % 2], "x": k / 30, "y": (k * 0.37) % 1}
+        optimizer.tell({**point, "deep": 0.5} if k % 2 == 0 else point, point["x"] + k % 3)
+    axes = optimizer.plot_importance()
+    strong = [bar.get_width() for bar in axes.containers[0]]
+    assert strong == sorted(strong)  # the most important one is on top
+    assert "deep (only some trials have it)" in axes.get_xlabel()

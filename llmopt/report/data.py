@@ -155,6 +155,13 @@ class SearchData:
         named = History(directions=self.directions, metrics=self.metrics)
         return tuple(clean(name) for name in named.objectives)
 
+    def goal(self, objective: int, name: str = "") -> str:
+        """Return the label of an objective's axis, with the direction that is better."""
+        larger = self.directions[objective] == "maximize"
+        return (
+            f"{name or self.objectives[objective]} ({'larger' if larger else 'smaller'} is better)"
+        )
+
     def objective(self, which: int | str, argument: str = "objective") -> int:
         """Return the place of an objective that is given by its name or its place."""
         names = self.objectives

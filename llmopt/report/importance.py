@@ -14,6 +14,7 @@ from llmopt.errors import LLMOptError, needs
 from llmopt.report.data import SearchData
 from llmopt.report.scales import finite
 from llmopt.space.values import stable_repr
+from llmopt.util.text import cut
 
 LEAST_TRIALS = 20
 """Complete trials below which an importance would be chance."""
@@ -21,16 +22,18 @@ LEAST_TRIALS = 20
 _MOST_TRIALS = 1000  # that the evaluators are given, evenly spread
 _MOST_FOR_TREES = 300  # that fANOVA is given: its trees take seconds
 _SEED = 0
+_NAME, _MOST_NAMES = 40, 8  # characters of a name, and names that are stated
 
 
 def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, float]]:
     """Return the importance of each parameter, by evaluator and name.
 
-    The most important one by fANOVA is first, or by PED-ANOVA where there is no fANOVA.
+    The first evaluator's order is that of the parameters: fANOVA's, or PED-ANOVA's where there is
+    no fANOVA.
 
     ``"PED-ANOVA"`` says how far a parameter decides whether a point is among the best tenth;
     ``"fANOVA"``, where scikit-learn is installed, how much of the variance of all results it
-    explains. Conditional parameters, which not every trial has, are skipped.
+    explains. `left_out` names the parameters that are skipped.
 
     Raises:
         ImportError: Optuna is not installed.
@@ -57,12 +60,29 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             study = _study(optuna, data, objective, _MOST_FOR_TREES)
             fanova = of.FanovaImportanceEvaluator(seed=_SEED)
             found["fANOVA"] = of.get_param_importances(study, evaluator=fanova)
-    first = found.get("fANOVA", found["PED-ANOVA"])  # of few trials PED-ANOVA sees a handful
+    found = dict(sorted(found.items()))  # fANOVA first: of few trials PED-ANOVA sees a handful
+    first = next(iter(found.values()))
     order = sorted(names, key=lambda name: -first.get(name, 0.0))
     return {
         kind: {n: float(np.nan_to_num(values.get(n, 0.0), posinf=1.0, neginf=0.0)) for n in order}
         for kind, values in found.items()
     }
+
+
+def left_out(data: SearchData) -> str:
+    """Return which parameters have no importance, and why; empty if all have one."""
+    reasons: dict[str, list[str]] = {}
+    for i, parameter in enumerate(data.parameters):
+        column = [data.shares[t.number][i] for t in data.done]
+        why = "only some trials have it" if None in column else "the same in all trials"
+        if None in column or len(set(column)) < 2:
+            reasons.setdefault(why, []).append(cut(parameter.name, _NAME))
+    texts = []
+    for why, names in reasons.items():
+        more = f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else ""
+        why = why.replace("it", "them") if names[1:] else why
+        texts.append(f"{', '.join(names[:_MOST_NAMES])}{more} ({why})")
+    return "; ".join(texts)
 
 
 @contextlib.contextmanager

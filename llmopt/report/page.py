@@ -20,7 +20,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.report import charts
 from llmopt.report.data import UNFINISHED, SearchData, value_text
-from llmopt.report.importance import importance
+from llmopt.report.importance import importance, left_out
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
 from llmopt.util.arguments import checked_call
@@ -120,6 +120,7 @@ def report_page(source: Any, *, title: str = "", study_name: str | None = None) 
             rivals=charts.rivals_chart(data) if data.rivals and data.done else None,
             important=important,
             unknown=unknown,
+            skipped=left_out(data) if important else "",
             parallel=charts.parallel_chart(data, order) if len(data.done) > 1 and order else None,
             slices=_slices(data, order),
             most_parameters=charts.MOST_PARAMETERS,

@@ -21,6 +21,7 @@ _WORTH = 2.0  # how much longer outliers must make an axis to be moved to its ed
 _DECADES = 3.0  # ratio of positive values from which an axis is logarithmic
 _KEPT_RATIO = 100.0  # of the ends of a Pareto front, above which its axis is logarithmic
 _MOST_TICKS = 40
+_FACTORS = ((1, 3), (1, 2, 5), (1, 2, 3, 5, 7))  # of powers of ten, on a short logarithmic axis
 
 
 def number_text(value: float, digits: int = 5) -> str:
@@ -76,20 +77,24 @@ class Scale:
             return [(self.share(i), self.choices[i]) for i in shown]
         if self.low == self.high:
             return [(0.5, number_text(self.low))]
+        return [(self.share(v), number_text(v)) for v in self.tick_values(count)]
+
+    def tick_values(self, count: int = 5) -> list[float]:
+        """Return the round numbers that have a text: about `count`, and at least 3 if there are."""
         values = self._log_ticks(count) if self.log else []
-        values = (
-            values
-            if len(values) > 1
-            else _linear_ticks(self.low, self.high, count, 1.0 if self.whole else 0.0)
-        )
-        return [(self.share(v), number_text(v)) for v in values]
+        return values or _linear_ticks(self.low, self.high, count, 1.0 if self.whole else 0.0)
 
     def _log_ticks(self, count: int) -> list[float]:
+        """Return powers of ten, or their multiples if they are fewer than 3; else nothing."""
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        step = max(1, -(-(last - first) // count))
-        found = [10.0**e for e in range(first, last + 1, step) if abs(e) < 300]
-        if last - first <= 2:
-            found = [m * v for v in found for m in (1, 2, 5)]
+        most = max(1, -(-(last - first) // count))
+        choices = [self._powers(range(first, last + 1, step), (1,)) for step in range(most, 0, -1)]
+        choices += [self._powers(range(first, last + 1), factors) for factors in _FACTORS]
+        return next((found for found in choices if len(found) > 2), [])
+
+    def _powers(self, exponents: Iterable[int], factors: Sequence[int]) -> list[float]:
+        """Return the powers of ten, and their multiples, that are on the axis."""
+        found = [float(f"{m}e{e}") for e in exponents if abs(e) < 300 for m in factors]
         return [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
 
 
