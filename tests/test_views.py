@@ -284,7 +284,8 @@ def pyplot():
     pytest.importorskip("matplotlib").use("Agg")
     from matplotlib import pyplot
 
-    yield pyplot
+    with pyplot.style.context("default"):  # a plot of Optuna sets a style for all that follow
+        yield pyplot
     pyplot.close("all")
 
 
