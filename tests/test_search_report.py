@@ -17,7 +17,7 @@ from llmopt.report import charts, read_search, report_page
 from llmopt.report.charts import thinned
 from llmopt.report.data import parameters_of
 from llmopt.report.importance import importance
-from llmopt.report.scales import robust_scale
+from llmopt.report.scales import Scale, robust_scale
 
 SPACE = {
     "x": Float(-5, 5),
@@ -127,7 +127,7 @@ def test_any_number_of_trials_and_objectives(n, direction):
         assert "Pareto front" in page.text
         assert "front" in page.ids
     if n == 25:
-        assert page.text.count("it broke at") == 5
+        assert page.text.count("Reason it broke at") == 5
         assert {"progress", "parameters", "trials", "setup"} <= page.ids
 
 
@@ -372,7 +372,7 @@ def test_the_page_says_who_proposed_the_best_and_names_the_objectives():
         {"x": Float(0, 1)}, ScriptedClient([]), direction={"cost": "minimize", "gain": "maximize"}
     )
     optimizer.tell({"x": 0.5}, (1.5, 2.5))
-    assert "cost 1.5 / gain 2.5" in checked(optimizer).text
+    assert "cost: 1.5 gain: 2.5" in checked(optimizer).text
 
 
 def test_parallel_coordinates_mark_single_values_and_bridge_gaps():
@@ -566,3 +566,158 @@ def test_parallel_coordinates_say_that_they_scroll():
     assert re.search(
         r'<p class="note hint" hidden>Scroll sideways[^<]*</p><div class="scroll">', html
     )
+
+
+# -- what a first reader missed -------------------------------------------------------------
+
+
+def words_of(html):
+    return Page(html).text
+
+
+def test_a_search_without_a_feasible_trial_shows_its_results():
+    optimizer = LLMOptimizer(
+        {"x": Float(0, 1)}, ScriptedClient([]), direction=["minimize", "maximize"]
+    )
+    for k in range(5):
+        optimizer.tell({"x": k / 5}, (1.0 + k, 2.0 * k), constraint_violation=1.0 + k)
+    html = report_page(optimizer)
+    text = words_of(html)
+    assert "No trial is feasible yet." in text
+    assert "No trial gave a result" not in text
+    assert "new best" not in text
+    front = html.partition('id="front"')[2].partition("</section>")[0]
+    assert marks_in(front, "broken") == {0, 1, 2, 3, 4}
+    assert re.search(r"source points on the front user .*? 5 0 ", text)
+    single = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]))
+    single.tell({"x": 0.5}, 1.0, constraint_violation=1.0)
+    text = checked(single).text
+    assert "No trial is feasible yet." in text
+    assert "least violation" in text
+    assert "the best (" not in text
+
+
+def test_each_objective_has_a_column_in_the_list():
+    html = report_page(beam())
+    row = re.search(r"<summary><span>#2</span>(.*?)</summary>", html, re.S)[1]
+    assert re.findall(r'<span class="value"><i>(.*?): </i>(.*?)</span>', row) == [
+        ("objective 1", "2"),
+        ("objective 2", "9"),
+    ]
+    assert 'class="several" style="--k:2"' in html
+
+
+def test_the_hypervolume_is_drawn_with_its_reference():
+    data = read_search(beam())
+    figure, note = charts.volume_chart(data)
+    assert "The reference is objective 1 3.3e4, objective 2 \u22120.9:" in note
+    assert "Of feasible trials only" in note
+    assert "hypervolume (larger is better)" in report_page(beam())
+    assert "hypervolume" not in report_page(searched(5))
+    assert figure.count('class="line best"') == 1
+
+
+@pytest.mark.parametrize(
+    ("directions", "corner"),
+    [
+        (("minimize", "minimize"), (0.5, 0.9)),
+        (("maximize", "maximize"), (0.1, 0.2)),
+        (("minimize", "maximize"), (0.5, 0.2)),
+        (("maximize", "minimize"), (0.1, 0.9)),
+    ],
+)
+def test_a_front_is_a_staircase_over_what_it_dominates(directions, corner):
+    falls = directions[0] == directions[1]  # of such objectives, a better one costs the other
+    ends = [(0.1, 0.9), (0.5, 0.2)] if falls else [(0.1, 0.2), (0.5, 0.9)]
+    assert charts.stairs(ends, *directions) == [ends[0], corner, ends[1]]
+    figure, _ = charts.pareto_chart(read_search(beam()), 0, 1)
+    assert figure.partition('class="line front" d="')[2].partition('"')[0].count("L") == 2
+
+
+def test_a_failed_trial_is_marked_in_the_slices_and_says_why():
+    optimizer = searched(8, lambda i: None if i in (2, 5) else float(i))
+    data = read_search(optimizer)
+    assert marks_in(charts.slice_chart(data, 0), "failed") == {2, 5}
+    html = report_page(optimizer)
+    legends = html.partition('id="parameters"')[2].partition("</section>")[0]
+    assert 'class="sign failed"' in legends
+    (row,) = re.findall(r'id="t2".*?<summary>.*?<span class="line">(.*?)</span>', html, re.S)
+    assert row.startswith("it broke at 2 – ")
+
+
+def test_a_value_that_is_no_number_is_a_reason():
+    optuna = pytest.importorskip("optuna")
+    study = optuna.create_study()
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1) * float("nan"), 1)
+    assert "The value was nan" in checked(study).text
+
+
+def test_a_killed_search_says_how_to_resume(tmp_path):
+    file = tmp_path / "oven.jsonl"
+    with LLMOptimizer({"x": Float(-5, 5)}, ScriptedClient([]), warmup=4, storage=file) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.tell_failure(optimizer.ask(), "no")
+        optimizer.ask()
+        pages = [checked(optimizer), checked(file)]
+    for page in pages:
+        assert "1 point is being evaluated, or its process was killed." in page.text
+        assert "run the same program again with the same storage" in page.text
+        assert "trials 3 1 complete, 1 failed, 1 no result" in page.text
+        assert "3 trials of 1 parameter" in page.text
+        assert f"storage file {file}" in page.text
+
+
+def test_an_unnamed_study_and_its_dead_trial(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path / 's.db'}")
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 2)
+    study.ask()
+    page = checked(study)
+    assert read_search(study).title == "Optuna study"
+    assert "no-name" not in page.text
+    assert "or its process was killed. To resume" in page.text
+
+
+def test_one_vocabulary_names_the_sources():
+    client = ScriptedClient([ANSWER])
+    optimizer = LLMOptimizer({"x": Float(-5, 5)}, client, "words", "minimize", warmup=1, seed=0)
+    for value in (9.0, 1.0):
+        optimizer.tell(optimizer.ask(), value)
+    text = checked(optimizer).text
+    for name, explained in (("warmup", "warm-up"), ("llm", "the model")):
+        assert text.count(f"{name} {explained}") == 1
+
+
+def test_words_of_the_user_are_not_the_model_s():
+    optimizer = LLMOptimizer({"x": Float(-5, 5)}, ScriptedClient([]))
+    optimizer.enqueue({"x": 1.0}, "What we use today.")
+    optimizer.tell(optimizer.ask(), 1.0)
+    text = checked(optimizer).text
+    assert "Words of the user What we use today." in text
+    assert "Analysis" not in text
+    assert "What the model thought" not in text
+
+
+def test_the_page_says_which_importance_is_left_out():
+    pytest.importorskip("optuna")
+    text = checked(study_of()).text
+    assert "Left out: deep (only some trials have it)." in text
+    assert "reward (larger is better)" in checked(searched(3)).text
+
+
+def test_the_best_so_far_is_not_drawn_while_it_is_beyond_the_axis():
+    values = [1000.0, 990.0, *[1.0 + 0.1 * (k % 7) for k in range(20)]]
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), direction="minimize")
+    for k, value in enumerate(values):
+        optimizer.tell({"x": k / 30}, value)
+    data = read_search(optimizer)
+    assert data.scale().side(990.0) == 1
+    figure, _ = charts.history_chart(data)
+    line = figure.partition('class="line best" d="M')[2].partition('"')[0]
+    first = charts.trial_axis(data).place(3)
+    assert int(line.split()[0]) == first  # trial 3, the first within the axis
+
+
+@pytest.mark.parametrize(("low", "high"), [(8, 256), (1e-3, 1e-1), (2e-8, 3e-3), (2, 9)])
+def test_a_logarithmic_axis_has_three_ticks(low, high):
+    assert len(Scale(low, high, log=True).ticks(4)) >= 3

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from llmopt.history import Trial
+from llmopt.history import Direction, Trial
 from llmopt.report.data import Parameter, SearchData
+from llmopt.report.hypervolume import hypervolumes, reference_of
 from llmopt.report.scales import SIZE, Scale, beyond, number_text, robust_scale
 from llmopt.util.text import cut
 
@@ -140,6 +141,19 @@ def steps(points: Sequence[tuple[float, float]], end: float = 1.0) -> list[tuple
     return [*found, (end, found[-1][1])] if found else []
 
 
+def stairs(
+    points: Iterable[tuple[float, float]], across: Direction, up: Direction
+) -> list[tuple[float, float]]:
+    """Return the corners of the edge of what a Pareto front dominates."""
+    worse_x, worse_y = (min if d == "maximize" else max for d in (across, up))
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if found:
+            found.append((worse_x(found[-1][0], x), worse_y(found[-1][1], y)))
+        found.append((x, y))
+    return found
+
+
 def breakable(text: str) -> Markup:
     """Return a text that may be broken within a long name."""
     parts = re.split(r"(?<=[_\-./:])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", text)
@@ -237,13 +251,16 @@ def history_chart(data: SearchData, objective: int = 0) -> tuple[Markup, str]:
     layers.insert(0, dots(failed[-MOST_DOTS:], "failed", "v-30"))
     texts = []
     if single and (best := data.best_so_far):
-        points = [(x.share(data.shown_number(n)), y.share(value)) for n, value in best]
+        inside = [(n, value) for n, value in best if not y.side(value)]
+        points = [(x.share(data.shown_number(n)), y.share(value)) for n, value in inside]
         layers.append(lines([steps(points)], "best"))
-        texts.append(Text(1.0, points[-1][1], f"best {number_text(best[-1][1])}", "end"))
+        last = best[-1][1]
+        texts.append(Text(1.0, y.share(last), f"best {number_text(last)}", "end"))
     name = data.objectives[objective]
     figure = chart(
-        x, y, layers, label=f"{name} of each trial and the best so far", across="trial", up=name,
-        texts=texts, kind="tall named" if texts else "tall", edges=marks.edges,
+        x, y, layers, label=f"{name} of each trial and the best so far", across="trial",
+        up=data.goal(objective), texts=texts, kind="tall named" if texts else "tall",
+        edges=marks.edges,
     )  # fmt: skip
     return figure, outside(data, objective)
 
@@ -369,19 +386,25 @@ def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
     shown = thinned([t.number for t in data.done], sorted(data.leading), MOST_DOTS // 2)
     marks = Marks(data)
     count = max(len(data.done), 1)
+    # Choices are spread a little, so that equal ones do not hide each other.
+    width = 0.2 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
+    shares = {
+        number: row[index] + width * ((number * 0.618034) % 1 - 0.5)
+        for number, row in data.shares.items()
+        if row[index] is not None
+    }
     for place, t in enumerate(data.done):
-        share = data.shares[t.number][index]
+        share = shares.get(t.number)
         if t.number not in shown or share is None or not t.rewards:
             continue
-        # Choices are spread a little, so that equal ones do not hide each other.
-        width = 0.2 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
-        share += width * ((t.number * 0.618034) % 1 - 0.5)
         value = t.rewards[objective]
         kind = f"a{place * BINS // count}"
         marks.add(t, share, y.share(value), kind, beyond(None, 0.0, y, value))
+    lost = [(shares[t.number], 0.0, t.number) for t in data.history.failed if t.number in shares]
+    layers = [dots(lost[-MOST_DOTS:], "failed", "v-55"), *marks.layers]
     name = cut(parameter.name, 60)
     goal = data.objectives[objective]
-    return chart(parameter.scale, y, marks.layers, label=f"{goal} against {name}", across=name,
+    return chart(parameter.scale, y, layers, label=f"{goal} against {name}", across=name,
                  up=goal, kind="small", edges=marks.edges)  # fmt: skip
 
 
@@ -397,16 +420,32 @@ def pareto_chart(data: SearchData, first: int, second: int) -> tuple[Markup, str
             marks.add(t, x.share(across), y.share(up), "a2", beyond(x, across, y, up))
     layers = marks.layers
     if len(data.directions) == 2:
-        edge = sorted((p[:2] for p in marks.rings), key=lambda p: p[0])
+        edge = stairs((p[:2] for p in marks.rings), *(data.directions[k] for k in (first, second)))
         layers.insert(0, lines([edge], "front"))
-    names = [
-        f"{data.objectives[k]} ({'larger' if data.directions[k] == 'maximize' else 'smaller'} "
-        "is better)"
-        for k in (first, second)
-    ]
+    names = [data.goal(k) for k in (first, second)]
     figure = chart(x, y, layers, label=f"{names[1]} against {names[0]}", across=names[0],
                    up=names[1], kind="tall", edges=marks.edges)  # fmt: skip
     return figure, f"{outside(data, first)} {outside(data, second)}".strip()
+
+
+def volume_chart(data: SearchData) -> tuple[Markup, str]:
+    """Return the hypervolume of the Pareto front after each trial, and what it refers to."""
+    volumes = hypervolumes(data)
+    x = trial_axis(data)
+    y = Scale(0.0, max(volumes) * 1.06 or 1.0)
+    pairs = zip(data.done, volumes, strict=True)
+    points = [(x.share(data.shown_number(t.number)), y.share(v)) for t, v in pairs]
+    places = zip(data.objectives, reference_of(data), strict=True)
+    reference = ", ".join(f"{cut(name, 40)} {number_text(value, 4)}" for name, value in places)
+    figure = chart(
+        x, y, [lines([steps(points)], "best")], label="hypervolume after each trial",
+        across="trial", up="hypervolume (larger is better)", kind="tall named",
+        texts=[Text(1.0, points[-1][1], number_text(volumes[-1], 4), "end")],
+    )  # fmt: skip
+    return figure, (
+        f"Of feasible trials only. The reference is {reference}: a tenth of the range beyond their "
+        "worst results."
+    )
 
 
 def curves_chart(data: SearchData) -> Markup:

@@ -19,6 +19,9 @@ from llmopt.space.values import ABSENT, identity
 from llmopt.util.text import clean, cut, short
 
 _MOST_CHOICES = 60  # that a parameter's axis has
+GIVEN = ("user", "warmup")
+"""Sources of points whose words are the user's."""
+
 UNFINISHED = "no result"
 """The state of a point without a result."""
 
@@ -134,6 +137,7 @@ class SearchData:
     rivals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     unfinished: tuple[Trial[Any], ...] = ()  # points without a result, by `unfinished_point`
     planned: int | None = None  # trials that the search may take
+    resume: str = ""  # how a killed search goes on, in a sentence; empty if nothing stored it
     numbered: bool = True  # whether "Start from: #3" names a trial, which models count from 1
     # Where not, which trials the model named, by the number of the trial; see `named_in`.
     named: Mapping[int, Mapping[str, int | None]] = field(default_factory=dict)
@@ -154,6 +158,21 @@ class SearchData:
         """What the objectives are called."""
         named = History(directions=self.directions, metrics=self.metrics)
         return tuple(clean(name) for name in named.objectives)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several objectives."""
+        return len(self.directions) > 1
+
+    @property
+    def count(self) -> int:
+        """How many points there are, those without a result among them."""
+        return len(self.trials) + len(self.unfinished)
+
+    @property
+    def none_feasible(self) -> bool:
+        """Whether there are results, and each violates a constraint."""
+        return bool(self.done) and len(self.infeasible) == len(self.done)
 
     def goal(self, objective: int, name: str = "") -> str:
         """Return the label of an objective's axis, with the direction that is better."""
@@ -210,7 +229,7 @@ class SearchData:
     @cached_property
     def leading(self) -> frozenset[int]:
         """Numbers of the trials that were the best so far, or are on the Pareto front."""
-        if self.front:
+        if self.several:
             return frozenset(t.number for t in self.front)
         return frozenset(t.number for t in self.history.best_so_far)
 
@@ -234,7 +253,7 @@ class SearchData:
     @cached_property
     def thoughts(self) -> bool:
         """Whether a model explained any of its points."""
-        return any(t.explanation for t in self.trials)
+        return any(t.explanation and t.source not in GIVEN for t in self.trials)
 
     def notes(self, trial: Trial[Any]) -> Answer:
         """Return the parts of what a model said about a trial, with the numbers of `words`."""

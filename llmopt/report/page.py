@@ -19,7 +19,7 @@ from llmopt._version import __version__
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import OLD_SOURCES, Trial, Usage
 from llmopt.report import charts
-from llmopt.report.data import UNFINISHED, SearchData, value_text
+from llmopt.report.data import GIVEN, UNFINISHED, SearchData, value_text
 from llmopt.report.importance import importance, left_out
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
@@ -31,12 +31,14 @@ _MOST_TRIALS = 1000  # that are listed one by one
 _MOST_WORDS = 1_500_000  # characters of what was said, in all trials together
 _LONGEST, _SHORTEST = 6000, 300  # characters of one text, as far as `_MOST_WORDS` allows
 _MOST_CELLS = 60_000  # values of parameters, in all trials together
-_SUMMARY = 3  # parameters in the line of a trial
+_SUMMARY = 6  # parameters in the line of a trial, which is as wide as the page leaves it
+_REASON = 90  # characters of the reason of a failure there
+_MANY, _MOST_OF_MANY = 4, 300  # objectives, and trials of so many, of which a hypervolume is drawn
 
 SOURCES = {
     "llm": "the model",
-    "warmup": "warm-up",
-    "fallback": "fallback (random, the model did not deliver)",
+    "warmup": "warm-up, before the first request",
+    "fallback": "random, where the model did not deliver",
     "drawn": "sampled by the prompt",
     "cma": "CMA-ES",
     **dict.fromkeys(OLD_SOURCES, "small changes of the best"),
@@ -44,7 +46,7 @@ SOURCES = {
     "sampler": "a sampler of Optuna",
     "user": "the user",
 }
-"""Who proposes points, for readers."""
+"""Who proposes points, in words: what the page says once of the names that its rows have."""
 
 _PROPOSED = {
     "warmup": "a warm-up point",
@@ -168,7 +170,7 @@ def _counted(count: int, one: str) -> str:
 
 def _summary(data: SearchData) -> str:
     """Return what came out, and why the search ended, in a few sentences."""
-    count = len(data.trials)
+    count = data.count
     goal = " and ".join(
         f"{'the largest' if d == 'maximize' else 'the smallest'} {cut(name, 60)}"
         for name, d in zip(data.objectives, data.directions, strict=True)
@@ -177,6 +179,8 @@ def _summary(data: SearchData) -> str:
     said += f"in search of {goal}."
     if data.front:
         said += f" {_counted(len(data.front), 'trial')} on the Pareto front."
+    elif data.none_feasible:
+        said += " No trial is feasible yet."
     elif data.best is not None and data.best.rewards:
         best = data.best
         said += (
@@ -197,8 +201,11 @@ def ending(data: SearchData) -> str:
         left = f" {_counted(count, 'point')} {verb} no result: see the trials." if count else ""
         return f"{ended(data.ended) if left else data.ended}{left}"
     if count:
-        verb = "is" if count == 1 else "are"
-        return f"It has not: {_counted(count, 'point')} {verb} being evaluated."
+        running = f"{_counted(count, 'point')} {'is' if count == 1 else 'are'} being evaluated"
+        if data.resume:
+            killed = "its process was killed" if count == 1 else "their process was killed"
+            return f"No end is recorded: {running}, or {killed}. {data.resume}"
+        return f"It has not: {running}."
     if data.planned is not None and len(data.trials) >= data.planned:
         return f"All planned trials were evaluated: {len(data.trials):,}."
     if data.planned is not None:
@@ -211,7 +218,7 @@ def _signs(data: SearchData) -> dict[str, str]:
     violating = f"infeasible, a constraint is violated ({len(data.infeasible):,})"
     objectives = range(len(data.directions))
     signs = {
-        "ring": ("on the Pareto front" if data.front else "the best") if data.ringed else "",
+        "ring": _ring(data, "on the Pareto front", "the best") if data.ringed else "",
         "broken": violating if data.infeasible else "",
         "beyond": "beyond the axis" if any(charts.outside(data, k) for k in objectives) else "",
         "failed": "failed" if data.history.failed else "",
@@ -225,17 +232,17 @@ def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
     if len(data.directions) == 1:
         best = data.best
         value = number_text(best.rewards[0]) if best is not None and best.rewards else "–"
-        remark = (
-            f"#{data.shown_number(best.number)} of {len(data.trials):,}" if best else "no result"
-        )
+        remark = f"#{data.shown_number(best.number)} of {data.count:,}" if best else "no result"
+        remark += ", infeasible" if best and data.none_feasible else ""
         tiles.append((f"best {cut(data.objectives[0], 40)}", value, remark))
     else:
-        tiles.append(("Pareto front", f"{len(data.front):,}", f"of {len(data.trials):,} trials"))
+        tiles.append(("Pareto front", f"{len(data.front):,}", f"of {data.count:,} trials"))
     states = Counter(t.state for t in data.trials)
     states[UNFINISHED] = len(data.unfinished)
-    kinds = ("failed", "pruned", UNFINISHED)
+    kinds = ("complete", "failed", "pruned", UNFINISHED)
     remark = ", ".join(f"{states[s]:,} {s}" for s in kinds if states[s])
-    tiles.append(("trials", f"{len(data.trials):,}", remark or "none failed"))
+    remark = remark if states["complete"] < data.count else "none failed"
+    tiles.append(("trials", f"{data.count:,}", remark))
     if usage.requests:
         failed = f"{usage.failed_requests:,} failed" if usage.failed_requests else "to the model"
         tiles.append(("requests", f"{usage.requests:,}", failed))
@@ -303,8 +310,7 @@ def _proposers(data: SearchData) -> list[dict[str, Any]]:
         if not own:
             continue
         done = [t for t in own if t.state == "complete" and t.rewards]
-        single = len(data.directions) == 1
-        best = min(done, key=data.history.rank, default=None) if single else None
+        best = None if data.several else min(done, key=data.history.rank, default=None)
         improved = len({t.number for t in own} & data.leading)
         rows.append(
             {
@@ -354,7 +360,9 @@ def _slices(data: SearchData, order: Sequence[int]) -> list[tuple[str, list[Mark
 
 def _fronts(data: SearchData) -> list[tuple[Markup, str]]:
     pairs = list(combinations(range(len(data.directions)), 2))[:6]
-    return [charts.pareto_chart(data, *pair) for pair in pairs if data.front]
+    found = [charts.pareto_chart(data, *pair) for pair in pairs if data.done]
+    small = len(data.directions) < _MANY or len(data.done) <= _MOST_OF_MANY
+    return [*found, charts.volume_chart(data)] if data.front and small else found
 
 
 # -- trials ---------------------------------------------------------------------------------
@@ -399,6 +407,9 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
     firsts = [(n, v) for n, v in pairs if n in changed] or pairs
     more = len(firsts) - _SUMMARY
     line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
+    line = f"{line}, {more} more" if more > 0 else line
+    if trial.state == "failed" and (reason := trial.feedback.strip().partition("\n")[0]):
+        line = f"{cut(reason, _REASON)} – {line}"
     return {
         "number": trial.number,
         "label": _label(data, trial),
@@ -408,8 +419,8 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
         "leading": trial.number in data.leading,
         "best": data.best is not None and data.best.number == trial.number,
         "tags": _tags(data, trial),
-        "result": _result(data, trial),
-        "line": f"{line}, {more} more" if more > 0 else line,
+        "results": _results(data, trial),
+        "line": line,
         "params": pairs[: listed.cells],
         "more": max(0, len(pairs) - listed.cells),
         "said": _said(data, trial, listed),
@@ -429,26 +440,27 @@ def _label(data: SearchData, trial: Trial[Any]) -> str:
 
 def _tags(data: SearchData, trial: Trial[Any]) -> list[tuple[str, str]]:
     """Return the signs of a trial in the charts, with a word for each."""
-    ring = "on the front" if data.front else "best"
+    ring = _ring(data, "on the front", "best")
     signs = (("ring", ring, data.ringed), ("broken", "infeasible", data.infeasible))
     return [(sign, word) for sign, word, numbers in signs if trial.number in numbers]
 
 
-def _result(data: SearchData, trial: Trial[Any]) -> str:
-    """Return the rewards of a trial, with the names of several objectives."""
-    if not trial.rewards:
-        return trial.state
-    texts = [number_text(value) for value in trial.rewards]
-    if len(texts) == len(data.metrics) > 1:
-        texts = [f"{cut(n, 24)} {text}" for n, text in zip(data.objectives, texts, strict=True)]
-    return " / ".join(texts)
+def _ring(data: SearchData, front: str, best: str) -> str:
+    """Return what a ring means: the Pareto front, the best, or what is nearest to feasible."""
+    return front if data.several else "least violation" if data.none_feasible else best
+
+
+def _results(data: SearchData, trial: Trial[Any]) -> list[tuple[str, str]]:
+    """Return the rewards of a trial, each with the name of its objective."""
+    values = [number_text(value) for value in trial.rewards or ()]
+    return list(zip((cut(name, 24) for name in data.objectives), values, strict=False))
 
 
 def _said(data: SearchData, trial: Trial[Any], listed: Listed) -> list[tuple[str, str]]:
     notes = data.notes(trial)
     said = [
         ("Lesson from the results before", notes.lesson),
-        ("Analysis", notes.analysis),
+        ("Words of the user" if trial.source in GIVEN else "Analysis", notes.analysis),
         ("Hypothesis", notes.hypothesis),
         ("Left out", notes.dropped),
     ]

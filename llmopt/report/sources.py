@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SQLITE = b"SQLite format 3\0"
 _JOURNAL = b'{"op_code"'  # how each line of Optuna's journal begins
 _RUN_CONFIG, _RUN_STORAGE = "config.json", "optimizer.jsonl"  # in the folder of a run
+_RESUME = "To resume, run the same program again with the same storage."
 _SETTINGS = {
     "batch_size": "points a request", "warmup": "warm-up points", "partner": "partners",
     "noisy": "noisy", "total": "trials planned", "max_requests": "cap on requests",
@@ -131,7 +132,7 @@ def _of_path(path: str, study_name: str | None) -> SearchData:
         return _of_optuna_storage(JournalStorage(JournalFileBackend(path)), path, study_name)
     optimizer, start = _load(file)
     data = _of_optimizer(optimizer, start)
-    return replace(data, title=_title_of(file), origin=f"storage file {path}")
+    return replace(data, title=_title_of(file), origin=f"storage file {path}", resume=_RESUME)
 
 
 def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
@@ -145,16 +146,18 @@ def _load(path: Path) -> tuple[LLMOptimizer[Any], Event]:
 
 
 def _of_optimizer(optimizer: LLMOptimizer[Any], start: Event) -> SearchData:
-    options = start["options"]
+    options, storage = start["options"], optimizer.storage
+    origin = "a search in this process" if storage is None else f"storage file {storage}"
     return of_history(
-        optimizer.space, optimizer.trials, optimizer.history, "a search in this process",
+        optimizer.space, optimizer.trials, optimizer.history, origin,
+        resume="" if storage is None else _RESUME,
         usage=optimizer.usage, ended=optimizer.stopped, planned=options.get("total"),
         description=str(options.get("description") or ""),
         facts=tuple(_facts(start, optimizer.space.constraints)),
         unfinished=unfinished_points(
             optimizer.space, optimizer.trials, optimizer.pending_proposals
         ),
-        title=_title_of(optimizer.storage),
+        title=_title_of(storage),
     )  # fmt: skip
 
 
@@ -351,6 +354,7 @@ def _of_run_folder(folder: Path) -> SearchData:
         data,
         title=clean(run.get("task") or folder.name),
         origin=f"run folder {folder}",
+        resume="To resume, repeat the command.",
         trials=tuple(trials),
         ended=clean(stopped.get("llm") or data.ended),
         rivals=rivals,

@@ -33,6 +33,10 @@ from llmopt.search.optuna_trials import (
 from llmopt.util.text import clean
 
 _STATES: Mapping[str, Any] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+_RESUME = (
+    "To resume, run the same program again with the same storage. The trial of a killed process "
+    "stays in the state RUNNING unless the storage has a heartbeat."
+)
 _HINTS = 10  # user attributes of a study that are shown
 
 
@@ -63,8 +67,9 @@ def of_study(study: Any) -> SearchData:
         trials.append(trial)
     usage.cost = cost
     directions = tuple(d.name.lower() for d in study.directions)
+    unnamed = study.study_name.startswith("no-name-")
     data = SearchData(
-        title=clean(study.study_name),
+        title="Optuna study" if unnamed else clean(study.study_name),
         origin="an Optuna study",
         parameters=tuple(_parameters(study.get_trials(deepcopy=False), _conditions(study))),
         directions=directions,
@@ -77,6 +82,7 @@ def of_study(study: Any) -> SearchData:
         unfinished=tuple(unfinished),
         numbered=False,
         named=named,
+        resume="" if type(study._storage).__name__ == "InMemoryStorage" else _RESUME,
     )
     return data.with_best()
 
@@ -113,6 +119,7 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
     said = [*map(text_of, told_of(notes, "feedback")), text_of(note_of(notes, "error"))]
     if state == "failed":
         said.append(text_of(frozen.system_attrs.get("fail_reason")))
+        said = said if any(said) else [_unstated(frozen)]
     violation = violation_of(violated(frozen))
     return Trial(
         number=frozen.number,
@@ -127,6 +134,16 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
         stderr=stderr_of(notes),
         **shares_of(partial(note_of, notes)),
     )
+
+
+def _unstated(frozen: Any) -> str:
+    """Return what is known of a failure whose reason is not in the study."""
+    last = frozen.intermediate_values.get(frozen.last_step)
+    if last is not None and last != last:
+        return "The value was nan."
+    if note_of(frozen.user_attrs, "source"):  # `LLMSampler` keeps what the objective raised
+        return "The value was nan, or the trial was told as failed."
+    return "The value was nan, or the objective raised an error: Optuna keeps no reason."
 
 
 def _conditions(study: Any) -> dict[str, str]:
