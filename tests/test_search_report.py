@@ -664,6 +664,7 @@ def test_a_killed_search_says_how_to_resume(tmp_path):
         assert "run the same program again with the same storage" in page.text
         assert "trials 3 1 complete, 1 failed, 1 no result" in page.text
         assert "3 trials of 1 parameter" in page.text
+        assert re.search(r"before the first request 3 1 1 ", page.text)  # as many in the table
         assert f"storage file {file}" in page.text
 
 

@@ -358,7 +358,7 @@ def parallel_chart(data: SearchData, chosen: Sequence[int]) -> Markup:
     return Markup(
         '<p class="note hint" hidden>Scroll sideways to see all parameters.</p>'
         '<div class="scroll"><div style="min-width:{}px">{}</div></div>'
-    ).format(min(96 * len(scales), 2000), figure)
+    ).format(min(90 * len(scales), 2000), figure)
 
 
 def _runs(row: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
@@ -389,16 +389,16 @@ def slice_chart(data: SearchData, index: int, objective: int = 0) -> Markup:
     # Choices are spread a little, so that equal ones do not hide each other.
     width = 0.2 / len(parameter.scale.choices) if parameter.scale.choices else 0.0
     shares = {
-        number: row[index] + width * ((number * 0.618034) % 1 - 0.5)
+        number: place + width * ((number * 0.618034) % 1 - 0.5)
         for number, row in data.shares.items()
-        if row[index] is not None
+        if (place := row[index]) is not None
     }
-    for place, t in enumerate(data.done):
+    for rank, t in enumerate(data.done):
         share = shares.get(t.number)
         if t.number not in shown or share is None or not t.rewards:
             continue
         value = t.rewards[objective]
-        kind = f"a{place * BINS // count}"
+        kind = f"a{rank * BINS // count}"
         marks.add(t, share, y.share(value), kind, beyond(None, 0.0, y, value))
     lost = [(shares[t.number], 0.0, t.number) for t in data.history.failed if t.number in shares]
     layers = [dots(lost[-MOST_DOTS:], "failed", "v-55"), *marks.layers]

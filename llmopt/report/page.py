@@ -44,7 +44,7 @@ SOURCES = {
     **dict.fromkeys(OLD_SOURCES, "small changes of the best"),
     "network": "the small network",
     "sampler": "a sampler of Optuna",
-    "user": "the user",
+    "user": "given by the user",
 }
 """Who proposes points, in words: what the page says once of the names that its rows have."""
 
@@ -237,7 +237,7 @@ def _tiles(data: SearchData) -> list[tuple[str, str, str]]:
         tiles.append((f"best {cut(data.objectives[0], 40)}", value, remark))
     else:
         tiles.append(("Pareto front", f"{len(data.front):,}", f"of {data.count:,} trials"))
-    states = Counter(t.state for t in data.trials)
+    states: Counter[str] = Counter(t.state for t in data.trials)
     states[UNFINISHED] = len(data.unfinished)
     kinds = ("complete", "failed", "pruned", UNFINISHED)
     remark = ", ".join(f"{states[s]:,} {s}" for s in kinds if states[s])
@@ -304,9 +304,9 @@ def _best(data: SearchData) -> list[tuple[str, str, str]]:
 
 def _proposers(data: SearchData) -> list[dict[str, Any]]:
     """Return a row for each source of points."""
-    rows = []
-    for source in dict.fromkeys([*SOURCES, *(t.source for t in data.trials)]):
-        own = [t for t in data.trials if t.source == source]
+    rows, points = [], (*data.trials, *data.unfinished)
+    for source in dict.fromkeys([*SOURCES, *(t.source for t in points)]):
+        own = [t for t in points if t.source == source]
         if not own:
             continue
         done = [t for t in own if t.state == "complete" and t.rewards]
@@ -409,7 +409,7 @@ def _entry(data: SearchData, trial: Trial[Any], listed: Listed) -> dict[str, Any
     line = ", ".join(f"{cut(n, 24)} {cut(v, 24)}" for n, v in firsts[:_SUMMARY])
     line = f"{line}, {more} more" if more > 0 else line
     if trial.state == "failed" and (reason := trial.feedback.strip().partition("\n")[0]):
-        line = f"{cut(reason, _REASON)} – {line}"
+        line = f"{cut(reason, _REASON).rstrip('.')} – {line}"
     return {
         "number": trial.number,
         "label": _label(data, trial),

@@ -168,9 +168,12 @@ def _legend(ax: Axes) -> None:
     again = ax.get_legend() is not None
     box = ax.get_position()
     columns = _columns(labels, box.width * figure.bbox.width / figure.dpi)
-    ticks, label = ax.xaxis.get_ticklabels(), ax.xaxis.label
+    ticks: Any = ax.xaxis.get_ticklabels()
+    label: Any = ax.xaxis.label
     rows = 1 + label.get_text().count("\n")
-    below = 12 + 1.3 * (rows * label.get_size() + (ticks[0].get_size() if ticks else 10))  # points
+    below = 12 + 1.3 * (
+        rows * label.get_fontsize() + (ticks[0].get_fontsize() if ticks else 10)
+    )  # points
     shift = ScaledTranslation(0, -below / 72, root.dpi_scale_trans)
     legend = ax.legend(
         loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=ax.transAxes + shift,
@@ -224,13 +227,15 @@ class _Marks:
             edge = sign.partition(" ")[0]
             own = [colours[i] for i in chosen]
             hollow = sign == "infeasible" or sign.endswith("hollow")
+            rim: Any = ring if sign == "ring" else grey if hollow and self.grey else own
+            shape: Any = _EDGES.get(edge, "s" if sign == "infeasible" else "o")
             ax.scatter(
                 [x.held(trials[i][1]) if x else trials[i][1] for i in chosen],
                 [y.held(trials[i][2]) for i in chosen],
                 s=self.size * _SIZES.get(sign, 5 if edge in _EDGES else 1),
-                marker=_EDGES.get(edge, "s" if sign == "infeasible" else "o"),
+                marker=shape,
                 facecolors="none" if hollow else own,
-                edgecolors=ring if sign == "ring" else grey if hollow and self.grey else own,
+                edgecolors=rim,
                 linewidths=1.8 if sign == "ring" else 1.0 if hollow else 0.3,
                 label=self._label(sign, label),
                 clip_on=False,
@@ -325,7 +330,7 @@ def slices(data: SearchData, figure: Figure | None = None, objective: int | str 
         with needs("plot_slices()", "matplotlib"):
             from matplotlib.layout_engine import ConstrainedLayoutEngine
         constrained = isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine)
-        place = "outside lower center" if constrained else "lower center"
+        place: Any = "outside lower center" if constrained else "lower center"
         legend = figure.legend(
             handles=list(found.values()), frameon=False, fontsize="small", loc=place,
             ncols=_columns(list(found), figure.bbox.width / figure.dpi),
