@@ -43,7 +43,7 @@ from llmopt.errors import (
 )
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
-from llmopt.search.drive import INTERRUPTED, drive, workers_of
+from llmopt.search.evaluation_loop import INTERRUPTED, drive, workers_of
 from llmopt.search.events import Told, read_objectives
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import Finals

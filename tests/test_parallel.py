@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmopt import Float, LLMOptError, ScriptedClient, maximize, minimize, optimize
-from llmopt.search.drive import Threads, drive, workers_of
+from llmopt.search.evaluation_loop import Threads, drive, workers_of
 from llmopt.search.progress import in_notebook
 
 SPACE = {"x": Float(-5, 5)}

@@ -19,8 +19,8 @@ from optuna.trial import FrozenTrial
 
 from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
+from llmopt.space.activity import exact, settled
 from llmopt.space.branches import BranchedSpace, Condition, find_conditions
-from llmopt.space.conditions import exact, settled
 from llmopt.space.constraints import Limit
 from llmopt.space.foreign import is_configspace, read_distribution
 from llmopt.space.layout import check_names

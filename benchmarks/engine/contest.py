@@ -38,7 +38,7 @@ from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
-from llmopt.search.drive import FailureWatch
+from llmopt.search.evaluation_loop import FailureWatch
 from llmopt.trackers.callback import Callbacks
 
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.sandbox.failure import NoCandidateError
-from llmopt.search.drive import INTERRUPTED, drive
+from llmopt.search.evaluation_loop import INTERRUPTED, drive
 
 
 @dataclass(frozen=True)

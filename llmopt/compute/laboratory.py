@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute import functions, pool, toolbox
+from llmopt.compute import function_pickles as pickles
+from llmopt.compute import pool, toolbox
 from llmopt.compute.packing import pack, unpack
 
 _ALLOWED = ("poll", "ppoll", "clock_nanosleep")
@@ -33,7 +34,8 @@ _SAY, _AT_ONCE = 0.05, 5.0  # what is printed is sent each 0.05 s, but 100 lines
 _SPARE_WORDS = 500  # characters of what is said beside it if the block is ended
 _MOST_NAME = 80
 
-_block = sys.modules[functions.BLOCK] = ModuleType(functions.BLOCK)  # a data class looks it up
+_block = sys.modules[pickles.BLOCK] = ModuleType(pickles.BLOCK)  # a data class looks it up
+sys.modules["llmopt.compute.functions"] = pickles  # its name in earlier snapshots
 _space: dict[str, Any] = vars(_block)
 _tools = sys.modules["tools"] = ModuleType("tools")
 _given: set[str] = set()  # what no block made
@@ -103,11 +105,11 @@ def prepare(
         confine.set_limits(memory, cpu, wall)
         confine.confine(allowed=_ALLOWED)
         _open_files()
-        functions.given.update(pmap=_serial, submit=_no_job)
+        pickles.given.update(pmap=_serial, submit=_no_job)
         return {"take": _data.take, "equip": _equip}
 
     unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
-    functions.given["data"] = _data
+    pickles.given["data"] = _data
     _pool = pool.fork(workers, _space, begin)
     _pool.paused, _say = paused, say
     toolbox.pmap = _pool.pmap
@@ -125,7 +127,7 @@ def prepare(
     }
     _space.update(mine)
     _given.update(mine)
-    functions.given["pmap"], functions.given["submit"] = mine["pmap"], mine["submit"]
+    pickles.given["pmap"], pickles.given["submit"] = mine["pmap"], mine["submit"]
     return _ALLOWED
 
 
@@ -266,7 +268,7 @@ def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bo
             for node in tree.body:
                 if isinstance(node, ast.ClassDef):
                     segment = _segment(code, node)
-                    functions.sources[node.name] = segment
+                    pickles.sources[node.name] = segment
             last = tree.body[-1] if tree.body else None
             shown = isinstance(last, ast.Expr)
             del tree.body[len(tree.body) - shown :]
@@ -333,13 +335,13 @@ def snapshot(most: int) -> bytes:
 
     If they have more than `most` bytes, the largest ones are left out: see `left_out`.
     """
-    classes = [(n, functions.sources.get(n, "")) for n, v in _space.items() if _is_class(n, v)]
+    classes = [(n, pickles.sources.get(n, "")) for n, v in _space.items() if _is_class(n, v)]
     values, lost = {}, []
     for name, value in _space.items():
         if name in _given or name.startswith("__") or _is_class(name, value):
             continue
         try:
-            data = functions.dumps(value)
+            data = pickles.dumps(value)
         except BaseException:  # a block's ``__reduce__`` may raise SystemExit, say
             lost.append(name)
             continue
@@ -391,7 +393,7 @@ def restore(stored: bytes) -> list[str]:
     _count = count
     _files.update(files)
     _sources.update(sources)
-    lost = [*lost, *functions.restore(classes, values, _space)]
+    lost = [*lost, *pickles.restore(classes, values, _space)]
     random.setstate(drawn[0])
     np.random.set_state(drawn[1])
     for job in _jobs():
@@ -419,14 +421,12 @@ def workers() -> int:
 
 
 def _is_class(name: str, value: Any) -> bool:
-    return (
-        isinstance(value, type) and value.__module__ == functions.BLOCK and name == value.__name__
-    )
+    return isinstance(value, type) and value.__module__ == pickles.BLOCK and name == value.__name__
 
 
 def _own(value: Any) -> bool:
     """Whether a block made a value: a function that it imported can be imported again."""
-    made = getattr(value, "__module__", functions.BLOCK) == functions.BLOCK or not callable(value)
+    made = getattr(value, "__module__", pickles.BLOCK) == pickles.BLOCK or not callable(value)
     return made and not isinstance(value, ModuleType)
 
 

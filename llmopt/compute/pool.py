@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from llmopt.compute import functions
+from llmopt.compute import function_pickles as pickles
 
 _SLOT = 1 << 20  # bytes of what a job reports on its way
 _HEAD = struct.Struct("<QQ")  # a counter, odd while it is written, and the length
@@ -56,7 +56,7 @@ def report(value: Any) -> None:
     if slot is None:
         return
     check_cancelled()
-    data = functions.dumps(value)
+    data = pickles.dumps(value)
     if len(data) <= _SLOT - _AT:
         count = _HEAD.unpack_from(slot)[0] // 2 * 2
         _HEAD.pack_into(slot, 0, count + 1, len(data))
@@ -103,14 +103,14 @@ def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
         try:
             if kind == "function":
                 task, space = None, new_space()
-                task = functions.unpacked(parts[0], space)
+                task = pickles.unpacked(parts[0], space)
                 continue
             if kind == "items":
-                items = functions.unpacked(parts[0], space)
-                done: Any = [functions.dumps(task(item)) for item in items]
+                items = pickles.unpacked(parts[0], space)
+                done: Any = [pickles.dumps(task(item)) for item in items]
             else:
-                function, args, kwargs = functions.unpacked(parts[0], new_space())
-                done = functions.dumps(function(*args, **kwargs))
+                function, args, kwargs = pickles.unpacked(parts[0], new_space())
+                done = pickles.dumps(function(*args, **kwargs))
             answer = (True, done)
         except BaseException as error:
             answer = (False, _describe(error))
@@ -135,7 +135,7 @@ class _Failing:
 
 def new_space() -> dict[str, Any]:
     """Return the namespace of a function that runs here."""
-    return {"__name__": functions.BLOCK, "__builtins__": builtins, **functions.given}
+    return {"__name__": pickles.BLOCK, "__builtins__": builtins, **pickles.given}
 
 
 def _describe(error: BaseException) -> str:
@@ -200,7 +200,7 @@ class Job:
             data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
                 with contextlib.suppress(Exception):
-                    self._best = functions.loads(data, new_space())
+                    self._best = pickles.loads(data, new_space())
                 return
 
     @property
@@ -302,7 +302,7 @@ class Pool:
             try:
                 right, found = receive(fd)
                 if not job._ended:
-                    job._result = functions.loads(found, new_space()) if right else None
+                    job._result = pickles.loads(found, new_space()) if right else None
                     job._error = "" if right else str(found)
             except (EOFError, OSError):
                 self.lose(member)
@@ -325,7 +325,7 @@ class Pool:
         """
         if not any(m.alive for m in self.members):
             raise RuntimeError("there is no worker to run a job on: call the function itself")
-        payload = functions.packed((function, args, kwargs), self.space)
+        payload = pickles.packed((function, args, kwargs), self.space)
         job = Job(self, payload, getattr(function, "__name__", "job"))
         self.waiting.append(job)
         self.look()
@@ -337,7 +337,7 @@ class Pool:
         members = self.idle
         if not members or len(listed) < 2:
             return [function(item) for item in listed]
-        payload = functions.packed(function, self.space)
+        payload = pickles.packed(function, self.space)
         members = [m for m in members[: len(listed)] if self.send(m, "function", payload)]
         return _Map(self, members, listed).run()
 
@@ -373,7 +373,7 @@ class _Map:
             return
         start = self._left[-1]
         try:
-            part = functions.packed(self._items[start : start + self._size], self._pool.space)
+            part = pickles.packed(self._items[start : start + self._size], self._pool.space)
         except Exception as error:
             self._trouble = f"item {start} cannot be sent to another process: {error}"
             return
@@ -383,7 +383,7 @@ class _Map:
     def _receive(self, member: Member, start: int) -> None:
         try:
             right, found = receive(member.fd)
-            values = [functions.loads(each, self._pool.space) for each in found if right]
+            values = [pickles.loads(each, self._pool.space) for each in found if right]
             self._results[start : start + len(values)] = values
         except (EOFError, OSError):
             self._pool.lose(member)

@@ -60,8 +60,8 @@ from llmopt.policies.source import policy_source
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import Traits, prompt_for
-from llmopt.search.drive import INTERRUPTED, drive
 from llmopt.search.emitter import NUMBERS_FIRST
+from llmopt.search.evaluation_loop import INTERRUPTED, drive
 from llmopt.search.eventlog import stored_start
 from llmopt.search.options import Composed, SearchOptions
 from llmopt.search.progress import Progress, say_kept, text_of_search

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.space.conditions import Activity
+from llmopt.space.activity import Activity
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.space import Space
 from llmopt.space.values import ABSENT, Value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmopt.errors import SpaceError, did_you_mean
-from llmopt.space.conditions import exact
+from llmopt.space.activity import exact
 from llmopt.space.constraints import Constraint, Forbidden, Limit
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.values import ABSENT, Value

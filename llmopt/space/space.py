@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.space.conditions import Activity, settled
+from llmopt.space.activity import Activity, settled
 from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints
 from llmopt.space.dimensions import Categorical, Dimension, dimension_from_dict, dimension_to_dict
 from llmopt.space.foreign import (
