@@ -379,6 +379,7 @@ def test_an_importance_is_sorted_and_says_what_it_leaves_out(pyplot):
         point = {"kind": "ab"[k % 2], "x": k / 30, "y": (k * 0.37) % 1}
         optimizer.tell({**point, "deep": 0.5} if k % 2 == 0 else point, point["x"] + k % 3)
     axes = optimizer.plot_importance()
+    assert [bars.get_label() for bars in axes.containers] == ["fANOVA", "PED-ANOVA"]
     strong = [bar.get_width() for bar in axes.containers[0]]
     assert strong == sorted(strong)  # the most important one is on top
     assert "deep (only some trials have it)" in axes.get_xlabel()

@@ -60,7 +60,7 @@ def importance(data: SearchData, objective: int = 0) -> dict[str, dict[str, floa
             study = _study(optuna, data, objective, _MOST_FOR_TREES)
             fanova = of.FanovaImportanceEvaluator(seed=_SEED)
             found["fANOVA"] = of.get_param_importances(study, evaluator=fanova)
-    found = dict(sorted(found.items()))  # fANOVA first: of few trials PED-ANOVA sees a handful
+    found = dict(reversed(found.items()))  # fANOVA first: of few trials PED-ANOVA sees a handful
     first = next(iter(found.values()))
     order = sorted(names, key=lambda name: -first.get(name, 0.0))
     return {
