@@ -73,6 +73,13 @@ def watched(rows, *, policy=POLICY, names=NAMES, actions=None, ends="terminated"
     return statistics, Evaluation(tuple(returns), tuple(lengths))
 
 
+def test_episodes_of_different_lengths_may_all_end_by_a_limit():
+    lines = statistics_text([[(0, 0)] * 3, [(0, 0)] * 2], ends="limit").splitlines()
+    assert (
+        lines[0] == "Mean return 3.5 over 2 starts, 1.4 a step; returns in steps: 3 in 3, 4 in 2."
+    )
+
+
 def test_the_first_lines_say_what_came_of_every_start():
     lines = statistics_text([[(0, 0)] * 3, [(0, 0)] * 2]).splitlines()
     assert lines[:2] == [

@@ -137,11 +137,12 @@ def outcome(rec: Recording) -> Iterator[Topic]:
             each = [f"{r} ({', '.join(row)})" for r, row in zip(each, rows, strict=True)]
         if not same:
             kinds = ["limit" if e.end != TERMINATED else e.judged or "early" for e in episodes]
-            usual = Counter(k for k in kinds if k != "limit").most_common(1)[0][0]
+            early = Counter(k for k in kinds if k != "limit").most_common(1)
+            usual = early[0][0] if early else "limit"
             marks = ["" if k == usual else f" ({k})" for k in kinds]
             each = [f"{r} in {n}{m}" for r, n, m in zip(each, lengths, marks, strict=True)]
             head += " in steps"
-            head += f", {_early(usual.replace('early', ''))}"
+            head += f", {_early(usual.replace('early', ''))}" if early else ""
             head += " unless marked" if any(marks) else ""
         items.append(f"{head}: {', '.join(each)}")
     yield Topic("", items)
