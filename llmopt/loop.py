@@ -525,7 +525,7 @@ class _Run:
     def _text(self, trial: Trial[Any]) -> str:
         optimizer, history = self._optimizer, self._optimizer.history
         front = len(history.pareto_front) if len(optimizer.directions) > 1 else 0
-        return text_of_search(trial, history.best, optimizer.usage, front)
+        return text_of_search(trial, history.best, optimizer.usage, front, optimizer.metrics)
 
     def _read(self, params: Any, score: Any) -> Told:
         given, words = score, ""
@@ -548,8 +548,9 @@ class _Run:
             wanted = dict(zip(names, directions, strict=True)) if names else list(directions)
             expected = f"expected {count} numbers, one for each of directions={wanted}, or "
             expected += "(numbers, words)"
+            remedy = "None in place of all of them, and NaN for one, stand for a failed evaluation"
             if isinstance(rewards, Mapping) and names:
-                expected = str(error).partition(": ")[2]
+                expected = f"expected {str(error).rpartition(': expected ')[2]}"
         elif isinstance(rewards, Mapping) and rewards:
             remedy = "return one of its values"
         elif isinstance(rewards, str):

@@ -722,3 +722,15 @@ def test_the_best_so_far_is_not_drawn_while_it_is_beyond_the_axis():
 @pytest.mark.parametrize(("low", "high"), [(8, 256), (1e-3, 1e-1), (2e-8, 3e-3), (2, 9)])
 def test_a_logarithmic_axis_has_three_ticks(low, high):
     assert len(Scale(low, high, log=True).ticks(4)) >= 3
+
+
+def test_a_constraint_of_a_study_is_named():
+    optuna = pytest.importorskip("optuna", minversion="5")
+    study = optuna.create_study()
+    for memory in (25.4, -1.0):
+        trial = study.ask({"x": optuna.distributions.FloatDistribution(0, 1)})
+        trial.set_constraint("memory", memory)
+        study.tell(trial, 1.0)
+    text = checked(study).text
+    assert text.count("constraints above 0: memory = 25.4") >= 1
+    assert "memory = -1" not in text

@@ -200,7 +200,11 @@ def test_the_hypervolume_is_that_of_optuna(objectives):
         optimizer.tell({"x": k / 10, "kind": "a"}, rewards)
         study.add_trial(optuna.trial.create_trial(values=rewards))
     (theirs,) = plot_hypervolume_history(study, worst).lines
-    (ours,) = optimizer.plot_hypervolume(worst).lines
+    axes = optimizer.plot_hypervolume(worst)
+    (ours,) = axes.lines
+    corner = ", ".join(f"{number:.4g}" for number in worst)
+    assert axes.get_ylabel() == f"hypervolume, reference ({corner})"
+    assert all(tick == int(tick) for tick in axes.get_xticks())
     assert ours.get_ydata() == pytest.approx(theirs.get_ydata(), abs=1e-12)
     assert optimizer.hypervolume(worst) == ours.get_ydata()[-1] > 0
 
@@ -220,11 +224,25 @@ def test_tell_takes_an_evaluation_and_says_which_name_is_wrong():
         optimizer.tell(POINTS[0], given, feedback="fast")
     with pytest.raises(RewardError, match="missing: 'yield'; unknown: 'yeild'"):
         optimizer.tell(POINTS[0], {"cost": 1.0, "yeild": 2.0})
-    with pytest.raises(RewardError, match=r"returned .*unknown: 'yeild'"):
-        optimize(
-            lambda x: {"cost": 1.0, "yeild": 2.0}, SPACE, 3, ScriptedClient([]),
-            directions={"cost": "minimize", "yield": "maximize"}, progress=False,
-        )  # fmt: skip
+    wrong = "{'cost': 1.0, 'yeild': 2.0}"
+    named = "'cost', 'yield'; missing: 'yield'; unknown: 'yeild'; None in place of all of them"
+    for returned in ({"cost": 1.0, "yeild": 2.0}, Evaluation({"cost": 1.0, "yeild": 2.0})):
+        with pytest.raises(RewardError) as raised:
+            optimize(
+                lambda x, returned=returned: returned, SPACE, 3, ScriptedClient([]),
+                directions={"cost": "minimize", "yield": "maximize"}, progress=False,
+            )  # fmt: skip
+        before, _, after = str(raised.value).partition(": expected one number for each objective: ")
+        assert wrong in before
+        assert after.startswith(named)
+
+
+def test_progress_names_the_objectives(capfd):
+    optimize(
+        lambda x: (x["x"], 2.0), SPACE, 3, ScriptedClient([]),
+        directions={"cost": "minimize", "yield": "maximize"}, progress=True, warmup=POINTS,
+    )  # fmt: skip
+    assert "warmup cost 1 yield 2, 1 on the Pareto front" in capfd.readouterr().err
 
 
 def test_a_trial_says_what_its_attributes_are_called_here():

@@ -34,7 +34,7 @@ def hypervolumes(data: SearchData, reference: Reference = None) -> list[float]:
             "the hypervolume needs several objectives, and this search has one: see plot_history()"
         )
     signs = np.array([1.0 if d == "minimize" else -1.0 for d in data.directions])
-    corner = signs * np.array(_given(data, reference))
+    corner = signs * np.array(given_reference(data, reference))
     front: np.ndarray = np.empty((0, len(signs)))
     volumes, latest = [], 0.0
     for trial in data.done:
@@ -63,7 +63,8 @@ def reference_of(data: SearchData) -> list[float]:
     return found
 
 
-def _given(data: SearchData, reference: Reference) -> list[float]:
+def given_reference(data: SearchData, reference: Reference) -> list[float]:
+    """Return a reference point in the order of the objectives; see `hypervolumes`."""
     if reference is None:
         return reference_of(data)
     names = data.objectives

@@ -14,7 +14,7 @@ from llmopt.errors import LLMOptError, needs
 from llmopt.history import OLD_SOURCES, Trial
 from llmopt.report.charts import MOST_PARAMETERS, outside
 from llmopt.report.data import SearchData
-from llmopt.report.hypervolume import Reference, hypervolumes
+from llmopt.report.hypervolume import Reference, given_reference, hypervolumes
 from llmopt.report.importance import importance, left_out
 from llmopt.report.scales import Scale, beyond, number_text
 from llmopt.util.text import cut, short
@@ -421,10 +421,12 @@ def pareto(
 def hypervolume(data: SearchData, reference: Reference = None, ax: Axes | None = None) -> Axes:
     """Draw the hypervolume of the Pareto front after each trial."""
     values = hypervolumes(data, reference)
+    corner = ", ".join(f"{number:.4g}" for number in given_reference(data, reference))
     ax = _axes("plot_hypervolume", ax)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     numbers = [data.shown_number(t.number) for t in data.done]
     colour = _Style.of(ax).seen(COLOURS["llm"])
     ax.step(numbers, values, where="post", color=colour, marker="o", markersize=3)
     ax.set_xlabel("trial")
-    ax.set_ylabel("hypervolume")
+    ax.set_ylabel(f"hypervolume, reference ({corner})")
     return ax

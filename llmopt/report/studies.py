@@ -120,7 +120,9 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
     if state == "failed":
         said.append(text_of(frozen.system_attrs.get("fail_reason")))
         said = said if any(said) else [_unstated(frozen)]
-    violation = violation_of(violated(frozen))
+    broken = violated(frozen)
+    if names := {name: amount for name, amount in broken.items() if not name.isdecimal()}:
+        said.append("constraints above 0: " + ", ".join(f"{n} = {c:g}" for n, c in names.items()))
     return Trial(
         number=frozen.number,
         params={clean(name): value for name, value in frozen.params.items()},
@@ -130,7 +132,7 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
         feedback="\n".join(filter(None, said)),
         source=_source(frozen),
         explanation=text_of(note_of(notes, "explanation")),
-        constraint_violation=violation,
+        constraint_violation=violation_of(broken),
         stderr=stderr_of(notes),
         **shares_of(partial(note_of, notes)),
     )

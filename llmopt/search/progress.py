@@ -6,10 +6,11 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from llmopt.history import Trial, Usage
-from llmopt.util.text import clean
+from llmopt.util.text import clean, cut
 
 if TYPE_CHECKING:
     from llmopt.search.results import Results
@@ -137,12 +138,19 @@ class Progress:
         return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{seconds:02d} left"
 
 
-def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, front: int = 0) -> str:
+def text_of_search(
+    trial: Trial[Any],
+    best: Trial[Any] | None,
+    usage: Usage,
+    front: int = 0,
+    metrics: Sequence[str] = (),
+) -> str:
     """Return a line with a trial's source, the best reward and the usage.
 
-    `front` is the number of best trials if there are several objectives.
+    If there are several objectives, `front` is the number of best trials, and `metrics` their
+    names, if they have any.
     """
-    parts = [f"{trial.source} {'failed' if trial.reward is None else _number(trial)}"]
+    parts = [f"{trial.source} {'failed' if trial.reward is None else _number(trial, metrics)}"]
     if front:
         parts.append(f"{front} on the Pareto front")
     elif best is not None:
@@ -155,8 +163,11 @@ def text_of_search(trial: Trial[Any], best: Trial[Any] | None, usage: Usage, fro
     return ", ".join(parts)
 
 
-def _number(trial: Trial[Any]) -> str:
-    return " ".join(f"{reward:.6g}" for reward in trial.rewards or ())
+def _number(trial: Trial[Any], metrics: Sequence[str] = ()) -> str:
+    texts = [f"{reward:.6g}" for reward in trial.rewards or ()]
+    if len(metrics) == len(texts):
+        texts = [f"{cut(name, 20)} {text}" for name, text in zip(metrics, texts, strict=True)]
+    return " ".join(texts)
 
 
 def say_resumed(optimizer: Results[Any], total: int) -> None:
