@@ -34,7 +34,7 @@ COLOURS = {
     "sampler": "#009e73",
     "user": "#cc79a7",
 }
-_RING, _FAILED = "#d55e00", "#c8401a"
+_RING, _FAILED = "#7a3db8", "#c8401a"
 _BAR = [(-0.12, 0), (0.12, 0), (0.12, 1), (-0.12, 1), (-0.12, 0)]  # upwards from the frame
 _EDGES = {  # triangles whose tip is at the place, so that they lie within the frame
     "up": [(0, 0), (-0.6, -1), (0.6, -1), (0, 0)],
