@@ -430,7 +430,7 @@ class _Run:
         imported = optimizer.imported
         if imported:
             optimizer.total = optimizer.total and optimizer.total + len(imported)
-        trials = optimizer.trials
+        trials, self._total = optimizer.trials, optimizer.total
         self.n_trials = n_trials + len(imported)
         self._left = self.n_trials - len(trials)  # points that no worker has yet
         # First what an interrupted search was about to evaluate.
@@ -474,6 +474,9 @@ class _Run:
         if self._workers > 1:
             missing = self._left - optimizer.queued
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
+        if self._total is not None:  # as the prompt counts: a re-evaluated point counts once
+            again = len(optimizer.trials) - len(optimizer.history.trials)
+            optimizer.total = max(1, self._total - again)
         try:
             proposals, texts = optimizer.propose(free)
         except (SearchStopped, BudgetExceededError) as end:
