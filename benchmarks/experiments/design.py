@@ -12,8 +12,8 @@ without a description, and judged by its value without noise. A problem with a d
 Nobody who worked on the prompt had seen the systems of `unseen` and `unseen_more`. Arms:
 
 - ``prompt-eight``: nothing is set but the seed; versions 8 to 10 of the prompt let the model
-  compute in Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants within
-  the limits of the library;
+  compute in Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants
+  within the limits of the library;
 - ``prompt-seven``: nothing was set but the seed, version 7 of the prompt, and one point an answer
   where evaluations are fewer than parameters; ``prompt-six``: version 6, and always up to four
   points; ``prompt-five``: version 5, which showed in full only some points of the latest answer;
