@@ -235,6 +235,17 @@ def test_what_a_block_printed_before_it_was_ended_is_shown(bench):
     assert bench.says("print(kept)").splitlines() == ["5"]
 
 
+def test_a_job_reports_and_returns_objects_of_a_class_of_the_block(bench):
+    found = bench.says(
+        "import time\nclass P:\n    def __init__(self, a): self.a = a\n"
+        "def f(a):\n    report(P(a))\n    time.sleep(0.5)\n    return [P(a + 1)]\n"
+        "job = submit(f, 3)\n"
+        "for _ in range(100):\n    if job.best is None: time.sleep(0.02)\n"
+        "print(getattr(job.best, 'a', None), job.result[0].a, type(job.result[0]) is P)"
+    )
+    assert found == "3 4 True"
+
+
 def test_a_warning_names_no_path_of_this_machine(bench):
     code = "import warnings\nwarnings.warn('ill')\nnp.array([1.0]) / 0"
     assert bench.says(code).splitlines()[:2] == [

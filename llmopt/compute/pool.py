@@ -199,8 +199,9 @@ class Job:
                 return
             data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
+                space = new_space() if self._pool is None else self._pool.space
                 with contextlib.suppress(Exception):
-                    self._best = pickles.loads(data, new_space())
+                    self._best = pickles.loads(data, space)
                 return
 
     @property
@@ -302,7 +303,7 @@ class Pool:
             try:
                 right, found = receive(fd)
                 if not job._ended:
-                    job._result = pickles.loads(found, new_space()) if right else None
+                    job._result = pickles.loads(found, self.space) if right else None
                     job._error = "" if right else str(found)
             except (EOFError, OSError):
                 self.lose(member)
