@@ -423,7 +423,7 @@ def hypervolume(data: SearchData, reference: Reference = None, ax: Axes | None =
     values = hypervolumes(data, reference)
     corner = ", ".join(f"{number:.4g}" for number in given_reference(data, reference))
     ax = _axes("plot_hypervolume", ax)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     numbers = [data.shown_number(t.number) for t in data.done]
     colour = _Style.of(ax).seen(COLOURS["llm"])
     ax.step(numbers, values, where="post", color=colour, marker="o", markersize=3)
