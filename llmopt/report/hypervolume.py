@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,13 @@ Reference = Sequence[float] | Mapping[str, float] | None
 """A reference point: a number for each objective, in their order or by name."""
 
 
+def hypervolume(data: SearchData, reference: Reference = None) -> float:
+    """Return the hypervolume of the Pareto front; arguments and errors as for `hypervolumes`."""
+    corner = _corner(data, reference)
+    *_, front = _fronts(data, corner)
+    return _volume(front, corner)
+
+
 def hypervolumes(data: SearchData, reference: Reference = None) -> list[float]:
     """Return the hypervolume after each trial that has a result; an infeasible one adds none.
 
@@ -26,25 +34,47 @@ def hypervolumes(data: SearchData, reference: Reference = None) -> list[float]:
         reference: The reference point; ``None`` for that of `reference_of`.
 
     Raises:
-        LLMOptError: The search has one objective, no trial is feasible and no reference is given,
+        LLMOptError: The search has one objective, no trial has a result and no reference is given,
             or the reference does not fit the objectives.
     """
-    if len(data.directions) == 1:
+    corner = _corner(data, reference)
+    fronts = list(_fronts(data, corner))
+    volumes = [0.0]
+    for before, front in pairwise(fronts):
+        volumes.append(volumes[-1] if front is before else _volume(front, corner))
+    return volumes[1:]
+
+
+def _fronts(data: SearchData, corner: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the Pareto front before the first trial and after each, with all to be minimized."""
+    front: np.ndarray = np.empty((0, len(corner)))
+    yield front
+    for trial in data.done:
+        point = _signs(data) * np.array(trial.rewards, dtype=float)
+        if trial.constraint_violation <= 0 and bool((point < corner).all()):
+            front = _with(front, point)
+        yield front
+
+
+def _with(front: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Return a front with a point, or the same one if it dominates the point."""
+    if (front <= point).all(axis=1).any():
+        return front
+    return np.vstack([front[~(point <= front).all(axis=1)], point])
+
+
+def _signs(data: SearchData) -> np.ndarray:
+    return np.array([1.0 if d == "minimize" else -1.0 for d in data.directions])
+
+
+def _corner(data: SearchData, reference: Reference) -> np.ndarray:
+    """Return the reference point with all objectives to be minimized."""
+    if not data.several:
         raise LLMOptError(
             "the hypervolume needs several objectives, and this search has one: see plot_history()"
         )
-    signs = np.array([1.0 if d == "minimize" else -1.0 for d in data.directions])
-    corner = signs * np.array(given_reference(data, reference))
-    front: np.ndarray = np.empty((0, len(signs)))
-    volumes, latest = [], 0.0
-    for trial in data.done:
-        point = signs * np.array(trial.rewards, dtype=float)
-        inside = trial.constraint_violation <= 0 and bool((point < corner).all())
-        if inside and not (front <= point).all(axis=1).any():
-            front = np.vstack([front[~(point <= front).all(axis=1)], point])
-            latest = _volume(front, corner)
-        volumes.append(latest)
-    return volumes
+    corner: np.ndarray = _signs(data) * np.array(given_reference(data, reference))
+    return corner
 
 
 def reference_of(data: SearchData) -> list[float]:
@@ -69,7 +99,7 @@ def given_reference(data: SearchData, reference: Reference) -> list[float]:
         return reference_of(data)
     names = data.objectives
     if isinstance(reference, Mapping):
-        if {str(name) for name in reference} != set(names):
+        if reference.keys() != set(names):
             raise _refused(reference, names)
         reference = [reference[name] for name in names]
     try:
@@ -97,10 +127,10 @@ def _volume(front: np.ndarray, corner: np.ndarray) -> float:
         return float(corner[0] - front.min()) if len(front) else 0.0
     order = front[np.argsort(front[:, -1], kind="stable")]
     depths = np.diff(np.append(order[:, -1], corner[-1]))
-    rest, total = np.empty((0, front.shape[1] - 1)), 0.0
+    rest: np.ndarray = np.empty((0, front.shape[1] - 1))
+    total = 0.0
     for point, depth in zip(order[:, :-1], depths, strict=True):
-        if not (rest <= point).all(axis=1).any():
-            rest = np.vstack([rest[~(point <= rest).all(axis=1)], point])
+        rest = _with(rest, point)
         if depth > 0:
             total += depth * _volume(rest, corner[:-1])
     return float(total)

@@ -423,7 +423,9 @@ def hypervolume(data: SearchData, reference: Reference = None, ax: Axes | None =
     values = hypervolumes(data, reference)
     corner = ", ".join(f"{number:.4g}" for number in given_reference(data, reference))
     ax = _axes("plot_hypervolume", ax)
-    ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     numbers = [data.shown_number(t.number) for t in data.done]
     colour = _Style.of(ax).seen(COLOURS["llm"])
     ax.step(numbers, values, where="post", color=colour, marker="o", markersize=3)

@@ -170,9 +170,9 @@ class Views(Hinted):
                 fit the objectives.
         """
         from llmopt.report import read_search
-        from llmopt.report.hypervolume import hypervolumes
+        from llmopt.report.hypervolume import hypervolume
 
-        return ([0.0, *hypervolumes(read_search(self), reference)])[-1]
+        return hypervolume(read_search(self), reference)
 
     def plot_hypervolume(
         self,
