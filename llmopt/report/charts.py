@@ -226,12 +226,12 @@ def trial_axis(data: SearchData, longest: int = 0) -> Scale:
 def outside(data: SearchData, objective: int) -> str:
     """State how many results are beyond the axis of an objective, and their range."""
     scale = data.scale(objective)
-    out = sorted({v for v in data.values(objective) if scale.side(v)})
+    out = [v for v in data.values(objective) if scale.side(v)]
     if not out:
         return ""
-    count = sum(bool(scale.side(v)) for v in data.values(objective))
-    span = number_text(out[0]) + (f" to {number_text(out[-1])}" if out[1:] else "")
-    said = "1 result is" if count == 1 else f"{count:,} results are"
+    low, high = min(out), max(out)
+    span = number_text(low) + (f" to {number_text(high)}" if low < high else "")
+    said = "1 result is" if len(out) == 1 else f"{len(out):,} results are"
     return f"{said} beyond the axis of {data.objectives[objective]}: {span}."
 
 
@@ -306,8 +306,7 @@ def shade_of(data: SearchData, objective: int = 0) -> dict[int, int]:
     With several objectives the Pareto front is strongest, and the other trials are weak.
     """
     if data.front:
-        front = {t.number for t in data.front}
-        return {t.number: BINS - 1 if t.number in front else 0 for t in data.done}
+        return {t.number: BINS - 1 if t.number in data.ringed else 0 for t in data.done}
     sign = 1 if data.directions[objective] == "maximize" else -1
     order = sorted(
         data.done,

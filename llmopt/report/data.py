@@ -150,7 +150,7 @@ class SearchData:
 
     def with_best(self) -> SearchData:
         """Return the same with the best trial of one objective."""
-        best = self.history.best if len(self.directions) == 1 else None
+        best = None if self.several else self.history.best
         return replace(self, best=best)
 
     @cached_property
@@ -212,12 +212,12 @@ class SearchData:
     @cached_property
     def front(self) -> tuple[Trial[Any], ...]:
         """The Pareto front of several objectives."""
-        return self.history.pareto_front if len(self.directions) > 1 else ()
+        return self.history.pareto_front if self.several else ()
 
     @cached_property
     def ringed(self) -> frozenset[int]:
         """Numbers of the trials that charts mark: the Pareto front, or the best trial."""
-        if len(self.directions) > 1:
+        if self.several:
             return frozenset(t.number for t in self.front)
         return frozenset(() if self.best is None else (self.best.number,))
 
@@ -229,9 +229,9 @@ class SearchData:
     @cached_property
     def leading(self) -> frozenset[int]:
         """Numbers of the trials that were the best so far, or are on the Pareto front."""
-        if self.several:
-            return frozenset(t.number for t in self.front)
-        return frozenset(t.number for t in self.history.best_so_far)
+        return (
+            self.ringed if self.several else frozenset(t.number for t in self.history.best_so_far)
+        )
 
     def values(self, objective: int = 0) -> list[float]:
         """Return the complete trials' values of an objective."""
@@ -239,9 +239,16 @@ class SearchData:
 
     def scale(self, objective: int = 0) -> Scale:
         """Return the axis of an objective, on which the warm-up does not flatten the search."""
-        core = [t.rewards[objective] for t in self.done if t.rewards and t.source != "warmup"]
-        kept = [t.rewards[objective] for t in self.front if t.rewards]
-        return robust_scale(self.values(objective), self.directions[objective], core, kept=kept)
+        return self._scales[objective]
+
+    @cached_property
+    def _scales(self) -> tuple[Scale, ...]:
+        scales = []
+        for k, direction in enumerate(self.directions):
+            core = [t.rewards[k] for t in self.done if t.rewards and t.source != "warmup"]
+            kept = [t.rewards[k] for t in self.front if t.rewards]
+            scales.append(robust_scale(self.values(k), direction, core, kept=kept))
+        return tuple(scales)
 
     def start_of(self, notes: Answer) -> Trial[Any] | None:
         """Return the trial that a model says it started from, if it is known."""
