@@ -37,6 +37,7 @@ from llmopt.search.optuna_trials import (
     told_of,
     violated,
     violation_of,
+    violations_in_words,
 )
 from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
@@ -227,9 +228,7 @@ class StudyHistory:
         if self._curves:
             remarks[2:2] = [curve_of(frozen, directions[0]), duration_of(frozen)]
         broken = violated(frozen)
-        if broken:
-            shown = ", ".join(f"{n} = {c:g}" for n, c in broken.items())
-            remarks.append(f"constraints above 0: {shown}")
+        remarks.append(violations_in_words(broken))
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
         words = read_fixed(frozen.system_attrs) and "; ".join(
             map(text_of, told_of(frozen.user_attrs, "words"))

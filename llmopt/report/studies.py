@@ -29,6 +29,7 @@ from llmopt.search.optuna_trials import (
     told_of,
     violated,
     violation_of,
+    violations_in_words,
 )
 from llmopt.util.text import clean
 
@@ -121,8 +122,7 @@ def _trial(frozen: Any, objectives: int) -> Trial[Any]:
         said.append(text_of(frozen.system_attrs.get("fail_reason")))
         said = said if any(said) else [_unstated(frozen)]
     broken = violated(frozen)
-    if names := {name: amount for name, amount in broken.items() if not name.isdecimal()}:
-        said.append("constraints above 0: " + ", ".join(f"{n} = {c:g}" for n, c in names.items()))
+    said.append(violations_in_words({n: c for n, c in broken.items() if not n.isdecimal()}))
     return Trial(
         number=frozen.number,
         params={clean(name): value for name, value in frozen.params.items()},

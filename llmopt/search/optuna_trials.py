@@ -200,6 +200,12 @@ def violated(trial: Any) -> dict[str, float]:
     return {name: c for name, c in values.items() if not c <= 0}
 
 
+def violations_in_words(violated: Mapping[str, float]) -> str:
+    """Return the constraint values above 0, as prompts and reports show them; empty for none."""
+    shown = ", ".join(f"{name} = {amount:g}" for name, amount in violated.items())
+    return f"constraints above 0: {shown}" if shown else ""
+
+
 def violation_of(violated: Mapping[str, float]) -> float:
     """Return the sum of a trial's constraint values above 0."""
     return sum(math.inf if c != c else c for c in violated.values())
