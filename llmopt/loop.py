@@ -44,7 +44,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.evaluation_loop import INTERRUPTED, drive, workers_of
-from llmopt.search.events import Told, read_objectives
+from llmopt.search.events import Told, expected_by_name, read_objectives
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import Finals
 from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
@@ -553,7 +553,7 @@ class _Run:
             expected += "(numbers, words)"
             remedy = "None in place of all of them, and NaN for one, stand for a failed evaluation"
             if isinstance(rewards, Mapping) and names:
-                expected = f"expected {str(error).rpartition(': expected ')[2]}"
+                expected = expected_by_name(rewards, names) or expected
         elif isinstance(rewards, Mapping) and rewards:
             remedy = "return one of its values"
         elif isinstance(rewards, str):

@@ -43,6 +43,7 @@ from llmopt.search.events import (
     Returned,
     TellArguments,
     Told,
+    expected_by_name,
     objective_name,
     read_objectives,
     read_told,
@@ -453,24 +454,13 @@ class LLMOptimizer(Results[Params]):
         if isinstance(reward, Evaluation):
             reward, words = reward.value, reward.told_with(words)
         if isinstance(reward, Mapping) and self.metrics:
-            reward = self._by_name(reward)
+            if expected := expected_by_name(reward, self.metrics):
+                raise RewardError(f"reward={short(reward)}: {expected}")
+            given = {objective_name(name): value for name, value in reward.items()}
+            rewards = [given[name] for name in self.metrics]
+            reward = rewards if len(rewards) > 1 else rewards[0]
         first, count, called = self.directions[0], len(self.directions), self.metrics
         return read_told(self.space, count, params, reward, direction=first, names=called, **words)
-
-    def _by_name(self, reward: Mapping[Any, Any]) -> Any:
-        """Return rewards given by the names of their objectives in the order of these."""
-        given = {objective_name(name): value for name, value in reward.items()}
-        if given.keys() == set(self.metrics) and len(given) == len(reward):
-            rewards = [given[name] for name in self.metrics]
-            return rewards if len(rewards) > 1 else rewards[0]
-        missing = [repr(name) for name in self.metrics if name not in given]
-        unknown = [repr(name) for name in given if name not in self.metrics]
-        wrong = f"; missing: {', '.join(missing)}" if missing else ""
-        wrong += f"; unknown: {', '.join(unknown)}" if unknown else ""
-        raise RewardError(
-            f"reward={short(reward)}: expected one number for each objective: "
-            f"{', '.join(map(repr, self.metrics))}{wrong}"
-        )
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Told:
         """Check a failure, and return what `tell_failure` would record."""

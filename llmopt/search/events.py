@@ -292,6 +292,18 @@ def objective_name(name: object) -> str:
     return " ".join(clean(name).split()) if isinstance(name, str) else ""
 
 
+def expected_by_name(rewards: Mapping[Any, Any], names: Sequence[str]) -> str:
+    """Return what rewards by the names of the objectives should be; empty if they are that."""
+    given = [objective_name(name) for name in rewards]
+    if set(given) == set(names) and len(given) == len(names):
+        return ""
+    missing = [repr(name) for name in names if name not in given]
+    unknown = [repr(name) for name in dict.fromkeys(given) if name not in names]
+    wrong = f"; missing: {', '.join(missing)}" if missing else ""
+    wrong += f"; unknown: {', '.join(unknown)}" if unknown else ""
+    return f"expected one number for each objective: {', '.join(map(repr, names))}{wrong}"
+
+
 def read_objectives(
     direction: Any, name: str = "direction"
 ) -> tuple[tuple[Direction, ...], tuple[str, ...]]:
