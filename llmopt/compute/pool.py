@@ -191,17 +191,17 @@ class Job:
 
     def read_report(self) -> None:
         """Take in what it reported last."""
-        memory = None if self._member is None else self._member.memory
-        for _ in range(100 if memory is not None else 0):
-            assert memory is not None
+        if self._member is None or self._pool is None:
+            return
+        memory = self._member.memory
+        for _ in range(100):
             count, size = _HEAD.unpack_from(memory)
             if not count:
                 return
             data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
-                space = new_space() if self._pool is None else self._pool.space
                 with contextlib.suppress(Exception):
-                    self._best = pickles.loads(data, space)
+                    self._best = pickles.loads(data, self._pool.space)
                 return
 
     @property
