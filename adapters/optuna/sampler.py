@@ -97,9 +97,8 @@ class LLMSampler(Session, BaseSampler):
     ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
     ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``,
     ``llmopt:clipped`` (a value was moved to its bound), and ``llmopt:error``, the exception of its
-    objective. An objective can set the user attributes
-    ``feedback``, words for the model, and ``stderr``, the standard error of its value:
-    ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
+    objective. An objective can set the user attributes ``feedback``, words for the model, and
+    ``stderr``, the standard error of its value: ``trial.set_user_attr("feedback", "diverged")``.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for

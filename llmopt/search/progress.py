@@ -147,8 +147,8 @@ def text_of_search(
 ) -> str:
     """Return a line with a trial's source, the best reward and the usage.
 
-    If there are several objectives, `front` is the number of best trials, and `metrics` their
-    names, if they have any.
+    `front` is the number of best trials if there are several objectives, and `metrics` are the
+    names of the objectives, if they have any.
     """
     parts = [f"{trial.source} {'failed' if trial.reward is None else _number(trial, metrics)}"]
     if front:
