@@ -47,7 +47,7 @@ def published(name):
     return space
 
 
-def both_ways(theirs, count=200):
+def both_ways(theirs, count=1000):
     """Assert that random points of each are valid in the other."""
     ours, rng = Space.of(theirs), np.random.default_rng(0)
     for _ in range(count):

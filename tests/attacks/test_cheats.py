@@ -38,8 +38,8 @@ CHEATS = {
     "hard exit": "os._exit(0)",
     "files": "open('search.jsonl', 'a').write('{}')",
     "fork": "os.fork()",
-    "huge output": "print('x' * 10**7)",
-    "huge error": "raise RuntimeError('9' * 10**7)",
+    "huge output": "print('x' * 10**8)",
+    "huge error": "raise RuntimeError('9' * 10**8)",
     "huge action": "return [1e308] * 10**5",
     "ten million numbers": "return [0.0] * 10**7",
     "ten million numbers, later": (
@@ -83,12 +83,9 @@ def test_no_program_can_raise_its_score_nor_tell_of_this_machine(tmp_path, monke
     assert len(prompts) > len(CHEATS)  # the last cheat is shown, too
     scores = [json.loads(f.read_text())["score"] for f in (out / "candidates").glob("*.json")]
     assert all(s is None or s < 30 for s in scores)
-    for text in (*prompts, *(f.read_text(errors="replace") for f in out.rglob("*.json"))):
+    for text in (*prompts, *(f.read_text(errors="replace") for f in out.rglob("*.json*"))):
         assert "sk-planted" not in text
         assert len(text) < 300_000
-    for line in (out / "search.jsonl").read_text(errors="replace").splitlines():
-        assert "sk-planted" not in line
-        assert len(line) < 300_000
     said = "".join(p.partition("RuntimeError")[2] for p in prompts)
     assert os.path.dirname(llmopt.__file__) not in said
     assert "a-private-folder" not in said
