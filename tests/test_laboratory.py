@@ -246,6 +246,70 @@ def test_a_job_reports_and_returns_objects_of_a_class_of_the_block(bench):
     assert found == "3 4 True"
 
 
+@pytest.mark.parametrize(
+    ("defined", "value"),
+    [
+        (
+            "class A:\n    v = 7\nclass B:\n    def __init__(self, a): self.a = a\nb = B(A())",
+            "b.a.v",
+        ),
+        ("class C:\n    v = 7\ndef g(c=C()): return c.v", "g()"),
+        ("if True:\n    class D:\n        v = 7", "D().v"),
+        ("try:\n    import nowhere\nexcept ImportError:\n    class E:\n        v = 7", "E().v"),
+        ("class F:\n    class G:\n        v = 7\ng = F.G()", "g.v"),
+        ("class H:\n    v = 7\nI = H", "I().v"),
+        ("J = collections.namedtuple('J', 'u v', defaults=[7])\nj = J(1)", "j.v"),
+    ],
+    ids=["attribute", "default", "if", "try", "nested", "alias", "namedtuple"],
+)
+def test_jobs_and_snapshots_have_the_classes_of_blocks(shared, defined, value):
+    """Also those that no global of their functions names."""
+    said = shared.says(
+        f"{defined}\ndef use(k): return {value}\nprint(pmap(use, [1, 2]), submit(use, 1).result)"
+    )
+    assert said == "[7, 7] 7"
+    again = shared.calculator
+    again.close()
+    assert shared.says(f"print({value})") == "7"
+
+
+def test_a_result_is_of_the_class_that_the_block_has(shared):
+    said = shared.says(
+        "class K:\n    class L: pass\nM = collections.namedtuple('M', 'u')\n"
+        "def make(k): return K(), K.L(), M(k)\n"
+        "print([[type(o) is t for o, t in zip(r, (K, K.L, M))] for r in pmap(make, [1, 2])])\n"
+        "job = submit(make, 1)\ndel K\nprint(type(job.result[0]).__name__)"
+    )
+    assert said == "[[True, True, True], [True, True, True]]\nK"
+
+
+def test_a_class_that_cannot_be_sent_is_named_with_the_remedy(shared):
+    remedy = "define it at the top level of a block"
+    made = "def make(k=0):\n    class N:\n        v = k\n    return N()\n"
+    assert f"the class N is made inside a function, or without a class statement: {remedy}" in (
+        shared.says(f"{made}submit(make).result")
+    )
+    assert "NameError: name 'n' is not defined, since it cannot be sent to another process: " in (
+        found := shared.says("n = make()\ndef use(k): return n.v\npmap(use, [1, 2])")
+    )
+    assert remedy in found
+    assert remedy in shared.says("submit(use, n)")
+
+
+def test_a_report_that_cannot_be_read_is_an_error_with_its_reason(bench):
+    look = "job = submit(work)\nwhile True:\n    time.sleep(0.02)\n    job.best"
+    large = bench.run(
+        f"import time\ndef work():\n    report(np.zeros(200_000))\n    time.sleep(60)\n{look}"
+    )
+    assert "WorkerError: what the job reported cannot be read: it has 1600139 bytes" in large.output
+    assert large.notes == ()  # it is in the snapshot all the same
+    broken = bench.run(
+        "class P:\n    def __setstate__(self, state): raise ValueError('odd')\n"
+        "def work():\n    p = P()\n    p.a = 1\n    report(p)\n    time.sleep(60)\n" + look
+    )
+    assert "what the job reported cannot be read: ValueError: odd" in broken.output
+
+
 def test_a_warning_names_no_path_of_this_machine(bench):
     code = "import warnings\nwarnings.warn('ill')\nnp.array([1.0]) / 0"
     assert bench.says(code).splitlines()[:2] == [

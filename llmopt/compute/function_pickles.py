@@ -8,13 +8,14 @@ Only the standard library is imported, and nothing of llmopt that is not beside 
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import io
 import marshal
 import pickle
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 BLOCK = "block"
@@ -26,11 +27,18 @@ given: dict[str, Any] = {}
 sources: dict[str, str] = {}
 """The text of each class that a block defined, by its name."""
 
-_MOST_PARTS = 100  # of a list, in which functions and objects of blocks are looked for
+lost: dict[str, str] = {}
+"""Why a global variable of a function could not be sent here, by its name."""
+
 _target: dict[str, Any] = {}  # the namespace in which functions are rebuilt
 
 
 class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        # functions of blocks in what it pickled, and names of their classes
+        self.met: list[types.FunctionType | str] = []
+
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, types.ModuleType):
             return "module", value.__name__
@@ -41,16 +49,29 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == BLOCK:
+            self.met.append(value)
             contents = _contents(value)
             made = marshal.dumps(value.__code__), value.__name__, len(contents)
             defaults = value.__defaults__, value.__kwdefaults__
             filled = value.__qualname__, *defaults, value.__dict__, contents
             return make, made, filled, None, None, fill
         if isinstance(value, type) and value.__module__ == BLOCK:
-            return known_class, (value.__name__,)
+            return self._class(value)
         if isinstance(value, functools._lru_cache_wrapper):
             return _cached, (value.__wrapped__, value.cache_parameters())
         return NotImplemented
+
+    def _class(self, value: type) -> tuple[Any, ...]:
+        name, fields = value.__qualname__, getattr(value, "_fields", ())
+        if (first := name.partition(".")[0]) in sources:
+            self.met.append(first)
+            return known_class, (name,)
+        if value.__bases__ == (tuple,) and fields:
+            return _named_tuple, (name, fields, getattr(value, "_field_defaults", {}))
+        raise TypeError(
+            f"the class {name.rpartition('.')[2]} is made inside a function, or without a class "
+            "statement: define it at the top level of a block"
+        )
 
 
 class _Unpickler(pickle.Unpickler):
@@ -76,8 +97,24 @@ def fill(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def known_class(name: str) -> Any:
-    """Return a class of the target namespace."""
-    return _target[name]
+    """Return a class of the target namespace, or one inside it; make it where it was deleted."""
+    first, *inner = name.split(".")
+    if first not in _target and first in sources:
+        _define(sources[first], _target)
+    return functools.reduce(getattr, inner, _target[first])
+
+
+def _define(source: str, namespace: dict[str, Any]) -> None:
+    exec(compile(source, "<class>", "exec", dont_inherit=True), namespace)
+
+
+def _named_tuple(name: str, names: tuple[str, ...], defaults: Mapping[str, Any]) -> Any:
+    found = _target.get(name)
+    if getattr(found, "_fields", None) != names:
+        filled = tuple(defaults.values())
+        found = collections.namedtuple(name, names, defaults=filled, module=BLOCK)
+        _target.setdefault(name, found)
+    return found
 
 
 def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
@@ -86,9 +123,15 @@ def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
 
 def dumps(value: Any) -> bytes:
     """Return the pickle of a value."""
+    return _dumped(value)[0]
+
+
+def _dumped(value: Any) -> tuple[bytes, list[types.FunctionType | str]]:
+    """Return the pickle of a value, and what of it was made by blocks."""
     file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(value)
-    return file.getvalue()
+    pickler = _Pickler(file)
+    pickler.dump(value)
+    return file.getvalue(), pickler.met
 
 
 def loads(data: bytes, namespace: dict[str, Any]) -> Any:
@@ -108,35 +151,17 @@ def _named(code: types.CodeType) -> Iterator[str]:
             yield from _named(part)
 
 
-def _codes(value: Any) -> Iterator[types.CodeType]:
-    """Yield the code that a function or class of a block, or what holds one, runs."""
-    if isinstance(value, types.FunctionType) and value.__globals__.get("__name__") == BLOCK:
-        yield value.__code__
-    elif isinstance(value, type) and value.__module__ == BLOCK and value.__name__ in sources:
-        yield compile(sources[value.__name__], "<class>", "exec", dont_inherit=True)
-    for part in _parts(value):
-        yield from _codes(part)
+def _names(made: types.FunctionType | str) -> set[str]:
+    """Return the names that a function, or the class of a name, may look up; also its own."""
+    if isinstance(made, types.FunctionType):
+        return set(_named(made.__code__))
+    return {made, *_named(compile(sources[made], "<class>", "exec", dont_inherit=True))}
 
 
-def _parts(value: Any) -> Sequence[Any]:
-    """Return what a value holds or calls that may be of a block."""
-    match value:
-        case functools.partial():
-            return (value.func, *value.args, *value.keywords.values())
-        case types.MethodType():
-            return value.__func__, type(value.__self__)
-        case functools._lru_cache_wrapper():
-            return (value.__wrapped__,)
-        case types.FunctionType():
-            own = value.__globals__.get("__name__") == BLOCK
-            return [content for cell in _contents(value) for content in cell] if own else ()
-        case type():
-            return ()
-        case list() | tuple():
-            return value[:_MOST_PARTS]
-        case dict():
-            return list(value.values())[:_MOST_PARTS]
-    return (type(value),) if type(value).__module__ == BLOCK else ()
+def has_source(name: str, value: Any) -> bool:
+    """Whether a variable is a class that can be made again from its text."""
+    own = isinstance(value, type) and value.__module__ == BLOCK
+    return own and value.__qualname__ == name and name in sources
 
 
 def _contents(function: types.FunctionType) -> list[tuple[Any, ...]]:
@@ -156,39 +181,32 @@ def packed(value: Any, space: Mapping[str, Any]) -> bytes:
     Raises:
         TypeError: It cannot be pickled.
     """
-    needed: dict[str, Any] = {}
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, (list, tuple)):
-            waiting += current[:_MOST_PARTS]
-        for code in _codes(current):
-            for name in _named(code):
-                if name in space and name not in needed and not name.startswith("__"):
-                    needed[name] = space[name]
-                    waiting.append(space[name])
-        own = type(current)
-        if own.__module__ == BLOCK and own.__name__ not in needed and own.__name__ in space:
-            needed[own.__name__] = own
-            waiting.append(own)
-    classes, values = [], {}
-    for name, found in needed.items():
-        if isinstance(found, type) and found.__module__ == BLOCK:
-            classes.append((name, sources.get(name, "")))
-            continue
-        try:
-            values[name] = dumps(found)
-        except Exception:  # it may never be used: then its name is missing, and says so
-            continue
     try:
-        return pickle.dumps((classes, values, dumps(value)))
+        whole, waiting = _dumped(value)
     except Exception as error:
         raise TypeError(f"this cannot be sent to another process: {error}") from None
+    classes: dict[str, str] = {}
+    values: dict[str, bytes] = {}
+    trouble: dict[str, str] = {}
+    while waiting:
+        for name in _names(waiting.pop()) - {*classes, *values, *trouble}:
+            if has_source(name, space.get(name)) or (name in sources and name not in space):
+                classes[name] = sources[name]
+                waiting.append(name)
+            elif name in space and not name.startswith("__"):
+                try:
+                    values[name], met = _dumped(space[name])
+                except Exception as error:  # it may never be used: then its name is missing there
+                    trouble[name] = str(error)
+                else:
+                    waiting += met
+    return pickle.dumps(([*classes.items()], values, whole, trouble))
 
 
 def unpacked(data: bytes, namespace: dict[str, Any]) -> Any:
     """Unpack the result of `packed`, in a separate namespace."""
-    classes, values, value = pickle.loads(data)
+    classes, values, value, *trouble = pickle.loads(data)
+    lost.update(*trouble)
     restore(classes, values, namespace)
     return loads(value, namespace)
 
@@ -210,7 +228,7 @@ def restore(
                 if source and sources.get(name) == source and name in namespace:
                     pass  # it is the same class as before
                 elif source:
-                    exec(compile(source, "<class>", "exec", dont_inherit=True), namespace)
+                    _define(source, namespace)
                     sources[name] = source
                 else:
                     namespace[name] = loads(data, namespace)

@@ -12,10 +12,11 @@ import io
 import pickle
 import random
 import sys
+import textwrap
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -265,10 +266,7 @@ def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bo
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             tree = ast.parse(code, file)
-            for node in tree.body:
-                if isinstance(node, ast.ClassDef):
-                    segment = _segment(code, node)
-                    pickles.sources[node.name] = segment
+            pickles.sources.update({n.name: _segment(code, n) for n in _classes(tree.body)})
             last = tree.body[-1] if tree.body else None
             shown = isinstance(last, ast.Expr)
             del tree.body[len(tree.body) - shown :]
@@ -324,10 +322,21 @@ class _Output(io.TextIOBase):
         return f"{self._head}\n[{left} characters are not shown]\n{self._tail[-half:]}"
 
 
+def _classes(nodes: Iterable[Any]) -> Iterator[ast.ClassDef]:
+    """Yield the class statements of a block, also those under `if`, `try`, `with` and loops."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            yield node
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for part in ("body", "handlers", "orelse", "finalbody"):
+                if isinstance(inner := getattr(node, part, None), list):
+                    yield from _classes(inner)
+
+
 def _segment(code: str, node: ast.ClassDef) -> str:
     lines = code.splitlines(keepends=True)
     first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    return "".join(lines[first - 1 : node.end_lineno])
+    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
 
 
 def snapshot(most: int) -> bytes:
@@ -335,10 +344,10 @@ def snapshot(most: int) -> bytes:
 
     If they have more than `most` bytes, the largest ones are left out: see `left_out`.
     """
-    classes = [(n, pickles.sources.get(n, "")) for n, v in _space.items() if _is_class(n, v)]
+    classes = [(n, pickles.sources[n]) for n, v in _space.items() if pickles.has_source(n, v)]
     values, lost = {}, []
     for name, value in _space.items():
-        if name in _given or name.startswith("__") or _is_class(name, value):
+        if name in _given or name.startswith("__") or pickles.has_source(name, value):
             continue
         try:
             data = pickles.dumps(value)
@@ -418,10 +427,6 @@ def workers() -> int:
 
 
 # -- words --------------------------------------------------------------------------------------
-
-
-def _is_class(name: str, value: Any) -> bool:
-    return isinstance(value, type) and value.__module__ == pickles.BLOCK and name == value.__name__
 
 
 def _own(value: Any) -> bool:

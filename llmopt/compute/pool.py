@@ -57,11 +57,13 @@ def report(value: Any) -> None:
         return
     check_cancelled()
     data = pickles.dumps(value)
-    if len(data) <= _SLOT - _AT:
-        count = _HEAD.unpack_from(slot)[0] // 2 * 2
-        _HEAD.pack_into(slot, 0, count + 1, len(data))
-        slot[_AT : _AT + len(data)] = data
-        _HEAD.pack_into(slot, 0, count + 2, len(data))
+    if len(data) > _SLOT - _AT:
+        said = f"it has {len(data)} bytes pickled; expected at most {_SLOT - _AT}"
+        data = pickles.dumps(WorkerError(f"what the job reported cannot be read: {said}"))
+    count = _HEAD.unpack_from(slot)[0] // 2 * 2
+    _HEAD.pack_into(slot, 0, count + 1, len(data))
+    slot[_AT : _AT + len(data)] = data
+    _HEAD.pack_into(slot, 0, count + 2, len(data))
 
 
 def send(fd: int, value: Any) -> None:
@@ -135,6 +137,7 @@ class _Failing:
 
 def new_space() -> dict[str, Any]:
     """Return the namespace of a function that runs here."""
+    pickles.lost.clear()
     return {"__name__": pickles.BLOCK, "__builtins__": builtins, **pickles.given}
 
 
@@ -148,6 +151,8 @@ def _describe(error: BaseException) -> str:
         said = str(error)[:2000]
     except Exception:
         said = "(its message cannot be shown)"
+    if isinstance(error, NameError) and error.name in pickles.lost:
+        said += f", since it cannot be sent to another process: {pickles.lost[error.name]}"
     return "\n".join([f"{type(error).__name__}: {said}", *steps])
 
 
@@ -167,6 +172,8 @@ class Member:
 class Job:
     """A function that runs in another worker while blocks and the search continue."""
 
+    _unread: WorkerError | None = None  # why the latest report cannot be read
+
     def __init__(self, pool: Pool | None, payload: bytes, name: str) -> None:
         self._pool, self._payload, self._name = pool, payload, name
         self._member: Member | None = None
@@ -184,9 +191,15 @@ class Job:
 
     @property
     def best(self) -> Any:
-        """What it reported last, by `report(value)`; `cma` reports ``(x, f)``."""
+        """What it reported last, by `report(value)`; `cma` reports ``(x, f)``.
+
+        Raises:
+            WorkerError: The report cannot be read.
+        """
         if not self.done:
             self.read_report()
+        if self._unread is not None:
+            raise self._unread
         return self._best
 
     def read_report(self) -> None:
@@ -200,8 +213,15 @@ class Job:
                 return
             data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
-                with contextlib.suppress(Exception):
-                    self._best = pickles.loads(data, self._pool.space)
+                try:
+                    found = pickles.loads(data, self._pool.space)
+                except Exception as error:
+                    why = f"{type(error).__name__}: {error}"
+                    found = WorkerError(f"what the job reported cannot be read: {why}")
+                if isinstance(found, WorkerError):
+                    self._unread = found
+                else:
+                    self._best, self._unread = found, None
                 return
 
     @property
@@ -244,7 +264,8 @@ class Job:
         return f"Job({self._name}: {state})"
 
     def __getstate__(self) -> dict[str, Any]:
-        _ = self.best
+        if not self.done:
+            self.read_report()
         return {**self.__dict__, "_pool": None, "_member": None}
 
     def go_on(self, pool: Pool) -> None:
