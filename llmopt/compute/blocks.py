@@ -24,6 +24,7 @@ from llmopt.errors import StorageError
 from llmopt.prompt import Prompt, Traits
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
 from llmopt.search.emitter import ModelEmitter
+from llmopt.search.options import AskOptions
 from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
 if TYPE_CHECKING:
@@ -373,28 +374,40 @@ def check_compute(prompt: Prompt) -> None:
 
 def let_compute(model: ModelEmitter) -> ModelEmitter:
     """Give an emitter its calculator, if `AskOptions.compute` asks for one, and return it."""
-    options = model.options
-    if options.compute == "auto" and (why := why_not(model.client, model.prompt)):
+    model.calculator = calculator_for(model.options, model.client, model.prompt)
+    return model
+
+
+def calculator_for(
+    options: AskOptions, client: Client, prompt: Prompt | None = None
+) -> Calculator | None:
+    """Return what runs a model's blocks, if `AskOptions.compute` asks for it.
+
+    Raises:
+        SandboxUnavailableError: A model's code cannot be confined here, and ``compute=True``.
+    """
+    if options.compute == "auto" and (why := why_not(client, prompt)):
         if why not in _said:
             _said.add(why)
             logger.info("compute='auto': the model does not compute in Python, since %s", why)
-    elif options.compute:
-        workers = options.compute_workers
-        if workers is None:  # a replay asks what was asked where it was recorded
-            workers = getattr(model.client, "workers", None)
-        model.calculator = Calculator(options.compute_seconds, options.compute_total, workers)
-    return model
+        return None
+    if not options.compute:
+        return None
+    workers = options.compute_workers
+    if workers is None:  # a replay asks what was asked where it was recorded
+        workers = getattr(client, "workers", None)
+    return Calculator(options.compute_seconds, options.compute_total, workers)
 
 
 _said: set[str] = set()
 
 
-def why_not(client: Client, prompt: Prompt) -> str:
-    """Return why a model may not compute; empty if it may."""
+def why_not(client: Client, prompt: Prompt | None) -> str:
+    """Return why a model may not compute; empty if it may. A search over code has no `prompt`."""
     from llmopt.sandbox.confine import support
 
     facts = model_facts(client)
-    if not Traits.of(prompt).computes:
+    if prompt is not None and not Traits.of(prompt).computes:
         return f"the prompt {prompt.name!r} takes no Python"
     if not facts.chats:
         return f"{facts.name} is no chat model"

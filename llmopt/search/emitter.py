@@ -157,11 +157,6 @@ class ModelEmitter(Metered):
         return None if left is None else int(left) + len(self._meter.paid)
 
     @property
-    def compute_left(self) -> float:
-        """Seconds that the model may still compute."""
-        return self.options.compute_total - sum(block.seconds for block in self._meter.blocks)
-
-    @property
     def total(self) -> int | None:
         """Proposals planned in all, as the prompt says it."""
         return self.options.total

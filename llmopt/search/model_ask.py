@@ -24,8 +24,9 @@ from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Query, Situation
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
-from llmopt.prompt.python_block import IN_A_ROW, Computed, blocks_left, data_of
+from llmopt.prompt.python_block import IN_A_ROW, data_of
 from llmopt.prompt.values_in_text import Reading
+from llmopt.search.computing import Blocks
 from llmopt.search.points import draw_fallbacks, draw_new, list_of, untried, what_is_known
 from llmopt.space import Space, Value
 from llmopt.util.text import cut, ended
@@ -166,7 +167,7 @@ class ModelBatch(Batch):
         self._complaint: Complaint | None = None
         self._trouble = ""
         self._misses = 0
-        self._computed: tuple[Computed, ...] = ()
+        self._ran = Blocks(model.meter, model.options, model.calculator)
         self._over = False  # whether no further answer would help
         # Of the latest request.
         self._left: tuple[tuple[Value, ...], ...] = ()  # points to choose from, if few are left
@@ -196,11 +197,8 @@ class ModelBatch(Batch):
         several = model.points_of_answer(self.space, wanted)
         samples = math.ceil(wanted / several)
         self._samples = min(samples, facts.max_samples or samples)
-        self._blocks = 0
-        if model.calculator is not None and model.compute_left > 0:
-            # The last request is for a point: nothing could follow a block.
-            most = blocks_left(self._computed, model.options.compute_blocks)
-            self._blocks = min(most, self._most - len(self._replies) - 1)
+        # The last request is for a point: nothing could follow a block.
+        self._blocks = min(self._ran.left, self._most - len(self._replies) - 1)
         self._query = query = self._prepare(facts, several, self._hints(wanted, several))
         self._completions = (Completion(""),) * self._samples
         if query.drawn:
@@ -235,9 +233,7 @@ class ModelBatch(Batch):
 
     def _prepare(self, facts: ModelFacts, points: int, notes: tuple[str, ...]) -> Query:
         model, seed = self._model, int(self.rng.integers(2**31))
-        computed = self._computed
-        left = computed or model.meter.blocks  # whose variables the next one finds
-        options, samples = model.options, self._samples
+        ran, options, samples = self._ran, model.options, self._samples
         situation = Situation.after(
             self.known,
             self.space,
@@ -254,14 +250,14 @@ class ModelBatch(Batch):
             points=points,
             compute=model.calculator is not None,
             blocks=int(self._blocks),
-            computed=computed,
+            computed=ran.done,
             compute_seconds=options.compute_seconds,
             compute_blocks=options.compute_blocks,
             seeded=model.seeded,
-            seconds_left=model.compute_left,
-            workers=getattr(model.calculator, "workers", 0),
+            seconds_left=ran.seconds_left,
+            workers=ran.workers,
             tools=model.tools,
-            variables=left[-1].variables if left else (),
+            variables=ran.variables,
             explores=model.explores,
         )
         query = model.prompt.prepare(situation)
@@ -387,12 +383,8 @@ class ModelBatch(Batch):
         return Proposal(values, source, reading.explanation, clipped=clipped)
 
     def _compute(self, code: str) -> None:
-        model = self._model
         data = partial(data_of, self.space, self.history, self.labels)
-        run = partial(model.calculator.run, code, data=data, seconds=model.compute_left)
-        reply = self._replies[-1]
-        tokens = (reply.prompt_tokens or 0) + (reply.completion_tokens or 0)
-        self._computed += (model.meter.compute(code, run, tokens),)
+        self._ran.run(code, data, self._replies[-1])
         self._complaint = None
 
     # -- the end --------------------------------------------------------------------------
