@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.compute.blocks import let_compute
-from llmopt.compute.data import NO_DATA, Evaluation, data_file, folder_of
+from llmopt.compute.data import Evaluation, folder_of
 from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
 from llmopt.prompt import Prompt, check_prompt_for
@@ -174,7 +174,6 @@ class LLMOptimizer(Results[Params]):
             self.check_asks(emitter.total, given=given.warmup != "auto")
         self._told_twice: set[bool] = set()  # with equal and with other rewards
         if given.storage is not None:
-            self._state.folder = folder_of(given.storage)
             self._attach(given.storage, given.durable)
             if self._model.calculator is not None:
                 self._model.calculator.folder = self._state.folder
@@ -474,14 +473,7 @@ class LLMOptimizer(Results[Params]):
             once = kind == "search" and not self._model.options.noisy
             if once and len(self._told_twice) < 2 and (before := self._state.recorded_before(told)):
                 self._warn_of(told, before)
-            if (
-                told.data is not NO_DATA
-                and told.data
-                and self._log is not None
-                and self._state.folder is not None
-            ):
-                file = data_file(self._state.folder, len(self._state.trials))
-                told = replace(told, data=told.data.keep_in(file))
+            told = replace(told, data=self._stored(told.data, len(self._state.trials)))
             self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
         if self._callbacks is not None:

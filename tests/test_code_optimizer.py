@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from stubs import needs_confinement
 
-from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
+from llmopt import ClientError, Completion, Evaluation, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.prompt import CodePrompt
+from llmopt.compute.packing import DataError, pack
 from llmopt.errors import (
     LLMOptError,
     NoTrialsError,
@@ -159,15 +160,42 @@ def test_several_functions_and_values_beside_the_code():
     assert client.requests[0].json_schema["required"] == ["reasoning", "code", "values"]
 
 
+def test_data_of_a_try_are_kept_beside_the_search(tmp_path):
+    file, folder = tmp_path / "s.jsonl", tmp_path / "s.jsonl.data"
+    optimizer, _ = make(*map(fenced, ("return 1.0", "return 2.0", "return 3.0")), storage=file)
+    with optimizer:
+        assert optimizer.tell(optimizer.ask(), 1.0, data={"path": [np.ones((3, 2))]}).data
+        result = Evaluation(2.0, "short", {"mass": 2.5}, samples=[1.0, 3.0])
+        told = optimizer.tell(optimizer.ask(), result)
+        assert (told.reward, told.feedback, told.samples) == (2.0, "short", (1.0, 3.0))
+        assert not optimizer.tell(optimizer.ask(), 3.0).data
+    assert sorted(path.name for path in folder.iterdir()) == ["000000.npz", "000001.npz"]
+    again, _ = make(storage=file)
+    with again:
+        assert [list(trial.data) for trial in again.trials] == [["path"], ["mass"], []]
+        assert again.trials[0].data["path"][0].shape == (3, 2)
+        assert again.trials == optimizer.trials
+    (folder / "000001.npz").write_bytes(pack({"mass": 9.0}))
+    with make(storage=file)[0] as again, pytest.raises(StorageError, match="not the file that"):
+        _ = again.trials[1].data["mass"]
+    folder.rename(tmp_path / "other")
+    folder.symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match="is a link"):
+        make(storage=file)
+
+
 def test_tell_refuses_what_it_cannot_use():
     optimizer, _ = make(fenced("return 1.0"))
     with optimizer:
         candidate = optimizer.ask()
         for reward in (float("nan"), float("inf"), "high", None):
-            with pytest.raises(TypeError, match="feedback="):
-                optimizer.tell(candidate, 1.0, data={"a": [1.0]})
             with pytest.raises(RewardError, match="tell_failure"):
                 optimizer.tell(candidate, reward)
+        for data, said in (({"a": object()}, "type object"), ({"a": np.zeros(1 << 26)}, "537 MB")):
+            with pytest.raises(DataError, match=said):
+                optimizer.tell(candidate, 1.0, data=data)
+        with pytest.raises(RewardError, match="Subtract a penalty"):
+            optimizer.tell(candidate, Evaluation(1.0, constraint_violation=0.5))
         optimizer.tell(candidate, 1)
         with pytest.raises(LLMOptError, match="recorded before"):
             optimizer.tell(candidate, 1)

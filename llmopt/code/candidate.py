@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from llmopt.code.checks import Function, check
+from llmopt.compute.data import NO_DATA, TrialData
 from llmopt.sandbox.sandbox import Sandbox
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.closing import Closing
@@ -152,6 +153,7 @@ class CodeTrial:
         origin: ``"llm"``, or ``"user"`` for source not written by this search's model.
         ties: Numbers that break ties between equal scores, the first one first; larger is better.
         samples: The numbers whose mean is the score, if any.
+        data: Named arrays of the evaluation; see `CodeOptimizer.tell`.
     """
 
     number: int
@@ -165,6 +167,7 @@ class CodeTrial:
     origin: Origin = "llm"
     ties: tuple[float, ...] = ()
     samples: tuple[float, ...] = ()
+    data: TrialData = NO_DATA
 
     def __post_init__(self) -> None:
         for name in ("feedback", "explanation"):

@@ -17,7 +17,7 @@ resumes a killed search.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from llmopt.code.checks import Function, check
 from llmopt.code.events import FORMAT, CodeState, GaveUp, Scored, Written, check_start
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.writer import Writer
+from llmopt.compute.data import Evaluation, TrialData
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
@@ -43,7 +44,7 @@ from llmopt.search.meter import Draft, Meter
 from llmopt.search.session import StoredSession
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
-from llmopt.util.text import cut, short
+from llmopt.util.text import cut
 from llmopt.util.threads import uninterrupted
 
 if TYPE_CHECKING:
@@ -348,20 +349,20 @@ class CodeOptimizer(StoredSession):
     def tell(
         self,
         candidate: Candidate | str,
-        reward: float,
+        reward: float | Evaluation,
         feedback: str = "",
         *,
         params: Any = None,
         ties: Sequence[float] = (),
         samples: Sequence[float] = (),
-        data: None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> CodeTrial:
         """Report a score.
 
         Args:
             candidate: A candidate from `ask`, in any order; or your own source, which is checked
                 first.
-            reward: The score, a finite number.
+            reward: The score, a finite number, or an `llmopt.Evaluation`.
             feedback: Words for the model: what happened, what to change.
             params: Values of the space, for your own source.
             ties: Numbers that break ties between equal scores, the first one first; larger is
@@ -369,7 +370,9 @@ class CodeOptimizer(StoredSession):
             samples: The numbers whose mean is the score, if every candidate is evaluated on the
                 same initial states in the same order. The prompt then states the uncertainty of
                 differences.
-            data: Not supported: in a search over code the model runs no Python on data.
+            data: Named arrays, lists of arrays, or mappings of these, such as the steps of the
+                episodes. They stay on this machine: with ``compute=True`` prompts show names and
+                shapes, and the model's Python reads the arrays (see docs/compute.md).
 
         Returns:
             The recorded trial.
@@ -379,13 +382,17 @@ class CodeOptimizer(StoredSession):
                 `tell_failure`.
             CandidateError: Your own source does not pass the checks.
             LLMOptError: The candidate has a result already, or is another optimizer's.
-            TypeError: `data` is given.
+            DataError: An entry of `data` has an unsupported type, or the data are too large.
+            StorageError: The storage file could not be written. Nothing was recorded.
         """
-        if data is not None:
-            raise TypeError(
-                f"tell() got data={short(data)}: a model that writes code runs no Python on data "
-                "(docs/compute.md). Say what matters of them in feedback="
-            )
+        if isinstance(reward, Evaluation):
+            given = reward.told_with({"feedback": feedback, "samples": samples, "data": data})
+            if given.pop("constraint_violation", 0.0):
+                raise RewardError(
+                    f"got constraint_violation={reward.constraint_violation}: a search over code "
+                    "ranks by the score alone. Subtract a penalty from the score"
+                )
+            return self.tell(candidate, reward.value, params=params, ties=ties, **given)
         try:
             value = float(reward)
         except (TypeError, ValueError):
@@ -400,7 +407,7 @@ class CodeOptimizer(StoredSession):
             raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
         words = encodable(feedback)
         told = {"reward": value, "feedback": words, "ties": rest[0], "samples": rest[1]}
-        return self._tell(candidate, params, **told)
+        return self._tell(candidate, params, **told, data=TrialData.of(data))
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score, and why; raises as `tell`."""
@@ -419,6 +426,8 @@ class CodeOptimizer(StoredSession):
                         "another optimizer returned it. Tell its source (candidate.source)"
                     )
             with uninterrupted():
+                if "data" in told:
+                    told["data"] = self._stored(told["data"], mine.number)
                 self._record(Scored(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()

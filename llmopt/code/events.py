@@ -11,10 +11,12 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from llmopt.code.candidate import CodeTrial, Origin
+from llmopt.compute.data import TrialData
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import Event, as_written
 from llmopt.search.spend_log import Books, checked_text
@@ -100,10 +102,12 @@ class CodeState:
         failures: Calls of `ask` that found no usable code.
         refusals: Answers rejected by the current or an interrupted `ask`.
         rejected: Number of all rejected answers, by kind.
+        folder: Where files of data are that events name.
     """
 
     def __init__(self, space: Space | None = None) -> None:
         self.space = space
+        self.folder: Path | None = None
         self.trials: list[CodeTrial] = []
         self.asked: dict[int, CodeTrial] = {}
         self.next = 0
@@ -130,6 +134,8 @@ class CodeState:
             case Scored(trial):
                 if any(t.number == trial.number for t in self.trials):
                     raise ValueError(f"candidate {trial.number} was recorded before")
+                if trial.data:
+                    trial = replace(trial, data=trial.data.within(self.folder))
                 self.trials.append(trial)
                 self.asked.pop(trial.number, None)
                 self.next = max(self.next, trial.number + 1)
@@ -175,7 +181,10 @@ def _of_trial(trial: CodeTrial, space: Space | None) -> Event:
     plain = None
     if space is not None and trial.params is not None:
         plain = [_LACKING if v is ABSENT else v for v in space.flatten(trial.params)]
-    return {**asdict(trial), "params": plain}
+    line = {**vars(trial), "params": plain}
+    if data := line.pop("data"):
+        line["data"] = data.line()
+    return line
 
 
 def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
@@ -187,7 +196,8 @@ def _trial(entry: Mapping[str, Any], space: Space | None) -> CodeTrial:
             raise ValueError("it has values, and the search has no space")
         params = space.unflatten([ABSENT if value == _LACKING else value for value in params])
     lists = {name: _numbers(entry.get(name, ())) for name in ("ties", "samples")}
-    trial = CodeTrial(**{**entry, **lists, "params": params})
+    data = TrialData.read(entry.get("data"))
+    trial = CodeTrial(**{**entry, **lists, "params": params, "data": data})
     for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
         checked_text(text)
     whole_number("number", trial.number, 0)

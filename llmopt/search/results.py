@@ -350,10 +350,6 @@ class Results(Views, StoredSession, Generic[Params]):
         self._use(self._make_emitter(self._model))
         self._state = self._new_state()
 
-    def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:  # noqa: D102
-        self._state.folder = folder_of(path)
-        super().resume(events, path)
-
     def start_event(self) -> Event:
         """Return the first line of a storage file, which identifies the search."""
         points, encode = self._warmup_points, self.space.to_json_values

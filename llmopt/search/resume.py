@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Protocol
 
 from llmopt.client.scripted import ScriptedClient
@@ -147,6 +148,8 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
 
 class EventState(Protocol):
     """What a search knows, as the sum of its events."""
+
+    folder: Path | None  # where files of data are that events name
 
     def apply(self, event: Any, /) -> None:
         """Change by one event."""

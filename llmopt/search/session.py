@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmopt.compute.data import TrialData, data_file, folder_of
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Metered
@@ -94,6 +95,7 @@ class StoredSession(Session, Closing):
 
     def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
         """Resume the search in a file, or begin one there, and append to it from now on."""
+        folder = folder_of(path)
         log = EventLog(path, durable=durable)
         try:
             if log.events:
@@ -105,12 +107,13 @@ class StoredSession(Session, Closing):
             log.close()
             raise
         log.events = []
-        self._log = log
+        self._log, self._state.folder = log, folder
         # Without a reference to this search: one that is dropped closes its file at once.
         self.meter.journal = SpendFile(log)
 
     def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
         """Restore the state and the meter of a stored search."""
+        self._state.folder = folder_of(path)
         replay(events, self._state, self.meter, path)
 
     def _record(self, event: Any) -> None:
@@ -121,6 +124,12 @@ class StoredSession(Session, Closing):
                     self.meter.flush()
                 self._log.append(event.line(self.space))
             self._state.apply(event)
+
+    def _stored(self, data: TrialData, number: int) -> TrialData:
+        """Write the data of a trial beside the storage file, if there is one; return them."""
+        if not data or self._log is None or self._state.folder is None:
+            return data
+        return data.keep_in(data_file(self._state.folder, number))
 
     def close(self) -> None:
         """Close the storage file, and end the callbacks. The results can still be read."""
