@@ -182,7 +182,7 @@ class ReplayClient:
     def computes(self) -> bool:
         """Whether the recorded model was offered to compute in Python."""
         recording = self._read()
-        offered = any("# How to compute" in request.text for _, request, _ in recording.exchanges)
+        offered = any(_OFFER.search(request.text) for _, request, _ in recording.exchanges)
         return offered or bool(recording.blocks)
 
     @property
@@ -274,6 +274,7 @@ class ReplayClient:
         return self._recording
 
 
+_OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
 _WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
 _THREE_DIGITS = r"\b(?:[1-9]\d*\.\d\d+|[1-9]\d+\.\d|0\.0*[1-9]\d\d+)(?:e[+-]\d+)?"
 

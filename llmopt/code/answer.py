@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmopt.errors import ParseError
+from llmopt.prompt.python_block import MOST_CODE
+from llmopt.util.text import clean
 
 MAX_SOURCE = 100_000
 """Maximum characters of code."""
@@ -22,6 +24,7 @@ MAX_ANSWER = 1_000_000
 """Maximum characters of an answer."""
 _MAX_EXPLANATION = 4000
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_RUN = re.compile(r"(?:(?:python3?|py)\s+)?run", re.IGNORECASE)  # after the fence
 _LANGUAGE_LINE = re.compile(r"\A\s*(python3?|py)\s*\n", re.IGNORECASE)
 # An unindented line that can belong to a program; prose rarely looks like one.
 _PROGRAM_LINE = re.compile(
@@ -53,13 +56,35 @@ class CodeAnswer:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
+def block_to_run(text: str, names: Sequence[str]) -> str:
+    """Return the Python to run of an answer that does not define all of `names`; else nothing.
+
+    It is in fenced blocks marked ``run``, or is the entry ``"run"`` of JSON. Other blocks are what
+    the model proposes, which is never run here.
+    """
+    if len(text) > MAX_ANSWER:
+        return ""
+    parts = _parts(_plain(text), computes=True)
+    blocks = list(parts.runs)
+    for entry in (value.get("run") for value in parts.objects):
+        if isinstance(entry, str):
+            inner = _parts(entry, computes=True)
+            blocks += inner.runs or inner.blocks or [entry]
+    code = clean("\n".join(_tidy(block).rstrip() for block in blocks)).strip()[:MOST_CODE]
+    try:
+        proposed = _defined(read_answer(text, names, computes=True).source) if code else set()
+    except ParseError:
+        proposed = set()
+    return "" if proposed >= set(names) else code
+
+
+def read_answer(text: str, names: Sequence[str], *, computes: bool = False) -> CodeAnswer:
     """Read a model's answer that should define functions of these names.
 
     Prefers code that defines all of `names`; then JSON with a ``"code"`` entry, all fenced blocks
     with a definition except those replaced by later ones (models correct themselves), and bare
     code, in this order. Thoughts in ``<think>`` tags are skipped. JSON and tags inside a program
-    belong to the program.
+    belong to the program. With `computes` blocks to run are skipped (see `block_to_run`).
 
     Raises:
         ParseError: The answer contains no code, or is too long.
@@ -68,7 +93,7 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
         raise ParseError(
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
-    parts = _parts(re.sub("\r\n?", "\n", text).replace("\ufeff", ""))
+    parts = _parts(_plain(text), computes)
     read = [a for a in map(_from_mapping, parts.objects) if a is not None]
     answers = [read[-1] if read else None, _from_blocks(parts)]
     found = [a for a in answers if a is not None]
@@ -90,6 +115,10 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
     )
 
 
+def _plain(text: str) -> str:
+    return re.sub("\r\n?", "\n", text).replace("\ufeff", "")
+
+
 def encodable(text: str) -> str:
     """Escape lone surrogates in a text: no file and no server accepts them.
 
@@ -104,12 +133,13 @@ class _Parts:
 
     prose: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # blocks to run
     objects: list[Mapping[str, Any]] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
     before: int = 0
 
 
-def _parts(text: str) -> _Parts:
+def _parts(text: str, computes: bool = False) -> _Parts:
     """Split an answer into its parts, from start to end."""
     found, at, prose_from, tries = _Parts(), 0, 0, 0
     while (mark := _MARK.search(text, at)) is not None:
@@ -126,7 +156,7 @@ def _parts(text: str) -> _Parts:
             found.objects.append(value)
             at = end
         elif mark["fence"]:
-            at = _read_block(text, mark, found)
+            at = _read_block(text, mark, found, computes)
         elif mark["think"] is None:
             found.before = found.before or len(found.prose)
             source, end = _bare(text, mark.start(), mark["bare"])
@@ -150,11 +180,13 @@ def _json_at(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
     return (value, end) if isinstance(value, dict) else (None, start)
 
 
-def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
+def _read_block(text: str, opening: re.Match[str], found: _Parts, computes: bool) -> int:
     """Read a fenced block (JSON in it may contain fences); return its end."""
     start = opening.end()
+    to_run = computes and _RUN.fullmatch(opening[0].strip("`~ \t")) is not None
+    blocks = found.runs if to_run else found.blocks
     brace = re.compile(r"\s*(?=\{)").match(text, start)
-    if brace is not None:
+    if brace is not None and not to_run:
         value, end = _json_at(text, brace.end())
         closing = re.compile(r"\s*(?:[`~]{3,}|\Z)").match(text, end)
         if value is not None and closing is not None:
@@ -162,9 +194,9 @@ def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
             return closing.end()
     for mark in _FENCE.finditer(text, start):
         if mark[1].startswith(opening["fence"]) and not mark[2]:
-            found.blocks.append(text[start : mark.start()])
+            blocks.append(text[start : mark.start()])
             return mark.end()
-    found.blocks.append(text[start:])
+    blocks.append(text[start:])
     return len(text)
 
 

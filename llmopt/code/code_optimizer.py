@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
+from llmopt.code.computing import CANDIDATE
 from llmopt.code.events import FORMAT, CodeState, GaveUp, Scored, Written, check_start
-from llmopt.code.prompt import CodePrompt
+from llmopt.code.prompt import CodePrompt, mentions_computing
 from llmopt.code.writer import Writer
+from llmopt.compute.blocks import calculator_for
 from llmopt.compute.data import Evaluation, TrialData
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
@@ -41,6 +43,7 @@ from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
+from llmopt.search.options import AskOptions
 from llmopt.search.session import StoredSession
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
@@ -67,11 +70,19 @@ class CodeOptions(TypedDict, total=False):
     attempts: int
     temperature: float | None
     max_output_tokens: int | None
+    compute: bool | Literal["auto"]
+    compute_seconds: float
+    compute_blocks: int
+    compute_total: float
+    compute_workers: int | None
     limits: WorkerLimits | None
     allow_unsandboxed: bool
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
+
+
+_OF_BLOCKS = tuple(name for name in AskOptions.names() if name.startswith("compute"))
 
 
 class CodeOptimizer(StoredSession):
@@ -93,7 +104,9 @@ class CodeOptimizer(StoredSession):
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
             ``hint``, ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the
             writer (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
-            ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
+            ``max_output_tokens``. Of computing (`AskOptions`): ``compute``, here ``False`` by
+            default, ``compute_seconds``, ``compute_blocks``, ``compute_total``,
+            ``compute_workers``. Of the workers (`Sandbox`): ``limits``,
             ``allow_unsandboxed``. Of the budget (`llmopt.search.limits.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
 
@@ -144,17 +157,34 @@ class CodeOptimizer(StoredSession):
         self._make_sandbox = partial(
             Sandbox, imports=tuple(imports), **given("limits", "allow_unsandboxed")
         )
+        model = get_client(one_model(client, options.get("model")))
+        blocks = AskOptions(**{"compute": False, **given(*_OF_BLOCKS)})
+        if not mentions_computing(options.get("template", "")) and blocks.compute == "auto":
+            blocks = replace(blocks, compute=False)
+        self._calculator = calculator_for(blocks, model)
+        if self._calculator is not None:
+            known = {"NAMES": [f.name for f in self.functions], "IMPORTS": list(imports)}
+            self._calculator.imports = tuple(imports)
+            self._calculator.equip(CANDIDATE, known)
         prompt = CodePrompt(
             self.functions,
             imports=tuple(imports),
             space=self.space,
             direction=direction,
+            computes=self.computes,
             **given_of(CodePrompt),
         )
-        model = get_client(one_model(client, options.get("model")))
         self._meter = Meter(model, Limits(**given_of(Limits)))
         self.seed = seed_or_fresh(seed)
-        self._writer = Writer(self.meter, prompt, self._make_sandbox, self.seed, **given_of(Writer))
+        self._writer = Writer(
+            self.meter,
+            prompt,
+            self._make_sandbox,
+            self.seed,
+            computing=blocks,
+            calculator=self._calculator,
+            **given_of(Writer),
+        )
         self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
@@ -162,6 +192,25 @@ class CodeOptimizer(StoredSession):
         if storage is not None:
             self._seed_given = seed
             self._attach(storage, True)
+            if self._calculator is not None:
+                self._calculator.folder = self._state.folder
+
+    @property
+    def computes(self) -> bool:
+        """Whether the model may run Python before it writes code."""
+        return self._calculator is not None
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Lines for the model on what its Python finds beside the usual; not stored.
+
+        For example one for each entry of the tries' data.
+        """
+        return self._writer.tools
+
+    @tools.setter
+    def tools(self, lines: Sequence[str]) -> None:
+        self._writer.tools = tuple(lines)
 
     @property
     def trials(self) -> list[CodeTrial]:
@@ -207,6 +256,8 @@ class CodeOptimizer(StoredSession):
         for candidate in self._pending.values():
             candidate.close()
         super().close()
+        if self._calculator is not None:
+            self._calculator.close()
 
     def _outcome(self, recommended: int | None = None) -> str:
         if not self.trials:

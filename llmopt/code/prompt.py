@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from llmopt.policies.episode import standard_error
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
+from llmopt.prompt.template import shipped_template
 from llmopt.space import Space
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.text import estimate_tokens
@@ -38,6 +40,10 @@ _JSON = (
     'and what you change; you will see them again beside the score) and "code" (the complete code, '
     "as one string)."
 )
+_RUN = {
+    "fenced": " Or, in place of all this, one block to run, between ```run and ``` alone.",
+    "json": ' A key "run", empty with the code: a block of Python to run, with "code" empty.',
+}
 _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
@@ -59,10 +65,12 @@ improve, and fewer if the model's context is short."""
 _ENDLESS = TokenBudget(None, estimate_tokens)
 
 
-def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
+def json_schema(names: Sequence[str] = (), computes: bool = False) -> dict[str, Any]:
     """Return the schema of a JSON answer, with `params` values of these names."""
     text = {"type": "string"}
     properties: dict[str, Any] = {"reasoning": text, "code": text}
+    if computes:
+        properties["run"] = text
     if names:
         properties["values"] = {"type": "object", "required": list(names)}
     return {"type": "object", "properties": properties, "required": list(properties)}
@@ -85,6 +93,7 @@ class CodePrompt:
         latest: Number of latest tries in the memory.
         template: Jinja2 template that replaces ``code_function.j2``, with the same variables.
         scoring: Description of the score, and of its maximum.
+        computes: Whether an answer may be a block of Python to run.
     """
 
     functions: tuple[Function, ...]
@@ -99,6 +108,7 @@ class CodePrompt:
     latest: int = 3
     template: str = ""
     scoring: str = ""
+    computes: bool = False
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.functions]
@@ -108,6 +118,11 @@ class CodePrompt:
         one_of("direction", self.direction, ("maximize", "minimize"))
         whole_number("best", self.best, 0)
         whole_number("latest", self.latest, 0)
+        if self.computes and not mentions_computing(self.template):
+            raise ValueError(
+                "compute=True: the template tells the model nothing of computing. Use the variable "
+                "`compute` in it as code_function.j2 does, or omit compute"
+            )
 
     def messages(
         self,
@@ -115,19 +130,21 @@ class CodePrompt:
         trials: Sequence[CodeTrial],
         budget: TokenBudget = _ENDLESS,
         turn: tuple[int, int] | None = None,
+        computing: Mapping[str, Any] | None = None,
     ) -> tuple[Message, ...]:
         """Return the conversation that requests the next candidate.
 
         `current` is the try to improve; a negative number marks code that was never scored. The
         memory of trials is shortened until it fits into the budget. `turn` is the number of this
-        try and their total.
+        try and their total, `computing` the variables on blocks to run
+        (`llmopt.code.computing.variables_of`).
 
         Raises:
             PromptTooLongError: The prompt does not fit even without memory.
             TemplateError: The template cannot be rendered.
         """
         for sizes in self._sizes():
-            text = self._render(current, trials, turn, *sizes)
+            text = self._render(current, trials, turn, computing or {}, *sizes)
             if budget.holds(text):
                 return (Message("user", text),)
         raise PromptTooLongError(
@@ -147,6 +164,7 @@ class CodePrompt:
         current: CodeTrial | None,
         trials: Sequence[CodeTrial],
         turn: tuple[int, int] | None,
+        computing: Mapping[str, Any],
         best: int,
         latest: int,
         listed: int,
@@ -179,7 +197,11 @@ class CodePrompt:
             latest=[_shown(t, feedback, space) for t in last],
             current=_shown(current, whole, space) if current is not None else None,
             answer=(_JSON if self.answer == "json" else _FENCED)
-            + (_VALUES[self.answer] if space else ""),
+            + (_VALUES[self.answer] if space else "")
+            + (_RUN[self.answer] if self.computes else ""),
+            compute=self.computes,
+            json=self.answer == "json",
+            **computing,
         )
         try:
             return _compiled(self.template)(variables)
@@ -190,16 +212,27 @@ class CodePrompt:
 @functools.lru_cache(maxsize=8)
 def _compiled(source: str) -> Callable[[dict[str, Any]], str]:
     """Return a function that renders a template; the shipped one for an empty source."""
-    environment = TemplateEnvironment(jinja2.PackageLoader("llmopt.code"), {})
+    own, shared = jinja2.PackageLoader("llmopt.code"), jinja2.FunctionLoader(shipped_template)
+    environment = TemplateEnvironment(jinja2.ChoiceLoader([own, shared]), {})
     shipped = "code_function.j2"
     template = environment.from_string(source) if source else environment.get_template(shipped)
     return functools.partial(environment.render, template)
 
 
-def complaint(reason: str, answer: AnswerFormat) -> str:
-    """Return the repair request: the fault of an answer, and the form of the next one."""
+def mentions_computing(template: str) -> bool:
+    """Whether a template can offer blocks to run; the shipped one, an empty text, does."""
+    return not template or re.search(r"\bcompute\b", template) is not None
+
+
+def complaint(reason: str, answer: AnswerFormat, blocks: int = 0) -> str:
+    """Return the repair request: the fault of an answer, and the form of the next one.
+
+    `blocks` is the number of blocks that the model may give before it.
+    """
     form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
-    return f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
+    words = f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
+    before = "between ```run and ``` alone" if answer == "fenced" else 'in "run"'
+    return f"{words} To run Python before that, give it {before}." if blocks else words
 
 
 def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str, Any]:

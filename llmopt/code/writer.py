@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.model_facts import model_facts
-from llmopt.code.answer import CodeAnswer, encodable, read_answer
+from llmopt.code.answer import CodeAnswer, block_to_run, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
+from llmopt.code.computing import data_of, variables_of, words_after
 from llmopt.code.events import CodeState, Refused
-from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema
+from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema, shorten
 from llmopt.errors import ParameterError, ParseError
 from llmopt.prompt.budget import TokenBudget
 from llmopt.sandbox.failure import (
@@ -26,11 +28,14 @@ from llmopt.sandbox.failure import (
     SandboxUnavailableError,
 )
 from llmopt.sandbox.sandbox import Sandbox
+from llmopt.search.computing import Blocks
 from llmopt.search.meter import Meter
+from llmopt.search.options import AskOptions
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import MOST_AT_ONCE, whole_number
 from llmopt.util.text import cut
 
+_ROOM = 4000  # tokens of a short context that stay for what blocks print, at most an eighth
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
 
@@ -43,6 +48,9 @@ class Writer:
         attempts: Maximum new requests before `write` gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
+        computing: The limits of blocks of Python that the model runs before it writes code.
+        calculator: Runs the blocks; ``None`` if there may be none.
+        tools: Lines for the model on what blocks find beside the usual.
     """
 
     meter: Meter
@@ -53,6 +61,9 @@ class Writer:
     attempts: int = 2
     temperature: float | None = None
     max_output_tokens: int | None = 2000
+    computing: AskOptions = field(default_factory=AskOptions)
+    calculator: Any = None
+    tools: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("repairs", self.repairs, 0, MOST_AT_ONCE)
@@ -81,24 +92,17 @@ class Writer:
             ClientError: The request failed.
             SandboxError: A worker cannot start, not even without code.
         """
-        asking = _Asking(self, state, number, current, waiting, refuse)
         budget = TokenBudget.of(
             model_facts(self.meter.client), None, (self.max_output_tokens or 1000) + 64
         )
-        names = self.prompt.space.names if self.prompt.space else ()
-        asked = Request(
-            self.prompt.messages(current, list(state.trials), budget, turn),
-            n=n,
-            temperature=self.temperature,
-            max_tokens=self.max_output_tokens,
-            json_schema=json_schema(names) if self.prompt.answer == "json" else None,
-        )
+        asking = _Asking(self, state, number, current, waiting, refuse, budget)
+        asked = self._request(asking, turn, n)
         try:
             for attempt in range(self.attempts):
-                request = replace(asked, seed=asking.seed(attempt, 0))
-                for completion in _completions(self.meter.send(request)):
+                request, completions = asking.send(asked, 0, attempt, 0)
+                for completion in completions:
                     if reason := asking.use(completion):
-                        asking.repair(request, attempt, reason, budget)
+                        asking.repair(request, attempt, reason)
                 if asking.written:
                     return asking.written
         except BaseException:
@@ -112,6 +116,28 @@ class Writer:
             asking.tries,
         )
 
+    def _request(self, asking: _Asking, turn: tuple[int, int] | None, n: int) -> Request:
+        """Return the first request of an ask, without its seed."""
+        prompt, budget, trials = self.prompt, asking.budget, asking.trials
+        names, computing = prompt.space.names if prompt.space else (), None
+        if prompt.computes:
+            computing = variables_of(asking.blocks, self.computing, trials, self.tools)
+            if budget.limit is not None:
+                budget = replace(budget, limit=budget.limit - min(_ROOM, budget.limit // 8))
+        return Request(
+            prompt.messages(asking.current, trials, budget, turn, computing),
+            n=n,
+            temperature=self.temperature,
+            max_tokens=self.max_output_tokens,
+            json_schema=json_schema(names, prompt.computes) if prompt.answer == "json" else None,
+        )
+
+    def block(self, completion: Completion) -> str:
+        """Return the Python to run of a completion; nothing if it is to be read as code."""
+        if not self.prompt.computes or completion.finish_reason in _WITHHELD:
+            return ""
+        return block_to_run(encodable(completion.text), [f.name for f in self.prompt.functions])
+
     def build(
         self,
         completion: Completion,
@@ -122,13 +148,16 @@ class Writer:
         """Return the checked candidate of a completion.
 
         Raises:
-            ParseError: The answer contains no code.
+            ParseError: The answer contains no code, but perhaps a block too many.
             CandidateError: The code does not pass a check.
         """
         if completion.finish_reason in _WITHHELD:
             raise ParseError(_WITHHELD[completion.finish_reason], completion.text)
-        functions = self.prompt.functions
-        answer = read_answer(encodable(completion.text), [f.name for f in functions])
+        if self.block(completion):
+            raise ParseError("no further block of Python is run here", completion.text)
+        functions, computes = self.prompt.functions, self.prompt.computes
+        names = [f.name for f in functions]
+        answer = read_answer(encodable(completion.text), names, computes=computes)
         params = self._read_params(answer)
         candidate = Candidate(
             answer.source,
@@ -210,13 +239,16 @@ class _Asking:
     current: CodeTrial | None
     waiting: Sequence[Candidate]
     refuse: Callable[[Refused], None]
+    budget: TokenBudget
     tries: list[tuple[str, str]] = field(default_factory=list)  # answers, and their faults
     written: list[Candidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Copies from before the first answer: `refuse` adds to the state.
         self._known, self._failures = list(self.state.refusals), self.state.failures
-        self._trials = list(self.state.trials)
+        self.trials = list(self.state.trials)
+        writer = self.writer
+        self.blocks = Blocks(writer.meter, writer.computing, writer.calculator)
 
     def seed(self, *keys: int) -> int:
         """Return the seed of a request.
@@ -228,6 +260,44 @@ class _Asking:
         source = np.random.SeedSequence(self.writer.seed, spawn_key=key)
         return int(source.generate_state(1)[0]) >> 1
 
+    def send(self, begun: Request, since: int, *keys: int) -> tuple[Request, list[Completion]]:
+        """Send a request until an answer is no block to run; run those that are.
+
+        Args:
+            begun: The request without its seed.
+            since: How many of the blocks of this ask it shows.
+            *keys: Of the seed.
+
+        Returns:
+            The last request, and its answers: those that are no blocks, or all if all are blocks
+            and none may be run.
+        """
+        writer, data = self.writer, partial(data_of, self.trials, self.writer.prompt.space)
+        while True:
+            request = self._showing_blocks(begun, since, *keys)
+            reply = writer.meter.send(request)
+            completions = _completions(reply)
+            blocks = [writer.block(completion) for completion in completions]
+            others = [c for c, block in zip(completions, blocks, strict=True) if not block]
+            if others or not self.blocks.left:
+                return request, others or list(completions)
+            self.blocks.run(blocks[0], lambda _: data(), reply)
+
+    def _showing_blocks(self, begun: Request, since: int, *keys: int) -> Request:
+        """Return a request that shows the further blocks of this ask, cut if they do not fit."""
+        done = len(self.blocks.done)
+        if done == since:
+            return replace(begun, seed=self.seed(*keys))
+        *before, last = begun.messages
+        shown, ending = words_after(self.blocks, since)
+        latest = shown[-1]
+        for text in ("\n\n".join(shown), *(shorten(latest, len(latest) >> k) for k in range(7))):
+            said = Message(last.role, f"{last.content}\n\n{text}\n\n{ending}")
+            request = replace(begun, messages=(*before, said), seed=self.seed(*keys, done))
+            if self.budget.holds(request.text):
+                break
+        return request
+
     def use(self, completion: Completion) -> str:
         """Make a candidate from a completion; return the fault, or an empty text."""
         mine = self.number + len(self.written)
@@ -237,7 +307,7 @@ class _Asking:
             self._known.remove(refusal)
         else:
             try:
-                taken: list[CodeTrial | Candidate] = [*self._trials, *self.waiting]
+                taken: list[CodeTrial | Candidate] = [*self.trials, *self.waiting]
                 taken += self.written
                 self.written.append(self.writer.build(completion, mine, self.current, taken))
                 return ""
@@ -250,18 +320,19 @@ class _Asking:
         self.tries.append((text, refusal.reason))
         return refusal.reason
 
-    def repair(self, request: Request, attempt: int, reason: str, budget: TokenBudget) -> None:
+    def repair(self, request: Request, attempt: int, reason: str) -> None:
         """Send an answer back with its fault, until a new answer can be used."""
-        meter = self.writer.meter
         for _ in range(self.writer.repairs):
-            said = Message("user", complaint(reason, self.writer.prompt.answer))
+            words = complaint(reason, self.writer.prompt.answer, self.blocks.left)
+            said = Message("user", words)
             answer = Message("assistant", self.tries[-1][0] or "(nothing)")
             messages = (*request.messages, answer, said)
-            seed = self.seed(attempt, len(self.tries))
-            again = replace(request, messages=messages, n=1, seed=seed)
-            if not budget.holds(again.text):
+            again = replace(request, messages=messages, n=1)
+            if not self.budget.holds(again.text):
                 return
-            if not (reason := self.use(_completions(meter.send(again))[0])):
+            shown = len(self.blocks.done)
+            _, completions = self.send(again, shown, attempt, len(self.tries))
+            if not (reason := self.use(completions[0])):
                 return
 
 

@@ -67,8 +67,9 @@ _SKLEARN = (
 )  # fmt: skip
 
 Data = Callable[[int | None], Mapping[str, Any]]
-"""Returns the variables of a block for the first n trials, or for all with ``None``. ``"data"``
-maps each trial's number in the prompt to its `TrialData`."""
+"""Returns the variables of a block for the first n trials, or for all with ``None``: ``"X"`` or
+``"sources"`` with an entry for each. ``"data"`` maps each trial's number in the prompt to its
+`TrialData`."""
 
 
 class Calculator:
@@ -81,6 +82,7 @@ class Calculator:
 
     Attributes:
         folder: Where snapshots are kept; ``None`` for memory.
+        imports: Further modules that blocks may import; trusted.
 
     Raises:
         SandboxUnavailableError: A model's code cannot be confined here.
@@ -100,6 +102,7 @@ class Calculator:
         self.seconds, self.total = seconds, total
         self.workers = min(_cores() if workers is None else workers, MOST_WORKERS)
         self.folder: Path | None = None
+        self.imports: tuple[str, ...] = ()
         self._tools: tuple[str, dict[str, Any]] = ("", {})
         self._former: Path | None = None
         self._snapshots: dict[int, bytes] = {}  # by the number of blocks before
@@ -172,7 +175,8 @@ class Calculator:
         took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
         logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
         ends = lost, round(took, 3), failed
-        return Computed(code, text, names, len(seen["X"]), *ends, notes=tuple(notes))
+        trials = len(seen.get("X", seen.get("sources", ())))
+        return Computed(code, text, names, trials, *ends, notes=tuple(notes))
 
     def _back(self, before: Sequence[Computed]) -> tuple[str, tuple[str, ...]]:
         """End the worker, go back to the variables before the block, and state what remains."""
@@ -234,7 +238,7 @@ class Calculator:
             "root": str(Path(__file__).parents[2]),
             "options": options,
         }
-        imports = (*_PLAIN, "numpy", *packages)
+        imports = (*_PLAIN, "numpy", *packages, *self.imports)
         self._sandbox = Sandbox(limits, imports=imports, extension=extension)
         self._ends = time.monotonic() + _LIFE
         self._sandbox.start()

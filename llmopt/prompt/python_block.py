@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute.data import NO_DATA
+from llmopt.compute.data import TrialData
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted
@@ -30,14 +30,18 @@ IN_A_ROW = 20
 MOST_OUTPUT = 6000
 """Characters of what a block printed, its traceback included, that the model sees."""
 
-_MOST_CODE = 40_000  # characters of a block
+MOST_CODE = 40_000
+"""Characters of a block."""
+
+MOST_FEEDBACK = 10_000
+"""Characters of feedback that a block finds for each point."""
+
 _MOST_DATA = 2000  # characters on names and shapes of data
 _MOST_NAMES = 151  # variables
 _MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE = 8000
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
-_MOST_FEEDBACK = 10_000  # characters of feedback that a block finds for each point
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
@@ -118,19 +122,17 @@ def blocks_left(computed: Sequence[Computed], most: int) -> int:
     return min(most - len(computed) + failed, 2 * most - len(computed))
 
 
-def data_words(history: History) -> str:
+def data_words(
+    data: Mapping[int, TrialData], total: int, of: tuple[str, str] = ("point", "points")
+) -> str:
     """Return what blocks find of the data of trials, in words; nothing if there are none."""
-    having = [
-        k
-        for k, trial in enumerate(history.trials, start=1)
-        if trial.data is not NO_DATA and trial.data
-    ]
+    having = {number: each for number, each in data.items() if each}
     if not having:
         return ""
-    last = history.trials[having[-1] - 1].data
-    shown = "; ".join(f"{name}: {words}" for name, words in last.words.items())
-    some = "each point" if len(having) == len(history.trials) else f"{len(having)} points"
-    return cut(clean(f"data of {some}, such as data[{having[-1]}]: {shown}"), _MOST_DATA)
+    last = max(having)
+    shown = "; ".join(f"{name}: {words}" for name, words in having[last].words.items())
+    some = f"each {of[0]}" if len(having) == total else f"{len(having)} {of[1]}"
+    return cut(clean(f"data of {some}, such as data[{last}]: {shown}"), _MOST_DATA)
 
 
 def code_in(text: str) -> str:
@@ -140,12 +142,12 @@ def code_in(text: str) -> str:
     rest = _BLOCK.sub("", said)
     if not any(blocks) or any(map(is_proposal, MARKER.finditer(rest))):
         return ""
-    return "\n".join(blocks)[:_MOST_CODE]
+    return "\n".join(blocks)[:MOST_CODE]
 
 
 def bare(code: str) -> str:
     """Return the Python of a separate field, without a fence around it."""
-    return code_in(code) or clean(code).strip()[:_MOST_CODE]
+    return code_in(code) or clean(code).strip()[:MOST_CODE]
 
 
 def data_of(
@@ -175,6 +177,6 @@ def data_of(
         "names": list(labels),
         "low": np.array([low for low, _ in ends]),
         "high": np.array([high for _, high in ends]),
-        "feedback": [t.feedback[:_MOST_FEEDBACK] for t in told],
+        "feedback": [t.feedback[:MOST_FEEDBACK] for t in told],
         "data": {k: t.data for k, t in enumerate(told, start=1) if t.data},
     }

@@ -14,7 +14,7 @@ import jinja2
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
-from llmopt.history import Trial
+from llmopt.history import History, Trial
 from llmopt.prompt.answer import AnswerReader, zero_point
 from llmopt.prompt.budget import Keep, Selection, TokenBudget, fit, ranked
 from llmopt.prompt.describe import (
@@ -378,7 +378,7 @@ class TemplatePrompt:
             "seconds_left": f"{situation.seconds_left:.0f}",
             "workers": situation.workers,
             "tools": [quoted(line, headings_alone=True) for line in situation.tools],
-            "data": quoted(data_words(history)) if situation.compute else "",
+            "data": quoted(_data_words(history)) if situation.compute else "",
             "most_output": MOST_OUTPUT,
             "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
         }
@@ -404,6 +404,11 @@ class TemplatePrompt:
             return environment.render(template, variables)
         except Exception as error:
             raise _template_error(str(template.name), error, tuple(variables)) from error
+
+
+def _data_words(history: History) -> str:
+    trials = history.trials
+    return data_words({k: t.data for k, t in enumerate(trials, start=1)}, len(trials))
 
 
 def _make_template(file: str, text: str, *beside: jinja2.BaseLoader) -> jinja2.Template:

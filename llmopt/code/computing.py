@@ -1,0 +1,97 @@
+"""What a model finds and reads if it may run Python before it writes code (``compute=True``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmopt.code.candidate import CodeTrial
+from llmopt.prompt.describe import quoted
+from llmopt.prompt.python_block import MOST_FEEDBACK, MOST_OUTPUT, data_words, shown_blocks
+from llmopt.search.computing import Blocks
+from llmopt.search.options import AskOptions
+from llmopt.space import Space
+from llmopt.util.text import cut
+
+CANDIDATE = '''
+class Candidate:
+    """The functions of a source; a call runs the first one."""
+
+    __module__ = "block"  # what is listed with the variables of blocks
+
+    def __init__(self, source, params):
+        self._made_of = source, params
+        space = {name.partition(".")[0]: __import__(name) for name in IMPORTS}
+        space.update({"np": np, "params": params, "__name__": "candidate"})
+        exec(compile(source, "<candidate>", "exec", dont_inherit=True), space)
+        self.__dict__.update({name: space[name] for name in NAMES if name in space})
+
+    def __call__(self, *args, **kwargs):
+        return getattr(self, NAMES[0])(*args, **kwargs)
+
+    def __reduce__(self):
+        return candidate, self._made_of
+
+
+def candidate(source, params=None):
+    return Candidate(source, params)
+'''
+"""The source of ``candidate(source)``, for `Calculator.equip` with ``NAMES`` and ``IMPORTS``."""
+
+_MOST_VARIABLES = 1500  # characters of their names
+
+
+def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
+    """Return what a block finds of the tries, each at its number."""
+    known = {trial.number: trial for trial in trials}
+    every = [known.get(number) for number in range(max(known, default=-1) + 1)]
+    scores = [np.nan if t is None or t.reward is None else t.reward for t in every]
+    found = {
+        "sources": ["" if t is None else t.source for t in every],
+        "scores": np.array(scores, dtype=float),
+        "feedback": ["" if t is None else t.feedback[:MOST_FEEDBACK] for t in every],
+        "data": {number: trial.data for number, trial in known.items() if trial.data},
+    }
+    if space is not None:
+        found["params"] = [_named(t, space) for t in every]
+    return found
+
+
+def _named(trial: CodeTrial | None, space: Space) -> Mapping[str, Any] | None:
+    return (
+        None if trial is None or trial.params is None else space.named(space.flatten(trial.params))
+    )
+
+
+def variables_of(
+    blocks: Blocks, options: AskOptions, trials: Sequence[CodeTrial], tools: Sequence[str]
+) -> dict[str, Any]:
+    """Return the variables of a prompt on computing."""
+    return {
+        "blocks": blocks.left,
+        "seconds_left": f"{blocks.seconds_left:.0f}",
+        "compute_seconds": f"{options.compute_seconds:g}",
+        "compute_blocks": options.compute_blocks,
+        "workers": blocks.workers,
+        "tools": [quoted(line, headings_alone=True) for line in tools],
+        "data": quoted(
+            data_words({t.number: t.data for t in trials}, len(trials), ("try", "tries"))
+        ),
+        "remembered": cut(", ".join(blocks.variables), _MOST_VARIABLES),
+        "most_output": MOST_OUTPUT,
+    }
+
+
+def words_after(blocks: Blocks, since: int) -> tuple[list[str], str]:
+    """Return the blocks since a number of them, and how to answer now."""
+    left, names = blocks.left, cut(", ".join(blocks.variables), _MOST_VARIABLES)
+    may = (
+        f"Before the code you may compute in {left} more block{'s' if left > 1 else ''}, and "
+        f"{blocks.seconds_left:.0f} s are left for all blocks. Answer"
+        if left
+        else "No further Python now: give the code"
+    )
+    variables = f"Your variables of before: {names}\n\n" if names else ""
+    return shown_blocks(blocks.done[since:]), f"{variables}{may} in the form given above."

@@ -1,0 +1,306 @@
+"""Python that a model runs before it writes code: `CodeOptimizer(compute=True)`."""
+
+import json
+import shutil
+from contextlib import redirect_stdout
+from io import StringIO
+
+import numpy as np
+import pytest
+from stubs import needs_confinement
+
+from llmopt import BudgetExceededError, Float, RecordClient, ReplayClient, ScriptedClient
+from llmopt.code import CodeOptimizer, Function, Output
+from llmopt.code.answer import block_to_run, read_answer
+from llmopt.compute import blocks
+from llmopt.compute.blocks import Calculator
+from llmopt.errors import ParseError
+from llmopt.prompt.python_block import Computed
+from llmopt.sandbox import confine
+from llmopt.sandbox.failure import NoCandidateError, SandboxUnavailableError
+from llmopt.search.limits import Limits
+
+pytestmark = needs_confinement
+SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))
+FUNCTION = Function("f(x)", "Return one number.", Output(), SAMPLES)
+
+
+def code(body):
+    return f"Better.\n```python\ndef f(x):\n    {body}\n```"
+
+
+def run(block):
+    return f"Let me see.\n```run\n{block}\n```"
+
+
+def make(*replies, **options):
+    client = replies[0] if hasattr(replies[0], "complete") else ScriptedClient(list(replies))
+    options = {"seed": 1, "compute": True, "compute_workers": 0, **options}
+    return CodeOptimizer(FUNCTION, client=client, **options), client
+
+
+def advance(optimizer, tries):
+    for number in range(len(optimizer.trials), tries):
+        candidate = optimizer.ask()
+        data = {"seen": [np.arange(4.0).reshape(2, 2) + number]}
+        optimizer.tell(candidate, float(candidate(np.ones(2))), f"try {number}", data=data)
+    return [trial.source for trial in optimizer.trials]
+
+
+def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
+    block = (
+        "print(scores, feedback, data[1]['seen'][0][0])\n"
+        "draft = 'import math\\ndef f(x): return math.pi'\n"
+        "first, draft = candidate(sources[0]), candidate(draft)\n"
+        "print([first(row) for row in data[0]['seen'][0]], round(draft(0), 3), draft.f(0) > 3)"
+    )
+    optimizer, client = make(
+        code("return x.sum()"), code("return 3.0"), run(block), run("print(first(2 * np.ones(2)))"),
+        code("return 2 * x.sum()"),
+    )  # fmt: skip
+    with optimizer:
+        assert advance(optimizer, 3)[-1].endswith("return 2 * x.sum()\n")
+    first, _, third, fourth, fifth = (request.text for request in client.requests)
+    assert "#How to compute\nIn place of the code you may answer with a block" in first
+    assert "data of each try" not in first
+    assert "data of each try, such as data[1]: seen: 1 arrays 2×2" in third
+    assert "You computed" not in third
+    assert "It printed:\n> [2. 3.] ['try 0', 'try 1'] [1. 2.]\n> [" in fourth
+    assert "] 3.142 True\n" in fourth
+    assert "19 more blocks" in fourth
+    assert "no def, last lines of its output:\n> [2. 3.]" in fifth
+    assert "It printed:\n> 4.0" in fifth or "It printed:\n> np.float64(4.0)" in fifth
+    assert client.requests[3].messages[0].role == "user"
+    assert len(client.requests[4].messages) == 1
+    usage = optimizer.usage
+    assert (usage.blocks, usage.requests, usage.proposals) == (2, 5, {"llm": 3})
+    assert usage.rejected == {}
+
+
+def test_variables_and_programs_survive_to_the_next_ask_and_process(tmp_path):
+    options = {"storage": tmp_path / "s.jsonl"}
+    script = [code("return 1.0"), run("g = candidate(sources[0])\nw = 2"), code("return 2.0")]
+    with make(*script, **options)[0] as optimizer:
+        advance(optimizer, 2)
+    again, client = make(run("print(g(0) + w)"), code("return 5.0"), **options)
+    with again:
+        advance(again, 3)
+    assert "Your variables of before: g (Candidate), w (2)" in client.requests[0].text
+    assert "It printed:\n> 3.0" in client.requests[1].text
+
+
+class Plain(Calculator):
+    """Runs blocks in this process, for a test of all that is around them."""
+
+    ran: list[str]
+
+    def run(self, code, before, data, seconds=None):
+        self.ran.append(code)
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(code, dict(data(None), count=len(before)))
+        return Computed(code, printed.getvalue(), (f"v{len(before)} (1)",), seconds=40.25)
+
+
+def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch):
+    script = [
+        run("print(count)"), code("return 1.0"), run("print(count)"), "I cannot.",
+        run("print(count, scores, data[0]['seen'][0][1])"), code("return 2.0"),
+    ]  # fmt: skip
+    monkeypatch.setattr(blocks, "Calculator", Plain)
+    monkeypatch.setattr(Plain, "ran", [], raising=False)
+    file = tmp_path / "whole.jsonl"
+    optimizer, whole = make(*script, storage=file)
+    with optimizer:
+        wanted = advance(optimizer, 2)
+    assert "It printed:\n> 2 [1.] [2. 3.]" in whole.requests[5].text
+    assert "I cannot." in whole.requests[5].text  # it was computed to repair this
+    ran, texts = list(Plain.ran), [request.text for request in whole.requests]
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert sum(b'"event":"compute"' in line for line in lines) == len(ran) == 3
+    for count in range(1, len(lines) + 1):
+        part, Plain.ran = tmp_path / f"{count}.jsonl", []
+        part.write_bytes(b"".join(lines[:count]))
+        shutil.copytree(f"{file}.data", f"{part}.data")
+        replies = sum(b'"event":"reply"' in line for line in lines[:count])
+        computed = sum(b'"event":"compute"' in line for line in lines[:count])
+        again, client = make(ScriptedClient(script[replies:]), storage=part)
+        with again:
+            assert advance(again, 2) == wanted
+            assert [request.text for request in client.requests] == texts[replies:]
+            assert Plain.ran == ran[computed:]
+            assert [block.output for block in again.meter.computed] == (
+                ["0\n", "1\n", "2 [1.] [2. 3.]\n"]
+            )
+            assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
+
+
+def test_so_many_blocks_in_a_row_are_the_most():
+    script = [run(f"print({k})") for k in range(4)]
+    optimizer, client = make(*script, code("return 1.0"), compute_blocks=3)
+    with optimizer:
+        optimizer.ask()
+    third, fourth = client.requests[2:4]
+    assert "No further Python now: give the code in the form given above." in fourth.text
+    assert "No further Python" not in third.text
+    said = client.requests[4].messages[-1].content
+    assert said.startswith("This cannot be used: no further block of Python is run here\n")
+    assert "To run Python" not in said
+    assert optimizer.usage.rejected == {"unreadable": 1}
+    assert optimizer.usage.blocks == 3
+
+
+def test_blocks_count_under_a_cap_and_none_is_paid_twice():
+    optimizer, client = make(run("print(1)"), run("print(2)"), code("return 1.0"), max_requests=2)
+    with optimizer:
+        for _ in range(2):
+            with pytest.raises(BudgetExceededError):
+                optimizer.ask()
+        assert (len(client.requests), optimizer.usage.blocks) == (2, 2)
+        optimizer.limits = Limits()
+        assert optimizer.ask()(np.ones(2)) == 1.0
+        assert (len(client.requests), optimizer.usage.blocks) == (3, 2)
+
+
+def test_of_several_samples_code_goes_first():
+    replies = [[run("print(1)"), code("return 1.0")], [run("print(1)"), run("print(2)")]]
+    optimizer, client = make(*replies, [code("return 2.0"), code("return 3.0")])
+    with optimizer:
+        (only,) = optimizer.ask(2)
+        assert (only(np.ones(2)), optimizer.usage.blocks) == (1.0, 0)
+        optimizer.tell(only, 1.0)
+        assert [c(np.ones(2)) for c in optimizer.ask(2)] == [2.0, 3.0]
+    assert "It printed:\n> 1\n" in client.requests[2].text
+    assert optimizer.usage.blocks == 1
+
+
+def test_a_failed_check_can_be_looked_into():
+    optimizer, client = make(
+        code("return x.foo"), run("print(dir(np.ones(2))[0])"), code("return 1.0")
+    )
+    with optimizer:
+        assert optimizer.ask()(np.ones(2)) == 1.0
+    second, third = client.requests[1:]
+    assert "To run Python before that, give it between ```run and ``` alone." in second.text
+    assert [m.role for m in third.messages] == ["user", "assistant", "user"]
+    assert third.messages[:2] == second.messages[:2]
+    assert "AttributeError" in third.messages[2].content
+    assert "It printed:\n> T\n" in third.messages[2].content
+
+
+PROPOSED = "def f(x):\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "block", "source"),
+    [
+        (run("print(1)"), "print(1)", None),
+        (run("def f(x):\n    return 1\nprint(f(1))"), "def f(x):\n    return 1\nprint(f(1))", None),
+        (code("return 1"), "", PROPOSED),
+        ("```Python Run\nprint(1)\n```\nthen\n~~~run\nprint(2)\n~~~", "print(1)\nprint(2)", None),
+        ("```py run\r\nprint(1)\r\n", "print(1)", None),
+        # with the code, a block is not run, and is no part of the code
+        (run("def g(): pass") + "\n" + code("return 1"), "", PROPOSED),
+        (code("return 1") + "\n" + run("print(f(1))"), "", PROPOSED),
+        # part of the code is no proposal
+        (run("print(1)") + "\n```python\ndef g(x): return 1\n```", "print(1)",
+         "def g(x): return 1\n"),
+        (f"<think>{run('print(1)')}</think>{code('return 1')}", "", PROPOSED),
+        (f"<think>{code('return 1')}</think>{run('print(1)')}", "print(1)", None),
+        (run("print('''```python\ndef f(x): return 2\n''')"), "print('''```python\ndef f(x): "
+         "return 2\n''')", None),
+        (run("{1: 2}"), "{1: 2}", None),
+        ("```runner\nprint(1)\n```", "", None),
+        ("```run\n\n```", "", None),
+        ('{"reasoning": "a", "run": "print(1)", "code": ""}', "print(1)", None),
+        ('{"reasoning": "a", "run": "```python\\nprint(1)\\n```", "code": ""}', "print(1)", None),
+        ('{"run": "print(1)", "code": "def f(x):\\n    return 1"}', "", PROPOSED),
+        ('{"run": "", "code": "def f(x):\\n    return 1"}', "", PROPOSED),
+        ('{"run": 3, "code": ""}', "", None),
+        (run("print('\x1b\ud800')"), r"print('\x1b\ud800')", None),
+        (run("1\n" * 50_000), ("1\n" * 20_000), None),
+    ],
+)  # fmt: skip
+def test_a_block_to_run_is_never_taken_for_code_nor_code_for_a_block(text, block, source):
+    assert block_to_run(text, ["f"]) == block
+    try:
+        found = read_answer(text, ["f"], computes=True).source
+    except ParseError:
+        found = None
+    assert found == source
+
+
+def test_it_is_off_by_default_and_answers_are_read_as_before():
+    optimizer, client = make("```run\ndef f(x):\n    return 1.0\n```", compute=False)
+    with optimizer:
+        assert optimizer.ask()(np.ones(2)) == 1.0
+    with CodeOptimizer(FUNCTION, client=ScriptedClient([]), seed=1) as usual:
+        assert not usual.computes
+    text = client.requests[0].text
+    assert "compute" not in text
+    assert "```run" not in text
+    assert optimizer.usage.blocks == 0
+
+
+def test_json_answers_may_hold_a_block():
+    replies = [
+        json.dumps({"reasoning": "", "run": "print(5)", "code": ""}),
+        json.dumps({"reasoning": "", "run": "", "code": "def f(x):\n    return params['k']",
+                    "values": {"k": 2}}),
+    ]  # fmt: skip
+    optimizer, client = make(*replies, answer="json", space={"k": Float(0, 10)})
+    with optimizer:
+        assert optimizer.ask()(np.ones(2)) == 2.0
+    assert client.requests[0].json_schema["required"] == ["reasoning", "code", "run", "values"]
+    assert 'a block of Python to run: in "run", and no code' in client.requests[0].text
+    assert "It printed:\n> 5" in client.requests[1].text
+
+
+def test_a_recording_is_played_again_without_running_a_block(tmp_path, monkeypatch):
+    script = ScriptedClient([run("print(np.random.rand())"), code("return 1.0")])
+    with make(RecordClient(script, tmp_path / "r.jsonl"))[0] as optimizer:
+        wanted = advance(optimizer, 1)
+    replay = ReplayClient(tmp_path / "r.jsonl")
+    assert replay.computes
+    optimizer, _ = make(replay, compute="auto")
+    monkeypatch.setattr(Calculator, "run", pytest.fail)
+    with optimizer:
+        assert advance(optimizer, 1) == wanted
+    with make(
+        RecordClient(ScriptedClient([code("return 1.0")]), tmp_path / "q.jsonl"), compute=False
+    )[0] as usual:
+        usual.ask()
+    assert not ReplayClient(tmp_path / "q.jsonl").computes
+
+
+def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
+    with pytest.raises(ValueError, match="compute_seconds=0"):
+        make("", compute_seconds=0)
+    with pytest.raises(ValueError, match="tells the model nothing of computing"):
+        make("", template="{{ objective }}")
+    assert not make("", template="{{ objective }}", compute="auto")[0].computes
+    none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))
+    monkeypatch.setattr(confine, "support", lambda: none)
+    with pytest.raises(SandboxUnavailableError, match=r"compute=True: .* leave compute out"):
+        make("", allow_unsandboxed=True)
+    assert not make("", compute="auto", allow_unsandboxed=True)[0].computes
+
+
+def test_what_a_block_prints_is_cut_to_a_short_context():
+    client = ScriptedClient([run("print('z' * 9000)"), code("return 1.0")])
+    client.context_tokens = 4000
+    optimizer, _ = make(client, max_output_tokens=500)
+    with optimizer:
+        optimizer.ask()
+    assert 0 < client.requests[1].text.count("z") < 6000
+
+
+def test_no_usable_code_ends_the_ask_and_keeps_its_blocks():
+    optimizer, client = make(run("print(7)"), "no", "no", code("return 1.0"), repairs=0)
+    with optimizer:
+        with pytest.raises(NoCandidateError):
+            optimizer.ask()
+        optimizer.ask()
+    assert "It printed:\n> 7" in client.requests[2].text  # the second attempt
+    assert "It printed" not in client.requests[3].text
+    assert optimizer.usage.blocks == 1
