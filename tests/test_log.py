@@ -232,6 +232,19 @@ def test_a_difference_has_an_error_only_where_it_tells_something():
     assert all("±" not in row for row in rows(evidence(close)))
 
 
+def test_the_number_of_draws_behind_every_point_is_stated():
+    def text(*samples):
+        trials = tuple(
+            trial(i, (1.0 + i, 0.5, 3), 10.0 + i, samples=s, stderr=1.0)
+            for i, s in enumerate(samples)
+        )
+        situation = Situation.after(History(trials), SPACE, ModelFacts("m"))
+        return get_prompt("words").prepare(situation).request.text
+
+    assert "measured on the same 3 random draws, and" in text((1.0, 2.0, 3.0), (2.0, 3.0, 5.0))
+    assert "measured on the same random draws, and" in text((1.0, 2.0, 3.0), (2.0, 3.0))
+
+
 @pytest.mark.defect(81)
 def test_tiny_changes_tell_how_rough_f_is():
     start = trial(0, (1.0, 0.5, 3), 10.0)

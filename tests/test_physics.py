@@ -33,6 +33,7 @@ def test_the_physics_of_mujoco_is_read_from_its_model():
         "foot capsule radius 0.06 from (0.13, 0, 0.1) to (-0.26, 0, 0.1) friction 2.",
         "solref 0.02 1, solimp 0.8 0.8 0.01 0.5 2, condim 1 or 3, margin 0.001.",
         "Observed, in this order: qpos[1:6], qvel[0:6]; qvel clipped to ±10.",
+        "Initial states: reset_noise_scale is 0.005.",
     ):
         assert said.replace("(0.093299, 0.093299, ", "(0.093299, 0.093299, ") in text
     swimmer = "\n".join(describe_physics(made("Swimmer-v5").unwrapped))
@@ -175,12 +176,16 @@ def test_altered_physics_are_told_as_they_are():
     model.body_mass[1] = 12.5
     model.jnt_range[3] = (-0.1, 0.2)
     model.opt.gravity[2] = -3.7
+    model.jnt_margin[3] = 0.03
+    env.unwrapped._reset_noise_scale = 0.25
     text = "\n".join(describe_physics(env.unwrapped))
     for told in (
         "bthigh 77 N m",
         "torso at (0, 0, 0.7) 12.5 kg",
         "axis (0, 1, 0) -0.1 to 0.2 rad",
         "gravity -3.7 m/s²",
+        "Stops of joints: solref 0.02 1, solimp 0 0.8 0.03 0.5 2, margin 0 or 0.03.",
+        "reset_noise_scale is 0.25.",
     ):
         assert told in text
 

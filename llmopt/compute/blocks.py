@@ -15,13 +15,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmopt.client.model_facts import model_facts
 from llmopt.compute.data import TrialData
 from llmopt.compute.packing import MOST_PACKED
 from llmopt.errors import StorageError
 from llmopt.prompt import Prompt, Traits
+from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.options import AskOptions
@@ -44,7 +45,7 @@ MOST_SNAPSHOT = 32 << 20
 
 MOST_WORKERS = 64
 
-_MOST_ANSWER = 256 << 10  # bytes of what a block printed and left
+_MOST_ANSWER = 512 << 10  # bytes of what a block printed and left
 _MOST_DATA = 384 << 20  # bytes of the packed data of all trials that a worker gets
 _LIFE = 12 * 3600.0  # seconds after which a worker is replaced, between blocks
 _SNAPSHOT_SECONDS = 60.0
@@ -71,6 +72,9 @@ Data = Callable[[int | None], Mapping[str, Any]]
 ``"sources"`` with an entry for each. ``"data"`` maps each trial's number in the prompt to its
 `TrialData`."""
 
+_LeftOver: TypeAlias = tuple[tuple[str, ...], Mapping[str, Plain]]
+"""The variables that a block left, and the values of those that can be a point."""
+
 
 class Calculator:
     """Runs the blocks of one search. Nothing is started before the first block.
@@ -79,6 +83,7 @@ class Calculator:
         seconds: What a block may take.
         total: What all blocks may take together; a job may take as much.
         workers: Workers of `pmap` and of jobs; ``None`` for one on each core.
+        replays: Whether the results of blocks are recorded, so that nothing need be confined here.
 
     Attributes:
         folder: Where snapshots are kept; ``None`` for memory.
@@ -89,12 +94,16 @@ class Calculator:
     """
 
     def __init__(
-        self, seconds: float = 120.0, total: float = 14_400.0, workers: int | None = None
+        self,
+        seconds: float = 120.0,
+        total: float = 14_400.0,
+        workers: int | None = None,
+        replays: bool = False,
     ) -> None:
         from llmopt.sandbox.confine import support
         from llmopt.sandbox.failure import SandboxUnavailableError
 
-        if problems := support().problems:
+        if (problems := support().problems) and not replays:
             raise SandboxUnavailableError(
                 f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
                 "Use Linux on x86-64 or aarch64, or leave compute out"
@@ -150,18 +159,18 @@ class Calculator:
         given = seen.pop("data", {})
         left = seconds or self.total
         seconds = min(self.seconds, left)
-        names: tuple[str, ...] = ()
+        left_over: _LeftOver = (), {}
         lost, text, failed = False, "", False
         try:
             notes += self._prepare(len(before))
             notes += self._give(given)
             began = time.monotonic()  # a block does not pay for the start of its worker
-            text, names, failed = self._call(code, seen, seconds, left - seconds)
+            text, left_over, failed = self._call(code, seen, seconds, left - seconds)
         except CandidateError as error:
             why = f"it took more than {seconds:g} s" if error.kind == "timeout" else error
             printed, failed = f"{error.printed.rstrip()}\n\n" if error.printed else "", True
-            said, names = self._back(before)
-            text, lost = f"{printed}The block was ended: {why}. {said}", not names
+            said, left_over = self._back(before)
+            text, lost = f"{printed}The block was ended: {why}. {said}", not left_over[0]
         except SandboxError as error:
             logger.warning("no worker for a model's Python: %s", error)
             self.close()
@@ -169,23 +178,24 @@ class Calculator:
         if self._sandbox is not None:
             why, ended = self._keep(len(before) + 1)
             if ended:
-                said, names = self._back(before)
-                why, lost = f"{why} {said}", not names
+                said, left_over = self._back(before)
+                why, lost = f"{why} {said}", not left_over[0]
             notes += [why] if why else []
         took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
         logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
         ends = lost, round(took, 3), failed
+        names, values = left_over
         trials = len(seen.get("X", seen.get("sources", ())))
-        return Computed(code, text, names, trials, *ends, notes=tuple(notes))
+        return Computed(code, text, names, trials, *ends, notes=tuple(notes), values=values)
 
-    def _back(self, before: Sequence[Computed]) -> tuple[str, tuple[str, ...]]:
+    def _back(self, before: Sequence[Computed]) -> tuple[str, _LeftOver]:
         """End the worker, go back to the variables before the block, and state what remains."""
         self.close()
         if before and (stored := self._stored(len(before))) is not None:
             self._store(len(before) + 1, stored)  # the ended block changed no variable
             said = "Variables are those before it; jobs that ran start again with the next block."
-            return said, before[-1].variables
-        return "All variables are gone.", ()
+            return said, (before[-1].variables, before[-1].values)
+        return "All variables are gone.", ((), {})
 
     def _prepare(self, before: int) -> list[str]:
         """Start a worker from the last snapshot, if none runs; return what could not be kept."""
@@ -270,7 +280,7 @@ class Calculator:
 
     def _call(
         self, code: str, seen: Mapping[str, Any], seconds: float, pause: float
-    ) -> tuple[str, tuple[str, ...], bool]:
+    ) -> tuple[str, _LeftOver, bool]:
         from llmopt.sandbox.failure import CandidateError
 
         assert self._sandbox is not None
@@ -281,13 +291,15 @@ class Calculator:
             code,
             {**seen, "workers": self.workers},
             MOST_OUTPUT,
+            MOST_VALUES,
             pause=pause,
         )
         # A block can take over its worker: whatever comes is checked.
-        if isinstance(found, list) and len(found) == 3 and isinstance(found[1], list):
-            text, names, failed = found
+        if isinstance(found, list) and len(found) == 4 and isinstance(found[1], list):
+            text, names, failed, values = found
             if all(isinstance(one, str) for one in (text, *names)):
-                return text, tuple(names), bool(failed)
+                with contextlib.suppress(TypeError):
+                    return text, (tuple(names), plain_values(values)), bool(failed)
         raise CandidateError("it gave something else than text", "protocol")
 
     # -- snapshots ------------------------------------------------------------------------
@@ -400,10 +412,15 @@ def calculator_for(
     workers = options.compute_workers
     if workers is None:  # a replay asks what was asked where it was recorded
         workers = getattr(client, "workers", None)
-    return Calculator(options.compute_seconds, options.compute_total, workers)
+    seconds = options.compute_seconds, options.compute_total
+    return Calculator(*seconds, workers, _replays(client))
 
 
 _said: set[str] = set()
+
+
+def _replays(client: Client) -> bool:
+    return getattr(client, "replay_block", None) is not None
 
 
 def why_not(client: Client, prompt: Prompt | None) -> str:
@@ -417,5 +434,5 @@ def why_not(client: Client, prompt: Prompt | None) -> str:
         return f"{facts.name} is no chat model"
     if not getattr(client, "computes", True):
         return "its recording was made without it"
-    problems = support().problems
+    problems = () if _replays(client) else support().problems
     return f"code cannot be confined here: {'; '.join(problems)}" if problems else ""

@@ -111,8 +111,8 @@ def _define(source: str, namespace: dict[str, Any]) -> None:
 def _named_tuple(name: str, names: tuple[str, ...], defaults: Mapping[str, Any]) -> Any:
     found = _target.get(name)
     if getattr(found, "_fields", None) != names:
-        filled = tuple(defaults.values())
-        found = collections.namedtuple(name, names, defaults=filled, module=BLOCK)
+        make_class: Any = collections.namedtuple
+        found = make_class(name, names, defaults=defaults.values(), module=BLOCK)
         _target.setdefault(name, found)
     return found
 

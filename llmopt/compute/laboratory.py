@@ -9,14 +9,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import math
 import pickle
 import random
+import re
 import sys
 import textwrap
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +36,10 @@ _MOST_NAMES = 150
 _SAY, _AT_ONCE = 0.05, 5.0  # what is printed is sent each 0.05 s, but 100 lines at once
 _SPARE_WORDS = 500  # characters of what is said beside it if the block is ended
 _MOST_NAME = 80
+_MOST_TEXT = 200  # characters of a text in the values of a variable
+_NUMBERS = {
+    kind for kind in np.sctypeDict.values() if issubclass(kind, (np.number, np.bool_, np.str_))
+}
 
 _block = sys.modules[pickles.BLOCK] = ModuleType(pickles.BLOCK)  # a data class looks it up
 sys.modules["llmopt.compute.functions"] = pickles  # its name in earlier snapshots
@@ -251,11 +257,14 @@ def _equip(source: str, values: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bool]:
+def run(
+    code: str, given: dict[str, Any], most: int, most_values: int
+) -> tuple[str, list[str], bool, dict[str, Any]]:
     """Run a block.
 
     Returns:
-        The printed text (at most `most` characters), the variables it left, and whether it failed.
+        The printed text (at most `most` characters), the variables it left, whether it failed, and
+        the values of the variables that can be a point (at most `most_values` in all).
     """
     global _count
     _count += 1
@@ -283,7 +292,51 @@ def run(code: str, given: dict[str, Any], most: int) -> tuple[str, list[str], bo
     named = [f"{n[:_MOST_NAME]} ({_kind(_space[n])})"[:_MOST_NAME] for n in names[-_MOST_NAMES:]]
     if len(names) > _MOST_NAMES:
         named.insert(0, f"{len(names) - _MOST_NAMES} earlier ones that are not listed")
-    return printed.kept(), named, failed
+    # Of too many, those that the block names, and then the latest.
+    names.sort(key=set(re.findall(r"\w+", code)).__contains__)
+    return printed.kept(), named, failed, _points(names, given.get("names", ()), most_values)
+
+
+def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[str, Any]:
+    """Return the plain values of lists, 1-D arrays and dicts that can be a point, the last first.
+
+    Only exact types are read, so that no code of the block runs.
+    """
+    found: dict[str, Any] = {}
+    for name in reversed(names):
+        value, kind = _space[name], type(_space[name])
+        if kind is dict:
+            fits = all(type(key) is str and len(key) <= _MOST_TEXT for key in value)
+            fits = (
+                fits and len(value) <= len(parameters) and any(map(value.__contains__, parameters))
+            )
+        elif kind is np.ndarray:
+            fits = value.shape == (len(parameters),) and value.dtype.kind in "fiubU"
+        else:
+            fits = kind in (list, tuple) and len(value) == len(parameters)
+        if not fits:
+            continue
+        items = list(value.values()) if kind is dict else [*value]
+        most -= len(items) + sum(len(i) // 20 for i in items if type(i) is str)
+        if most < 0:
+            break
+        with contextlib.suppress(TypeError):
+            plain = [_plain(item) for item in items]
+            found[name] = dict(zip(value, plain, strict=True)) if kind is dict else plain
+    return found
+
+
+def _plain(item: Any) -> Any:
+    if type(item) in _NUMBERS:
+        item = item.item()
+    kind = type(item)
+    if kind is float:
+        return item if math.isfinite(item) else str(item)
+    if kind is int and abs(item) < 10**300:
+        return item
+    if item is None or kind is bool or (kind is str and len(item) <= _MOST_TEXT):
+        return item
+    raise TypeError
 
 
 class _Output(io.TextIOBase):

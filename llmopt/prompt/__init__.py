@@ -42,7 +42,8 @@ The variables:
   words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
   whether a parameter is a choice; ``compute_seconds``, ``compute_blocks``, ``seconds_left``,
   ``workers`` and ``most_output``: their limits; ``data``: what trials recorded, in words;
-  ``tools``: lines on further functions; ``seeded``: whether a repeat takes the next seed;
+  ``tools``: lines on further functions; ``keeps``: whether an answer may name a variable in place
+  of values; ``seeded``: whether a repeat takes the next seed;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 

@@ -10,7 +10,6 @@ space. `notes_of` finds the parts again in the explanation that is kept with a t
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,17 +27,19 @@ from llmopt.prompt.values_in_text import (
     missing_values,
     no_values,
     strip_thinking,
+    unknown_names,
 )
 from llmopt.space import Float, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences
 
 if TYPE_CHECKING:
+    from llmopt.prompt.kept import Kept
     from llmopt.prompt.structured import Form
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 _MAX_BLOCKS = 20  # the point is in one of the last; more would only cost time
-_SAID = 8  # names that a complaint lists
+_SAID = 8  # points that a complaint lists
 
 _BEFORE = r"^[ \t>#*_`\-]{0,12}(?:\d{1,2}[.)][ \t]{0,3})?[*_`]{0,3}"  # marks of a heading
 _AFTER = r"[ \t*_`]{0,6}"
@@ -206,6 +207,7 @@ class AnswerReader:
     may_stop: bool = False
     most: int = 1  # the most points in one answer
     first: int = 1  # number of the first point that is asked for, from 1
+    kept: Kept | None = None  # variables of a model's Python that an answer may name, if any
 
     def __call__(self, text: str) -> Reading:
         """Return the points of a reply in its order; the bad ones among them are dropped.
@@ -313,6 +315,8 @@ class AnswerReader:
             notes = notes_of(text[: marks[-1].start()].strip())
             if _STOP.match(block):
                 return replace(notes, stop=True)
+            if self.kept is not None and (named := self.kept.named(block)):
+                return replace(notes, values=self._kept(*named))
             if notes.start not in (None, "new"):
                 return replace(notes, values=self._changes(block, notes.start))
         trouble = ""
@@ -334,6 +338,14 @@ class AnswerReader:
         if self.changes and self.points:
             reason += ', or name the point that it changes as "Start from: #number"'
         raise ParseError(reason, text)
+
+    def _kept(self, name: str, rest: str) -> Mapping[int, Value]:
+        """Return the values of a variable, with those that the rest of a block names."""
+        assert self.kept is not None
+        reader = Reader(rest, self.space, self.labels)
+        if unknown := _unknown(reader):
+            raise ParseError(unknown_names(unknown, self.labels), rest)
+        return {**self.kept.point(name), **{c.index: c.value for c in reader.assignments}}
 
     def _missing(self, reader: Reader) -> str:
         """Say why a text holds no whole point, and which names in it are unknown."""
@@ -483,16 +495,6 @@ def parse_parameters(
     if len(names) != len(space):
         raise ValueError(f"got {len(names)} labels, expected one for each of {len(space)} values")
     return AnswerReader(space, names, out_of_range)(text)
-
-
-def unknown_names(names: Sequence[str], labels: Sequence[str]) -> str:
-    """Say which names are none of the parameters, and which are the nearest."""
-    said = []
-    for name in dict.fromkeys(names[:_SAID]):
-        near = difflib.get_close_matches(name, labels, n=1, cutoff=0.5)
-        said.append(f"{name!r} is none of the parameters")
-        said[-1] += f" (did you mean {near[0]!r}?)" if near else ""
-    return ", ".join(said)
 
 
 def _unknown(reader: Reader) -> list[str]:

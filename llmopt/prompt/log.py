@@ -83,7 +83,8 @@ class Log(Follower):
         labels: What the parameters are called.
         count: Counts the tokens of a text.
         has_errors: Whether any trial has a standard error.
-        paired: Whether points are measured on the same initial states, and compared in pairs.
+        paired: On how many initial states all points are measured, and compared in pairs; 0 if
+            they are not, 1 if the number differs.
         drawn: How many trials there are before the first that a model proposed.
         last_answer: The trials of the model's last answer that has results.
     """
@@ -92,8 +93,8 @@ class Log(Follower):
         super()._reset()
         self._facts: tuple[Any, ...] = ()
         self._seen: list[_Seen] = []
-        self.has_errors = self.paired = False
-        self.drawn = 0
+        self.has_errors = False
+        self.paired = self.drawn = 0
         # Rank and number of the complete trials, but for checks, best first.
         self._ranks: list[tuple[tuple[float, float], int]] = []
         self._values: list[float] = []  # of f, in their order
@@ -171,7 +172,8 @@ class Log(Follower):
         if complete and trial.kind != "check":
             insort(self._ranks, (rank, place))
         self.has_errors |= trial.stderr is not None
-        self.paired |= len(trial.samples) > 1 and not history.noisy
+        if (count := len(trial.samples)) > 1 and not history.noisy:
+            self.paired = count if self.paired in (0, count) else 1
         if asked and self.drawn == place:
             drawn = {i for i, t in enumerate(self._known) if t.source in RANDOM_SOURCES}
             self._done_with = frozenset(drawn - {top})

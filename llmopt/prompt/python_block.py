@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from llmopt.compute.data import TrialData
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted
+from llmopt.prompt.kept import Plain, plain_values
 from llmopt.prompt.values_in_text import strip_thinking
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
@@ -64,6 +65,8 @@ class Computed:
     failed: bool = False  # whether it raised or was ended
     tokens: int = 0  # of the request that gave it
     notes: tuple[str, ...] = ()  # what became of variables and data, one sentence each
+    # values of the variables that can be a point; see `llmopt.prompt.kept`
+    values: Mapping[str, Plain] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
@@ -108,7 +111,8 @@ class Computed:
         tokens = whole_number("tokens", line.get("tokens", 0), 0)
         ends = bool(line["lost"]), seconds, bool(line.get("failed", False)), tokens
         notes = tuple(map(str, line.get("notes", ())))
-        return cls(code, output, tuple(variables), trials, *ends, notes)
+        values = plain_values(line.get("values", {}))
+        return cls(code, output, tuple(variables), trials, *ends, notes, values)
 
 
 def shown_blocks(computed: Sequence[Computed]) -> list[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
 from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import TemplateError
 from llmopt.history import History
+from llmopt.prompt.kept import Plain
 from llmopt.prompt.python_block import IN_A_ROW, Computed
 from llmopt.prompt.values_in_text import OutOfRange, Reading
 from llmopt.space import Space
@@ -58,6 +59,8 @@ class Situation:
     seconds_left: float = 14_400.0  # what all further blocks may take
     workers: int = 1  # processes for `pmap` and jobs
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
+    # values of the variables that an answer may name; see `llmopt.prompt.kept`
+    kept: Mapping[str, Plain] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmopt.errors import ParseError
-from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
+from llmopt.prompt.answer import Answer, is_nothing, start_in
+from llmopt.prompt.kept import Kept, values_of
 from llmopt.prompt.python_block import bare
-from llmopt.prompt.values_in_text import ValueMatcher
 from llmopt.space import Categorical, Int, Space, Value
-from llmopt.util.text import cut
 
 MOST_PARAMETERS = 200
 """With more of them an answer is asked as text: providers limit what a schema may hold."""
@@ -27,7 +26,7 @@ _MOST_CHOICES = 100
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
-_POINTS, _PYTHON = "proposals", "python"
+_POINTS, _PYTHON, _KEPT = "proposals", "python", "kept"
 _START = "Start from"
 _OWN = ("Hypothesis", _START)  # reasons that each of several points has
 
@@ -45,6 +44,7 @@ class Form:
         may_stop: Whether an answer may end the search.
         most: The most points in one answer, where `changes` is true.
         compute: Whether an answer may hold Python in place of points.
+        kept: The variables that a point may name in place of values, where `changes` is true.
     """
 
     def __init__(
@@ -58,20 +58,15 @@ class Form:
         may_stop: bool = False,
         most: int = 1,
         compute: bool = False,
+        kept: Kept | None = None,
     ) -> None:
         self.reasons = {_key(reason): reason for reason in reasons}
         self.last, self.changes = last, changes
         self.several = most > 1 and changes
         self.may_stop = may_stop and changes
-        self.compute = compute
+        self.compute, self.kept = compute, kept if changes else None
         self._space, self._labels = space, tuple(labels)
         self._keys = _keys(labels)
-        names = (space.names, labels, self._keys)
-        self._places = {
-            " ".join(name.casefold().split()): i
-            for names_ in names
-            for i, name in enumerate(names_)
-        }
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -87,12 +82,13 @@ class Form:
                 "parameter": {"type": "string", "enum": list(self._labels)},
                 "value": value if numbers else {"anyOf": [value, {"type": "string"}]},
             }
-            changes = {"type": "array", "items": _object(item)}
+            values: dict[str, Any] = {} if self.kept is None else {_KEPT: {"type": "string"}}
+            values[_CHANGES] = {"type": "array", "items": _object(item)}
             if self.several:
-                each = {**dict.fromkeys(self._reasons(own=True), reason), _CHANGES: changes}
+                each = {**dict.fromkeys(self._reasons(own=True), reason), **values}
                 fields[_POINTS] = {"type": "array", "items": _object(each)}
             else:
-                fields[_CHANGES] = changes
+                fields |= values
         else:
             asked = self._space.asked
             fields[_POINT] = _object({self._keys[i]: self._value(i) for i in asked})
@@ -121,6 +117,8 @@ class Form:
             fields.append(f'"{_PYTHON}": "<a block of Python and no point, or empty>"')
         if self.changes:
             changes = f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]'
+            if self.kept is not None:
+                changes = f'"{_KEPT}": "<NAME alone, or empty>", {changes}'
             own = [f'"{key}": "…"' for key in self._reasons(own=True)]
             several = f'"{_POINTS}": [{{{", ".join([*own, changes])}}}, …]'
             fields.append(several if self.several else changes)
@@ -146,9 +144,13 @@ class Form:
         if not isinstance(items, list):
             items = [data]  # one point all the same
         key, kind = (_CHANGES, list) if self.changes else (_POINT, dict)
-        items = [i for i in items if isinstance(i, dict) and isinstance(i.get(key), kind)]
+        items = [
+            i if isinstance(i.get(key), kind) else {**i, key: []}
+            for i in items
+            if isinstance(i, dict) and (isinstance(i.get(key), kind) or self._named(i))
+        ]
         stop = self.may_stop and data.get(_STOP) is True
-        if stop and (not items or items[-1][key]):
+        if stop and (not items or items[-1][key] or self._named(items[-1])):
             items.append({key: []})  # the end behind points, without its own start
         shared = {name: data.get(name, "") for name in self._reasons(own=False)}
         found = []
@@ -158,10 +160,15 @@ class Form:
             found.append(self._answer(said, ends))
         return found or None
 
+    def _named(self, item: dict[str, Any]) -> str:
+        """Return the variable that a point names in place of values, if any."""
+        name = item.get(_KEPT) if self.kept is not None else ""
+        return " ".join(name.split()) if isinstance(name, str) else ""
+
     def code(self, text: str) -> str:
         """Return the Python of a JSON object that gives no point; else nothing."""
         data = _json_object(text) or {}
-        points = data.get(_POINTS) or data.get(_CHANGES) or data.get(_STOP)
+        points = data.get(_POINTS) or data.get(_CHANGES) or data.get(_STOP) or self._named(data)
         code = data.get(_PYTHON)
         return bare(code) if isinstance(code, str) and not points else ""
 
@@ -171,9 +178,12 @@ class Form:
             pairs = [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
         else:
             pairs = list(given.items())
-        trouble, values = "", {}
+        trouble = ""
+        values: dict[int, Value] = {}
         try:
-            values = self._point(pairs)
+            name = self._named(data)
+            values = self.kept.point(name) if self.kept is not None and name else {}
+            values |= values_of(pairs, self._space, self._labels, self._keys)
         except ParseError as error:
             trouble = error.reason
         said = {
@@ -187,25 +197,6 @@ class Form:
         lesson = "" if is_nothing(notes["Lesson"]) else notes["Lesson"]
         analysis = "\n".join(text for text in rest if text)
         return Answer(lesson, analysis, notes["Hypothesis"], start, values, stop, trouble)
-
-    def _point(self, pairs: list[tuple[Any, Any]]) -> dict[int, Value]:
-        point: dict[int, Value] = {}
-        unknown: list[str] = []
-        for name, value in pairs:
-            place = self._places.get(" ".join(str(name).casefold().split()))
-            if place is None:
-                unknown.append(str(name))
-                continue
-            if value is None and self._space.condition(place):
-                continue
-            read = ValueMatcher(self._space, place).from_json(value)
-            if read is None:
-                got = cut(json.dumps(value), 40)
-                raise ParseError(f"`{self._labels[place]}` has no readable value (got {got})", "")
-            point[place] = read[0]
-        if unknown and self._space.missing(point):
-            raise ParseError(unknown_names(unknown, self._labels), "")
-        return point
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

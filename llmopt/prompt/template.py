@@ -28,6 +28,7 @@ from llmopt.prompt.describe import (
     quoted,
 )
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
+from llmopt.prompt.kept import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import MOST_OUTPUT, code_in, data_words, shown_blocks
 from llmopt.prompt.situation import (
@@ -188,6 +189,9 @@ class TemplatePrompt:
         model = situation.model
         style = self.style or model.style
         most = situation.points if self.changes else 1  # several only where each has its own start
+        kept = None
+        if situation.compute and self.changes:
+            kept = Kept.of(space, labels, situation.kept, situation.variables)
         form = None  # that answers are held to, if the model can be
         structured = self.reasons and model.structured and style == "chat"
         if structured and len(labels) <= MOST_PARAMETERS:
@@ -200,12 +204,14 @@ class TemplatePrompt:
                 may_stop=situation.may_stop,
                 most=most,
                 compute=situation.compute,
+                kept=kept,
             )
         note = form.note if form else ""
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
         static = known.words | self._variables(situation, style, most)
+        static["keeps"] = kept is not None
         place = self._places(situation, picked)
         # Removed while in use: another thread makes its own.
         log = vars(self).pop("_log", None) or Log()
@@ -274,6 +280,7 @@ class TemplatePrompt:
             may_stop=situation.may_stop,
             most=most,
             first=situation.iteration,
+            kept=kept,
         )
         code = None
         if situation.compute:

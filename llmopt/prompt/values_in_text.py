@@ -16,6 +16,7 @@ the history and skipped by steps 1 to 3.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -29,6 +30,8 @@ from llmopt.space import Categorical, Float, Int, Space, Value
 from llmopt.space.values import ABSENT
 
 OutOfRange = Literal["clip", "reject"]
+
+_MOST_SAID = 8  # unknown names that a complaint lists
 
 _MINUS = "\u2212\u2013\ufe63\uff0d-"  # the plain one last: it is used in character sets
 _ASCII_MINUS = str.maketrans(dict.fromkeys(_MINUS, "-"))
@@ -416,6 +419,16 @@ def no_values(missing: Sequence[int], names: Sequence[str]) -> str:
     listed = ", ".join(f"`{names[i]}`" for i in missing[:8])
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return f"there is no value for {listed}{more}"
+
+
+def unknown_names(names: Sequence[str], labels: Sequence[str]) -> str:
+    """Say which names are none of the parameters, and which are the nearest."""
+    said = []
+    for name in dict.fromkeys(names[:_MOST_SAID]):
+        near = difflib.get_close_matches(name, labels, n=1, cutoff=0.5)
+        said.append(f"{name!r} is none of the parameters")
+        said[-1] += f" (did you mean {near[0]!r}?)" if near else ""
+    return ", ".join(said)
 
 
 def expected_values(names: Sequence[str], where: str, whole: bool = True) -> str:

@@ -43,8 +43,17 @@ class Blocks:
     @property
     def variables(self) -> tuple[str, ...]:
         """The variables that the next block finds."""
+        return self._latest.variables
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values of those that can be a point; see `llmopt.prompt.kept`."""
+        return self._latest.values
+
+    @property
+    def _latest(self) -> Computed:
         before = self.done or self._meter.blocks
-        return before[-1].variables if before else ()
+        return before[-1] if before else Computed("", "")
 
     @property
     def workers(self) -> int:

@@ -258,6 +258,7 @@ class ModelBatch(Batch):
             workers=ran.workers,
             tools=model.tools,
             variables=ran.variables,
+            kept=ran.values,
             explores=model.explores,
         )
         query = model.prompt.prepare(situation)

@@ -34,7 +34,11 @@ def describe_physics(env: Any) -> list[str]:
         if model is None or not hasattr(model, "jnt_range"):
             return []
         seen = observed_state(env)
-        return [*_lines(model, int(getattr(env, "frame_skip", 1))), *([seen] if seen else [])]
+        lines = _lines(model, int(getattr(env, "frame_skip", 1)))
+        noise = getattr(env, "_reset_noise_scale", None)
+        if isinstance(noise, int | float):  # the docstring has its name alone
+            lines.append(f"Initial states: reset_noise_scale is {noise:.4g}.")
+        return [*lines, *([seen] if seen else [])]
     except Exception:
         return []  # an attribute of the same name that is no MuJoCo model
 
@@ -233,7 +237,12 @@ def _contact(model: Any) -> list[str]:
     limited = np.flatnonzero(model.jnt_limited)
     stops = [
         f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in limited}))}"
-        for name, values in (("solref", model.jnt_solref), ("solimp", model.jnt_solimp))
+        for name, values in (
+            ("solref", model.jnt_solref),
+            ("solimp", model.jnt_solimp),
+            ("margin", model.jnt_margin),
+        )
+        if name != "margin" or values[limited].any()
     ]
     counts = f"the larger friction and condim{' and the sum of the margins' * _adds_margins()}"
     text = f"Contacts (of two geoms {counts} count): {', '.join(parts)}"

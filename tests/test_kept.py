@@ -1,0 +1,351 @@
+"""``kept: NAME``: a variable of a model's Python in place of values."""
+
+import json
+import math
+import shutil
+from contextlib import closing
+
+import numpy as np
+import pytest
+from stubs import needs_confinement
+
+from llmopt import (
+    Categorical,
+    FallbackWarning,
+    Float,
+    Int,
+    RecordClient,
+    ReplayClient,
+    ScriptedClient,
+    Space,
+    minimize,
+)
+from llmopt.client.model_facts import ModelFacts
+from llmopt.compute import blocks
+from llmopt.compute.blocks import Calculator
+from llmopt.errors import ParseError
+from llmopt.history import History, Trial
+from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt.kept import MOST_VALUES, plain_values
+from llmopt.prompt.python_block import Computed
+from llmopt.sandbox import confine
+
+SPACE = Space({"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)})
+THIRD = 1 / 3
+KEPT = {
+    "best": [THIRD, 0.1 + 0.2],
+    "part": {"x": THIRD},
+    "whole": {"Y": 0.25, "x": THIRD, "score": -3.0},
+    "wrong": {"x": 0.5, "why": 0.5},
+    "long": [0.1, 0.2, 0.3],
+    "odd": ["nan", 0.5],
+    "text": ["much", 0.5],
+    "none": [None, 0.5],
+    "large": [10**400, 0.5],
+}
+VARIABLES = (*(f"{name} (list of 2)" for name in KEPT), "fit (function)")
+
+
+def answer(values, start="new"):
+    return f"Hypothesis: h.\nStart from: {start}\nProposal:\n{values}"
+
+
+def prepared(space=SPACE, facts=None, **given):
+    trials = (Trial(0, {}, (0.5, 0.75), (1.0,)),) if space is SPACE else ()
+    given = {"compute": True, "kept": KEPT, "variables": VARIABLES, "points": 4, **given}
+    situation = Situation.after(History(trials), space, facts or ModelFacts("m"), **given)
+    return get_prompt("words").prepare(situation)
+
+
+# -- how an answer names one --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (answer("kept: best"), (THIRD, 0.1 + 0.2)),
+        ("Start from: new\n**Proposal:** kept: `best`", (THIRD, 0.1 + 0.2)),
+        (answer("Kept = best (as computed, f = -3)"), (THIRD, 0.1 + 0.2)),
+        (answer("kept: best (f = -3, say), y: 0.5"), (THIRD, 0.5)),
+        (answer("```\nkept: best\n```"), (THIRD, 0.1 + 0.2)),
+        (answer("kept: best", "#1"), (THIRD, 0.1 + 0.2)),
+        (answer("kept: best, y: 0.5"), (THIRD, 0.5)),
+        (answer("y: 0.5\nkept: best"), (THIRD, 0.5)),
+        (answer("kept: part", "#1"), (THIRD, 0.75)),
+        (answer("kept: part, y: 0"), (THIRD, 0.0)),
+        (answer("kept: whole"), (THIRD, 0.25)),
+    ],
+)
+def test_an_answer_names_a_variable_in_place_of_values(text, values):
+    assert prepared().read(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("kept: gone", "no variable `gone` was kept by an earlier block; there are: best"),
+        ("kept: fit", r"the variable `fit` \(function\) has no values of a point on record"),
+        ("kept: long", r"the variable `long` \(list of 2\) has no values of a point"),
+        ("kept: part", "there is no value for `y`"),
+        ("kept: wrong", "'why' is none of the parameters"),
+        ("kept: odd", "`x` must be a finite number"),
+        ("kept: large", "`x` must be a finite number"),
+        ("kept: text", '`x` has no readable value .got "much"'),
+        ("kept: none", "`x` has no readable value .got null"),
+        ("kept: best, z: 1", "'z' is none of the parameters"),
+        ("kept: best * 0.9", "'best . 0.9' is no name of a variable; expected `kept: NAME`"),
+        ("kept: best[0]", "'best.0.' is no name of a variable"),
+        ("kept: job.best", "'job.best' is no name of a variable"),
+        ("kept: __import__('os')", "is no name of a variable"),
+        ("kept: __class__", "no variable `__class__` was kept"),
+        ("kept:", "`kept:` has no name"),
+        ("kept: " + "n" * 5000, "no variable `n{20,60}"),
+    ],
+)
+def test_a_variable_that_is_no_point_is_named_with_what_was_expected(text, why):
+    with pytest.raises(ParseError, match=why) as error:
+        prepared().read(answer(text))
+    assert len(error.value.reason) < 700
+
+
+def test_values_of_a_variable_get_the_same_checks_as_written_ones():
+    space = Space(
+        {
+            "n": Int(1, 9),
+            "kind": Categorical(["a", "b"]),
+            "size": Categorical([16, 32]),
+            "d": Float(0.0, 1.0, when={"kind": "b"}),
+        }
+    )
+    kept = {
+        "numpy": [3.0, "b", 32.0, 0.5],
+        "lacks": [3, "a", 16, "nan"],
+        "none": {"n": 3, "kind": "a", "size": 16, "d": None},
+        "outside": [30, "b", 32, 0.5],
+        "code": [3, 1, 32, 0.5],
+    }
+
+    def read(name, **given):
+        return prepared(space, kept=kept, **given).read(answer(f"kept: {name}"))
+
+    assert read("numpy").values == (3, "b", 32, 0.5)
+    lacks = prepared(space).read(answer("n: 3, kind: a, size: 16")).values
+    assert read("lacks").values == read("none").values == lacks
+    assert (read("outside").values[0], read("outside").clipped) == (9, True)
+    with pytest.raises(ParseError, match="`n` = 30 is outside"):
+        read("outside", out_of_range="reject")
+    with pytest.raises(ParseError, match=r"`kind` has no readable value .got 1"):
+        read("code")
+
+
+def test_several_points_and_answers_in_json_name_variables():
+    two = prepared().read(answer("kept: best") + "\n\n" + answer("kept: part", "#1"))
+    assert [point.values for point in two.each] == [(THIRD, 0.1 + 0.2), (THIRD, 0.75)]
+    facts = ModelFacts("m", schema=True, structured=True)
+    query = prepared(facts=facts)
+    proposal = query.request.json_schema["properties"]["proposals"]["items"]
+    assert proposal["required"] == ["hypothesis", "start_from", "kept", "changes"]
+    assert '"kept": "<NAME alone, or empty>", "changes": ' in query.request.text
+
+    def read(**point):
+        return query.read(json.dumps({"proposals": [{"start_from": "new", **point}]})).values
+
+    y = [{"parameter": "y", "value": 0.5}]
+    assert read(kept="best", changes=[]) == read(kept="best") == (THIRD, 0.1 + 0.2)
+    assert read(kept="best", changes=y) == (THIRD, 0.5)
+    assert read(kept="", changes=[{"parameter": "x", "value": 0.5}, *y]) == (0.5, 0.5)
+    assert read(kept="part", changes=None, start_from="#1") == (THIRD, 0.75)
+    with pytest.raises(ParseError, match="no variable `gone` was kept"):
+        read(kept="gone", changes=[])
+    alone = prepared(facts=facts, points=1)
+    assert alone.code(json.dumps({"python": "1", "kept": "best", "changes": []})) == ""
+    assert alone.code(json.dumps({"python": "1", "kept": "", "changes": []})) == "1"
+
+
+def test_it_is_offered_with_python_alone_and_to_no_parameter_of_that_name():
+    offer = '"kept: NAME"'
+    assert offer in prepared().request.text
+    off = prepared(compute=False)
+    assert offer not in off.request.text
+    with pytest.raises(ParseError, match="no parameter values were found"):
+        off.read(answer("kept: best"))
+    taken = prepared(Space({"Kept": Float(0.0, 1.0), "y": Float(0.0, 1.0)}))
+    assert offer not in taken.request.text
+    assert taken.read(answer("kept: 0.5, y: 0.25")).values == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [], {"w": 1}, {"w": "ab"}, {"w": [[1]]}, {"w": [math.nan]}, {"w": {1: 2}}, {"w": [{}]},
+        {"w": [1] * (MOST_VALUES + 1)}, {"w": ["n" * 1000]}, {"n" * 1000: [1]}, {1: [1]},
+    ],
+)  # fmt: skip
+def test_values_that_no_worker_gives_are_refused(values):
+    with pytest.raises(TypeError, match="value"):
+        plain_values(values)
+    with pytest.raises(TypeError, match="value"):
+        Computed.read({**Computed("1", "").line(), "values": values})
+
+
+def test_a_block_of_an_earlier_file_has_no_values_on_record():
+    line = Computed("w = X[0]", "", ("w (array 2)",)).line()
+    del line["values"]
+    block = Computed.read(line)
+    query = prepared(kept=block.values, variables=block.variables)
+    with pytest.raises(ParseError, match=r"`w` \(array 2\) has no values of a point on record"):
+        query.read(answer("kept: w"))
+
+
+# -- what a worker gives ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setattr(blocks, "_SCIPY", ())
+    monkeypatch.setattr(blocks, "_SKLEARN", ())
+    before = []
+
+    def run(code, seconds=None):
+        seen = {"X": np.ones((2, 2)), "f": np.ones(2), "names": ["x", "y"]}
+        before.append(calculator.run(code, before, lambda _: seen, seconds))
+        return before[-1]
+
+    with closing(Calculator(seconds=60, workers=0)) as calculator:
+        yield run
+
+
+@needs_confinement
+def test_what_can_be_a_point_is_kept_at_full_precision(run):
+    block = run(
+        "a = np.array([1 / 3, 2 ** 0.5])\nb = (1, True)\nc = [np.float32(0.1), np.int8(3)]\n"
+        "d = {'y': 1 / 7, 'more': 'text'}\ne = np.array(['u', 'v'])\ng = [float('-inf'), None]\n"
+        "matrix = np.eye(2)\nlong = [1, 2, 3]\nother = {'z': 1}\n_hidden = [1, 2]\nscalar = 2.0"
+    )
+    assert block.values == {
+        "a": [1 / 3, 2**0.5],
+        "b": [1, True],
+        "c": [float(np.float32(0.1)), 3],
+        "d": {"y": 1 / 7, "more": "text"},
+        "e": ["u", "v"],
+        "g": ["-inf", None],
+    }
+    assert Computed.read(json.loads(json.dumps(block.line(), allow_nan=False))) == block
+    assert run("a *= 2\n1 / 0").values["a"] == [2 / 3, 2 * 2**0.5]  # also of a block that fails
+    ended = run("a *= 2\nwhile True: pass", 1.0)
+    assert ended.values["a"] == [2 / 3, 2 * 2**0.5]
+    assert run("del a").values.keys() == {"b", "c", "d", "e", "g"}
+
+
+@needs_confinement
+@pytest.mark.parametrize(
+    "made",
+    [
+        "class F(float):\n    def __float__(self): raise SystemExit\nw = [F(1), F(2)]",
+        "class F:\n    def __float__(self):\n        while True: pass\nw = [F(), F()]",
+        "class A(np.ndarray):\n    def tolist(self): return [1, 2]\n"
+        "    def __iter__(self):\n        while True: pass\nw = np.ones(2).view(A)",
+        "class L(list):\n    def __getitem__(self, i): raise SystemExit\nw = L([1, 2])",
+        "class D(dict):\n    def items(self): raise SystemExit\nw = D(x=1)",
+        "class K(str):\n    def __hash__(self): return hash('x')\n"
+        "    def __eq__(self, other):\n        if armed:\n            while True: pass\n"
+        "        return True\narmed = False\nw = {K('x'): 1, 'y': 2}\narmed = True",
+        "w = (i for i in [1, 2])",
+        "w = np.array([object(), 1])",
+        "w = np.ones(2, dtype=np.longdouble)",
+        "w = [[1], [2]]",
+        "w = [10 ** 400, 1]",
+        "w = ['n' * 1000, 1]",
+        "w = [1j, 2]",
+        "w = np.ones((2, 1))",
+        "w = np.zeros(5_000_000)",
+    ],
+)
+def test_no_code_of_a_block_runs_where_values_are_read(run, made):
+    block = run(f"{made}\nv = [1, 2]")
+    assert block.failed is False
+    assert block.values == {"v": [1, 2]}
+
+
+@needs_confinement
+def test_of_too_many_variables_those_that_the_block_names_come_first(run):
+    many = run("for i in range(20_000): globals()[f'w{i}'] = [i, i]\nw3[0] = 7")
+    assert sum(map(len, many.values.values())) == MOST_VALUES
+    assert many.values["w3"] == [7, 3]
+    assert {"w19999", "w19998"} <= many.values.keys()
+    assert "w5" not in many.values
+    texts = run("for i in range(20_000): globals()[f'w{i}'] = ['n' * 200, 'n' * 200]")
+    assert 0 < len(texts.values) < 1000
+
+
+@needs_confinement
+@pytest.mark.parametrize(
+    "forged", ["{'w': [float('nan'), 1]}", "{'w': [1] * 20_000}", "5", "{'w': ['n' * 999]}"]
+)
+def test_a_worker_that_forges_values_ends_its_block(run, forged):
+    module = "import sys\nlab = sys.modules['llmopt.compute.laboratory']\n"
+    block = run(f"{module}lab._points = lambda *_: {forged}")
+    assert "The block was ended" in block.output
+    assert block.values == {}
+
+
+# -- searches -----------------------------------------------------------------------------------
+
+BLOCK = "best = np.array([1 / 3, 2 / 7])\npart = {'y': 1 / 7}\nprint(best)"
+SCRIPT = [
+    answer("x: 0.2, y: 0.5"),
+    f"Analysis: a.\n\n```python\n{BLOCK}\n```",
+    answer("kept: gone"),
+    answer("kept: best"),
+    answer("kept: part", "#2"),
+]
+WANTED = [(0.2, 0.5), (1 / 3, 2 / 7), (1 / 3, 1 / 7)]
+OPTIONS = {"prompt": "words", "seed": 1, "description": "A spring", "progress": False}
+
+
+def search(client, **options):
+    space = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
+    return minimize(lambda p: p["x"], space, 3, client, **OPTIONS, **options)
+
+
+@needs_confinement
+def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_SCIPY", ())
+    monkeypatch.setattr(blocks, "_SKLEARN", ())
+    result = search(RecordClient(client := ScriptedClient(SCRIPT), tmp_path / "r.jsonl"))
+    assert [t.values for t in result.trials] == WANTED
+    assert result.usage.rejected == {"unreadable": 1}
+    assert "This answer cannot be used: no variable `gone` was kept" in client.requests[3].text
+    monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a worker was started"))
+    monkeypatch.setattr(confine, "support", lambda: confine.Support(0, False, ("no seccomp",)))
+    again = search(ReplayClient(tmp_path / "r.jsonl"))
+    assert [t.values for t in again.trials] == WANTED
+    assert again.usage.blocks == 1
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    for line in lines:  # as it was recorded before
+        del line["crc"]
+        line.get("block", {}).pop("values", None)
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.warns((RuntimeWarning, FallbackWarning)):
+        search(RecordClient(ReplayClient(bare, strict=False), tmp_path / "again.jsonl"))
+    sent = (tmp_path / "again.jsonl").read_text()
+    assert "the variable `best` (array 2) has no values of a point on record" in sent
+
+
+@needs_confinement
+def test_a_search_that_is_killed_anywhere_resumes_to_the_same_points(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_SCIPY", ())
+    monkeypatch.setattr(blocks, "_SKLEARN", ())
+    file = tmp_path / "s.jsonl"
+    assert [t.values for t in search(ScriptedClient(SCRIPT), storage=file).trials] == WANTED
+    lines = file.read_bytes().splitlines(keepends=True)
+    monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a block ran again"))
+    first = next(k for k, line in enumerate(lines) if b'"event":"compute"' in line) + 1
+    for count in range(first, len(lines)):
+        part = tmp_path / f"{count}.jsonl"
+        part.write_bytes(b"".join(lines[:count]))
+        shutil.copytree(f"{file}.data", f"{part}.data")
+        replies = sum(b'"event":"reply"' in line for line in lines[:count])
+        again = search(ScriptedClient(SCRIPT[replies:]), storage=part)
+        assert [t.values for t in again.trials] == WANTED
