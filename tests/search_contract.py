@@ -29,6 +29,7 @@ from llmopt import (
 from llmopt.client.base import Request
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.history import Usage
+from llmopt.sandbox.confine import support
 from llmopt.search.limits import Limits
 from llmopt.trackers import Callback
 
@@ -104,6 +105,10 @@ class SearchContract:
     def answer(self, number: float) -> str:
         """Return an answer with a point; other numbers, other points."""
         raise NotImplementedError
+
+    def block(self, code: str) -> str:
+        """Return an answer with Python to run before a point."""
+        return f"```python\n{code}\n```"
 
     def ask(self, search: Any) -> Any:
         return search.ask()
@@ -355,6 +360,22 @@ class SearchContract:
         if not self.keeps_failed_asks:
             assert client.requests[1] == client.requests[2] == client.requests[3]
             assert usage.rejected == {"unreadable": 1}
+        self.close(search)
+
+    def test_a_block_of_python_is_run_once_and_paid_for_once(self, tmp_path):
+        if not self.own_file or support().problems:
+            pytest.skip("it stores no block, or none is run here")
+        path, options = tmp_path / "run", {"compute": True, "compute_workers": 0}
+        client = Model([self.block("print(6 * 7)"), ClientError("down"), self.reply(1)])
+        search = self.open(client, path, **options)
+        with pytest.raises(ClientError, match="down"):
+            self.advance(search)
+        search = self.reopen(search, client, path, **options)
+        assert self.advance(search) == ""
+        assert "It printed:\n> 42" in client.requests[2].text
+        assert client.requests[1] == client.requests[2]
+        usage = self.usage(search)
+        assert (usage.blocks, usage.requests, usage.rejected) == (1, 3, {})
         self.close(search)
 
     # -- results ----------------------------------------------------------------------------

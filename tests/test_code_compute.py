@@ -1,20 +1,38 @@
 """Python that a model runs before it writes code: `CodeOptimizer(compute=True)`."""
 
+import hashlib
 import json
 import shutil
 from contextlib import redirect_stdout
 from io import StringIO
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stubs import needs_confinement
 
 from llmopt import BudgetExceededError, Float, RecordClient, ReplayClient, ScriptedClient
-from llmopt.code import CodeOptimizer, Function, Output
+from llmopt.benchmarks.code import common
+from llmopt.cli import main
+from llmopt.code import (
+    CodeOptimizer,
+    Function,
+    Output,
+    improve,
+    improve_reward,
+    policy_function,
+    reward_function,
+)
 from llmopt.code.answer import block_to_run, read_answer
+from llmopt.code.policy import CodeEpisode, PolicyScore
+from llmopt.code.reward.reward import Training, training_data
+from llmopt.code.secret_seeds import Starts
 from llmopt.compute import blocks
 from llmopt.compute.blocks import Calculator
 from llmopt.errors import ParseError
+from llmopt.policies.episode import episode
+from llmopt.policies.report.steps import StepData
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import NoCandidateError, SandboxUnavailableError
@@ -304,3 +322,149 @@ def test_no_usable_code_ends_the_ask_and_keeps_its_blocks():
     assert "It printed:\n> 7" in client.requests[2].text  # the second attempt
     assert "It printed" not in client.requests[3].text
     assert optimizer.usage.blocks == 1
+
+
+class Drift(gym.Env):
+    """Three steps; what is observed drifts by a random number, and the reward is the action."""
+
+    observation_space = spaces.Box(-9, 9, (2,))
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.k, self.seen = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        self.k, self.seen = self.k + 1, self.seen + np.float32(self.np_random.uniform())
+        info = {"k": self.k, "reward_own": 0.25, "success": self.k == 3}
+        return self.seen, float(action[0]), self.k == 3, False, info
+
+
+def policy(body):
+    return f"```python\ndef controller(obs):\n    return [{body}]\n```"
+
+
+def test_the_steps_of_a_policy_as_code_are_found(tmp_path):
+    look = run(
+        "d = data[0]\nagain = candidate(sources[0])\n"
+        "print([(o.shape, a.shape) for o, a in zip(d['observations'], d['actions'])], d['ended'])\n"
+        "print(all(again(o)[0] == a[0] for j in (0, 1)\n"
+        "          for o, a in zip(d['observations'][j], d['actions'][j])))\n"
+        "print(sorted(d), d['info']['k'][1], sum(map(sum, d['rewards'])) / 2 - scores[0])"
+    )
+    client = ScriptedClient([policy("0.5 * obs[0]"), look, policy("1.0")])
+    options = {"compute": True, "compute_workers": 0, "storage": tmp_path / "s.jsonl", "seed": 0}
+    with CodeOptimizer(policy_function(Drift()), client=client, **options) as optimizer:
+        improve(optimizer, Drift(), [3, 5], 2)
+        assert len(optimizer.tools) == 3
+        assert list(optimizer.trials[1].data) == list(optimizer.trials[0].data)
+    printed = client.requests[2].text
+    assert "> [((4, 2), (3, 1)), ((4, 2), (3, 1))] ['terminated' 'terminated']\n> True\n" in printed
+    assert "> ['actions', 'ended', 'info', 'observations', 'rewards'] [1 2 3] 0.0" in printed
+    assert 'data[k]["observations"][j]: steps + 1 rows, what try k got' in client.requests[0].text
+    assert "observations: 2 arrays 4×2" in client.requests[1].text
+
+
+def test_no_steps_are_kept_for_a_model_that_does_not_compute():
+    client = ScriptedClient([policy("1.0")])
+    with CodeOptimizer(policy_function(Drift()), client=client, seed=0) as optimizer:
+        improve(optimizer, Drift(), [3], 1)
+        assert not optimizer.trials[0].data
+        assert optimizer.tools == ()
+
+
+HUNT = """
+import gc, hashlib, os, re, sys
+held = {"mine": 1234567890123456789}
+found, texts = set(), []
+def look(value):
+    if isinstance(value, int) and value.bit_length() < 200:
+        found.add(str(value))
+    elif isinstance(value, (str, bytes)):
+        texts.append(value if isinstance(value, str) else value.decode("latin-1"))
+for thing in gc.get_objects():
+    for part in gc.get_referents(thing):
+        look(part)
+for text in texts:
+    found.update(re.findall(r"\\d{4,}|[0-9a-f]{30,32}", text))
+digests = {hashlib.sha256(text.encode()).hexdigest() for text in found}
+known = [k for k, wanted in enumerate(WANTED) if wanted in digests]
+print("KNOWN", known)
+for path in PATHS:
+    try:
+        print("READ", len(open(path).read()))
+    except Exception as error:
+        print(type(error).__name__)
+print("MODULES", [n for n in sys.modules if re.match("llmopt[.](?!compute|sandbox)|gymnasium", n)])
+print("ENVIRONMENT", "PLANTED_KEY" in os.environ)
+print("DATA", sorted(data[0]), sorted(data[0]["components"]))
+print(data[0]["returns"][1].shape, data[0]["judged"].shape, data[0]["observations"][3].shape)
+first = candidate(sources[0])
+rows = data[0]["observations"][3]
+print(first(rows[0], data[0]["actions"][3][0], rows[1], {})[1])
+"""
+REWARD = """```python
+def reward(obs, action, next_obs, info):
+    gain = float(next_obs[0] - obs[0])
+    return gain, {"gain": gain, "a/b": 1.0}
+```"""
+
+
+def test_a_block_finds_no_secret_of_a_reward_search(tmp_path, monkeypatch):
+    """Neither the seeds of any initial state, nor the environment and its own rewards."""
+    pytest.importorskip("cma")
+    starts = Starts.draw(0)
+    secrets = [starts.secret, f"{starts.secret:x}", *starts.selection(2), *starts.held_out(2)]
+    wanted = [hashlib.sha256(str(v).encode()).hexdigest() for v in (1234567890123456789, *secrets)]
+    (tmp_path / "starts.json").write_text(json.dumps(starts.to_dict()))
+    monkeypatch.setenv("PLANTED_KEY", str(starts.secret))
+    paths = [str(tmp_path / "starts.json"), "starts.json", "/proc/self/maps", "/proc/1/environ"]
+    hunt = HUNT.replace("WANTED", repr(wanted)).replace("PATHS", repr(paths))
+    client = ScriptedClient([REWARD, run(hunt), REWARD.replace("1.0", "2.0")])
+    with gym.make("MountainCarContinuous-v0") as env:
+        function = reward_function(env)
+    options = {"compute": True, "compute_workers": 0, "storage": tmp_path / "s.jsonl", "seed": 0}
+    with CodeOptimizer(function, client=client, **options) as optimizer:
+        improve_reward(
+            optimizer, "MountainCarContinuous-v0", 2, seeds=starts.selection(2), episodes=3,
+            trainings=2, cap=9,
+        )  # fmt: skip
+        printed = optimizer.meter.computed[0].output.splitlines()
+    assert printed[0] == "KNOWN [0]"  # the one that it made itself
+    assert printed[1:5] == ["PermissionError", "FileNotFoundError", *["PermissionError"] * 2]
+    assert printed[5:7] == ["MODULES []", "ENVIRONMENT False"]
+    entries = "['actions', 'components', 'ended', 'judged', 'lengths', 'observations', 'returns']"
+    assert printed[7] == f"DATA {entries} ['a_b', 'gain', 'total']"
+    assert printed[8] == "(10,) (2, 2) (10, 2)"
+    assert "'gain'" in printed[9]
+
+
+def test_a_reward_search_keeps_no_reward_of_the_environment():
+    steps = StepData()
+    made = [episode(Drift(), lambda obs: obs[:1], seed, 9, steps) for seed in (1, 2)]
+    judged = PolicyScore(tuple(CodeEpisode(**vars(e)) for e in made))
+    training = Training((0.0,), {"gain": (1.0, 2.0)}, (3.0, 4.0), (3.0, 3.0), 2)
+    data = training_data([training], [judged], steps)
+    assert list(data["info"]) == ["k"]
+    assert not {"rewards", "initial_state"} & set(data)
+    assert data["judged"].tolist() == [[e.total for e in made]]
+    assert data["components"]["gain"][0].tolist() == [1.0, 2.0]
+    assert [len(rows) for rows in data["observations"]] == [4, 4]
+
+
+@pytest.mark.parametrize("answer", ["fenced", "json"])
+def test_the_commands_let_a_model_compute(tmp_path, monkeypatch, capsys, answer):
+    script = [run("print(6 * 7)"), policy("11.5 * obs[1]")]
+    client = ScriptedClient(script)
+    monkeypatch.setattr(common, "get_client", lambda name: client)
+    fixed = "--steps 1 --episodes 1 --held-out 1 --no-gif --call-seconds 60"
+    command = ["code", "mountaincar", "--model", "m", *fixed.split(), "--answer", answer]
+    assert main([*command, "--compute", "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "1 blocks of Python in 0 s" in out
+    assert "It printed:\n> 42\n" in client.requests[1].text
+    resume = ["code", "mountaincar", "--resume", "--out", str(tmp_path / "run")]
+    assert main([*resume, "--model", "m"]) == 2
+    assert "--compute again" in capsys.readouterr().err
+    assert main([*resume, "--model", "m", "--compute"]) == 0

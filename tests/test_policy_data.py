@@ -8,7 +8,9 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient
+from llmopt.compute.packing import pack, unpack
 from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
+from llmopt.policies.episode import Step
 from llmopt.policies.report.steps import StepData, Together, describe_data
 from llmopt.policies.source import policy_source
 
@@ -87,6 +89,18 @@ def test_memory_is_bounded_and_said():
     assert len(half["observations"][1]) == 0
     assert half["note"].startswith("steps of 1 of 2 episodes")
     assert half["ended"] == ["step limit"] * 2
+
+
+@pytest.mark.parametrize(("episodes", "kept"), [(120, 75), (1200, 2)])
+def test_no_number_of_episodes_and_names_is_too_large_to_keep(episodes, kept):
+    steps, step = StepData(), Step(0, [1.0], 0.5, 1.0, [2.0], True, False, {})
+    for _ in range(episodes):
+        steps.begin(np.ones(1), Odd())
+        steps(step._replace(info={f"n{k}": k for k in range(100)}))
+    data = steps.data()
+    assert len(data["info"]) == kept
+    assert len(unpack(pack(data))["actions"]) == min(episodes, 1000)
+    assert ("note" in data) == (episodes > 1000)
 
 
 class Odd(gym.Env):

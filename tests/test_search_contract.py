@@ -170,6 +170,9 @@ class TestCodeOptimizer(SearchContract):
         options.pop("on_error", None)
         return CodeOptimizer(function, client=client, seed=1, storage=storage, **options)
 
+    def block(self, code):
+        return f"```run\n{code}\n```"
+
     def answer(self, number):
         return f"```python\ndef f(x):\n    return {float(number)}\n```"
 

@@ -38,7 +38,7 @@ from llmopt.util.text import clean, cut, first_line
 
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),
-    *("allow_unsandboxed", "max_requests", "max_tokens", "max_cost"),
+    *("compute", "allow_unsandboxed", "max_requests", "max_tokens", "max_cost"),
 )
 """Settings that are arguments of `CodeOptimizer`, too."""
 _LEAST_PARAMETERS = 1_000_000_000
@@ -277,6 +277,10 @@ def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] |
         f"{len(optimizer.trials)} candidates, {usage.requests} requests, "
         f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, "
         f"{sum(usage.rejected.values())} answers sent back"
+        + (
+            f", {usage.blocks} blocks of Python in {usage.compute_seconds:.0f} s"
+            * (usage.blocks > 0)
+        )
     )
     if held_out is not None:
         told = {k: v for k, v in held_out.items() if v is not None}  # no rate where none is known

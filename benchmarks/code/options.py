@@ -105,6 +105,7 @@ _OPTIONS = {
         ("linear", *ALGORITHMS),
         command="reward",
     ),
+    "compute": _Option(False, bool, free=True),
     "seed": _Option(0, int, range=(0, 2**63)),
     "max_requests": _Option(None, int, range=_MANY, free=True),
     "max_tokens": _Option(None, int, range=_MANY, free=True),
@@ -150,6 +151,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         metavar="PATH",
         help="run on the starts of another run folder or recording (its starts.json), to compare "
         "with it (default: from a new secret seed)",
+    )
+    add(
+        "--compute",
+        action="store_true",
+        help="let the model run Python, confined, on what was recorded before it writes code",
     )
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")

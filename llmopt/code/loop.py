@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +22,7 @@ class Score:
         ties: See `CodeOptimizer.tell`, also for `samples`.
         broken: Whether the environment, not the code, failed.
         made: The measurements, for `on_step`.
+        data: What blocks of Python find of it; see `CodeOptimizer.tell`.
     """
 
     reward: float | None
@@ -30,6 +31,7 @@ class Score:
     samples: Sequence[float] = ()
     broken: bool = False
     made: Any = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def search(
@@ -74,7 +76,8 @@ def search(
         if reward is None:
             optimizer.tell_failure(candidate, words)
         else:
-            optimizer.tell(candidate, reward, words, ties=outcome.ties, samples=outcome.samples)
+            given = {"ties": outcome.ties, "samples": outcome.samples, "data": outcome.data}
+            optimizer.tell(candidate, reward, words, **given)
         say(candidate.number, outcome.made, words)
         if reward is not None and done(outcome):
             found.append(outcome)

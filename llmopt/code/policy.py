@@ -35,6 +35,7 @@ from llmopt.policies.episode import (
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.report.recording import is_sum
 from llmopt.policies.report.statistics import EpisodeStatistics
+from llmopt.policies.report.steps import StepData, Together, describe_code_data
 from llmopt.sandbox.failure import CandidateError
 from llmopt.util.arguments import finite
 
@@ -108,12 +109,13 @@ class PolicyScore:
     """Several episodes of one policy, in the order of their initial states.
 
     `cap` is the maximum steps of each; `statistics` describe all episodes in words (gait,
-    saturation, drift).
+    saturation, drift), and `data` hold their steps, for `CodeOptimizer.tell`.
     """
 
     episodes: tuple[CodeEpisode, ...]
     cap: int = STEP_CAP
     statistics: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def mean_return(self) -> float | None:
@@ -217,6 +219,11 @@ class _Story:
         self.moments: list[Moment] = []
         self.parts: dict[str, float] = {}
         self.course: list[float] = []
+
+    def begin(self, observation: Any, env: gym.Env[Any, Any]) -> None:
+        """Pass the initial state on."""
+        if (begin := getattr(self._watch, "begin", None)) is not None:
+            begin(observation, env)
 
     def __call__(self, step: Step) -> None:
         info, language = step.info, _language(step.info)
@@ -342,6 +349,7 @@ def evaluate_policy(
     success: Callable[[float, dict[str, Any]], bool] | None = None,
     every: bool = False,
     statistics: Callable[[], EpisodeStatistics] | None = None,
+    steps: bool = False,
 ) -> PolicyScore:
     """Score a policy; its code is reloaded for each episode.
 
@@ -356,6 +364,7 @@ def evaluate_policy(
         success: See `run_episode`.
         every: Continue after a failure, to report on all initial states.
         statistics: Makes a watcher that describes all steps.
+        steps: Whether the score has all steps as `data`.
 
     Returns:
         The score. Without `every`, the first failure is its last episode.
@@ -364,7 +373,10 @@ def evaluate_policy(
         ValueError: There are no seeds.
     """
     episodes: list[CodeEpisode] = []
-    watch = statistics() if statistics is not None else None
+    report = statistics() if statistics is not None else None
+    recorded = StepData() if steps else None
+    watchers = [watcher for watcher in (report, recorded) if watcher is not None]
+    watch = Together(*watchers) if watchers else None
     for number, seed in enumerate(seeds):
         if isinstance(env, LanguageFeedback):
             env.reword(candidate.number, number)
@@ -381,10 +393,14 @@ def evaluate_policy(
     if not episodes:
         raise ValueError("no seeds: expected at least one")
     score = PolicyScore(tuple(episodes), cap)
-    if watch is None or score.failure:
+    if score.failure:
+        return score
+    if recorded is not None:
+        score = replace(score, data=recorded.data())
+    if report is None:
         return score
     lengths = tuple(e.length for e in episodes)
-    return replace(score, statistics=watch.text(Evaluation(tuple(score.returns), lengths)))
+    return replace(score, statistics=report.text(Evaluation(tuple(score.returns), lengths)))
 
 
 def improve(
@@ -401,7 +417,8 @@ def improve(
 ) -> bool:
     """Improve a policy over episodes: ask, run, tell with feedback.
 
-    The optimizer's initial code is scored first.
+    The optimizer's initial code is scored first. If the optimizer has ``compute=True``, the model's
+    Python finds the steps of each try.
 
     Args:
         optimizer: The search; it may have been resumed.
@@ -426,6 +443,9 @@ def improve(
     """
     if measure is None:
         samples = samples or (lambda score: score.returns)
+    if optimizer.computes:
+        options = {"steps": True, **options}
+        optimizer.tools = tuple(dict.fromkeys((*optimizer.tools, *describe_code_data())))
 
     def score(candidate: Candidate) -> Score:
         made = evaluate_policy(candidate, env, seeds, **options)
@@ -435,6 +455,6 @@ def improve(
         told = made.mean_return if measure is None else measure(made)
         first, *ties = told if isinstance(told, tuple) else (told,)
         each = () if samples is None else samples(made)
-        return Score(first, made.feedback(), ties, each, made=made)
+        return Score(first, made.feedback(), ties, each, made=made, data=made.data)
 
     return search(optimizer, env, steps, score, on_step, lambda outcome: done(outcome.made))

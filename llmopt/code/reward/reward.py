@@ -34,12 +34,14 @@ from llmopt.policies.episode import (
     TERMINATED,
     Episode,
     Step,
+    Watcher,
     episode,
     mean_or_none,
     random_steps,
     standard_error,
 )
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.report.steps import StepData, entry_name
 from llmopt.sandbox.failure import CandidateError, EnvironmentFailure
 from llmopt.search.partners.cma import CMA
 from llmopt.util.text import cut, first_line
@@ -110,10 +112,14 @@ def visible(info: Mapping[str, Any]) -> dict[str, Any]:
     return {
         str(name): value
         for name, value in info.items()
-        if not any(word in str(name).lower() for word in _HIDDEN)
+        if not _hidden(str(name))
         and isinstance(value, (bool, int, float, str, np.ndarray, np.number, np.bool_))
         and not (isinstance(value, np.ndarray) and value.dtype.kind not in "fiub")
     }
+
+
+def _hidden(name: str) -> bool:
+    return any(word in name.lower() for word in _HIDDEN)
 
 
 def train_linear(
@@ -287,12 +293,17 @@ def _episode(
 
 
 def judge(
-    env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
+    env_id: str,
+    policy: Sequence[float] | Path,
+    seeds: Sequence[int],
+    cap: int = STEP_CAP,
+    watch: Watcher | None = None,
 ) -> PolicyScore:
     """Run a policy in a new environment, with an episode from each seed.
 
     `policy` is flat parameters of an `llmopt.policies.linear.LinearPolicy` with a bias, or a file
-    that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled.
+    that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled. `watch` is called at every
+    step.
 
     Raises:
         LLMOptError: The environment cannot be made.
@@ -303,7 +314,7 @@ def judge(
             act = _load(policy)
         else:  # within the action space: some environments penalize clipped actions
             act = LinearPolicy.for_env(env, clip=True).bind(policy)
-        made = [episode(env, act, seed, cap) for seed in seeds]
+        made = [episode(env, act, seed, cap, watch) for seed in seeds]
         each = tuple(CodeEpisode(**{**vars(e), "success": _success(env, e)}) for e in made)
     return PolicyScore(each, cap)
 
@@ -376,6 +387,40 @@ def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str
     return "\n".join(lines)
 
 
+def training_data(
+    trainings: Sequence[Training], judged: Sequence[PolicyScore], steps: StepData
+) -> dict[str, Any]:
+    """Return the curves of the trainings, and the steps by which their policies were judged.
+
+    The environment's own rewards and its success flags are not among the steps.
+    """
+    seen = steps.data()
+    info = {name: each for name, each in seen.get("info", {}).items() if not _hidden(name)}
+    names = dict.fromkeys(name for training in trainings for name in training.components)
+    entries = {
+        "returns": [np.array(training.returns) for training in trainings],
+        "lengths": [np.array(training.lengths) for training in trainings],
+        "components": {
+            entry_name(name): [np.array(t.components.get(name, ())) for t in trainings]
+            for name in names
+        },
+        "judged": np.array([[e.total for e in score.episodes] for score in judged]),
+        "observations": seen.get("observations"),
+        "actions": seen.get("actions"),
+        "info": info,
+        "ended": seen.get("ended"),
+    }
+    return {name: entry for name, entry in entries.items() if name == "judged" or entry}
+
+
+_DATA = (
+    'data[k]["returns"][t], ["lengths"][t], ["components"][name][t]: the curves of training t '
+    'under try k, at its checkpoints; ["judged"][t]: the return of its policy from each start',
+    'data[k]["observations"][j] (steps + 1 rows), ["actions"][j], ["info"][name][j]: the steps by '
+    'which its policies were judged, all starts of training 0, then of training 1; ["ended"][j]',
+)
+
+
 def _told(made: CodeEpisode) -> str:
     total = "failed" if made.total is None else f"{made.total:.4g}"
     return f"{total} in {made.length} steps{'' if made.success else ' (no success)'}"
@@ -428,7 +473,8 @@ def improve_reward(
 
     The score is the mean return of the policies; the share of successes breaks ties.
 
-    The optimizer's initial code is scored first.
+    The optimizer's initial code is scored first. If the optimizer has ``compute=True``, the model's
+    Python finds the curves of each try's trainings, and the steps of their policies.
 
     Args:
         optimizer: The search; it may have been resumed.
@@ -454,13 +500,16 @@ def improve_reward(
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     given = {"episodes": episodes, "cap": cap, **options}
+    if optimizer.computes:
+        optimizer.tools = tuple(dict.fromkeys((*optimizer.tools, *_DATA)))
     with contextlib.closing(gym.make(env_id)) as env:
 
         def score(candidate: Candidate) -> Score:
+            steps = StepData() if optimizer.computes else None
             try:
                 made = train_all(candidate, env, train, trainings, seed, **given)
                 candidate.close()
-                judged = [judge(env_id, training.policy, seeds, cap) for training in made]
+                judged = [judge(env_id, training.policy, seeds, cap, steps) for training in made]
                 if mean_or_none(j.mean_return for j in judged) is None:
                     reason = next(j.failure for j in judged if j.failure)
                     words = f"a policy trained under it failed: {reason}"
@@ -470,7 +519,9 @@ def improve_reward(
                 return Score(None, error.feedback(), broken=broken)
             means = [j.rank for j in judged]
             tie = fmean(j.success_rate or 0.0 for j in judged)
-            return Score(fmean(means), reflect(made, judged), [tie], means, made=(made, judged))
+            data = {} if steps is None else training_data(made, judged, steps)
+            words = reflect(made, judged)
+            return Score(fmean(means), words, [tie], means, made=(made, judged), data=data)
 
         def watch(number: int, made: Any, words: str) -> None:
             if on_step is not None:

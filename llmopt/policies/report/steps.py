@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.compute.packing import MOST_ARRAYS
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.linear import BoundPolicy
 from llmopt.policies.wrapping import Kept, stack
@@ -17,6 +18,8 @@ from llmopt.util.text import clean
 MAX_BYTES = 32 << 20
 """Maximum bytes of one policy's steps; of further episodes only rewards and ends are kept."""
 
+_MOST_EPISODES = 1000  # of which anything is kept
+_ENTRIES = 8  # arrays of each episode, those of `info` aside
 _NAMES, _NAME = 100, 60  # maximum names of numbers in `info`, and characters of each
 _STATES = ("qpos", "qvel")  # MuJoCo's
 CUT = "cut off"
@@ -40,9 +43,12 @@ class _Track:
 
 
 class StepData:
-    """A `Watcher` that records the steps of one policy's episodes, up to `MAX_BYTES`."""
+    """A `Watcher` that records the steps of one policy's episodes, up to `MAX_BYTES`.
 
-    def __init__(self, policy: BoundPolicy, most: int = MAX_BYTES) -> None:
+    `policy` gives the outputs before any clipping; ``None`` for other than linear policies.
+    """
+
+    def __init__(self, policy: BoundPolicy | None = None, most: int = MAX_BYTES) -> None:
         self._policy, self._most = policy, most
         self._tracks: list[_Track] = []
         self._size = 0  # bytes
@@ -83,18 +89,21 @@ class StepData:
 
     def data(self) -> dict[str, Any]:
         """Return the entries for ``tell(data=)``: lists with an array for each initial state."""
-        if not self._tracks:
+        tracks = self._tracks[:_MOST_EPISODES]
+        if not tracks:
             return {}
         full = [
             t
-            for t in self._tracks
+            for t in tracks
             if len(t.observations) == len(t.rewards) + 1
             and len(set(map(np.shape, t.observations))) == 1
         ]
         none = np.zeros((0,))
+        room = MOST_ARRAYS // len(tracks) - _ENTRIES  # for arrays of each episode
+        names = [*dict.fromkeys(n for t in full for n in t.info)][:room]
 
         def each(read: Callable[[_Track], Any]) -> list[np.ndarray]:
-            return [np.asarray(read(t)) if t in full else none for t in self._tracks]
+            return [np.asarray(read(t)) if t in full else none for t in tracks]
 
         def column(name: str) -> list[np.ndarray]:
             return each(lambda t: _column(t.info.get(name, {}), len(t.rewards)))
@@ -102,16 +111,17 @@ class StepData:
         entries: dict[str, Any] = {
             "observations": each(lambda t: np.stack(t.observations)),
             "actions": each(lambda t: np.array(t.actions)),
-            "rewards": [np.array(t.rewards) for t in self._tracks],
-            "info": {_entry(n): column(n) for n in dict.fromkeys(n for t in full for n in t.info)},
-            "ended": [t.end for t in self._tracks],
+            "rewards": [np.array(t.rewards) for t in tracks],
+            "info": {entry_name(n): column(n) for n in names},
+            "ended": [t.end for t in tracks],
         }
-        if not self._policy.policy.chooses:
-            entries["proposed"] = each(lambda t: self._proposed(t.seen or t.observations))
+        bound = self._policy
+        if bound is not None and not bound.policy.chooses:
+            entries["proposed"] = each(lambda t: _proposed(bound, t.seen or t.observations))
         if any(t.seen for t in full):
             entries["scaled"] = each(lambda t: np.stack(t.seen))
-        for name in self._tracks[0].state if self._tracks else ():
-            entries[f"initial_{name}"] = [t.state.get(name, none) for t in self._tracks]
+        for name in tracks[0].state:
+            entries[f"initial_{name}"] = [t.state.get(name, none) for t in tracks]
         if len(full) < len(self._tracks):
             entries["note"] = (
                 f"steps of {len(full)} of {len(self._tracks)} episodes are kept in full, within "
@@ -119,19 +129,30 @@ class StepData:
             )
         return {name: entry for name, entry in entries.items() if entry or name == "rewards"}
 
-    def _proposed(self, seen: list[np.ndarray]) -> np.ndarray:
-        rows = [self._policy.scores(row if row.size > 1 else row[0]) for row in seen[:-1]]
-        return np.array(rows).reshape(len(rows), self._policy.policy.n_outputs)
+
+def _proposed(bound: BoundPolicy, seen: list[np.ndarray]) -> np.ndarray:
+    rows = [bound.scores(row if row.size > 1 else row[0]) for row in seen[:-1]]
+    return np.array(rows).reshape(len(rows), bound.policy.n_outputs)
 
 
 def describe_data(scaled: bool) -> list[str]:
-    """Return the prompt's lines on the entries of `StepData.data`."""
+    """Return the prompt's lines on the entries of `StepData.data` for a linear policy."""
     seen = "in the units and order of the task"
     seen = f'{seen}; "scaled"[j]: as the policy sees them' if scaled else seen
     return [
         f'data[k]["observations"][j]: steps + 1 rows, of point k from initial state j, {seen}',
         'data[k]["actions"][j], ["rewards"][j], ["info"][name][j]: a row or number for each step; '
         '["proposed"][j]: the outputs of the policy before any clipping or choice',
+        'data[k]["ended"][j]: how the episode ended; ["initial_..."][j]: its exact initial state',
+    ]
+
+
+def describe_code_data() -> list[str]:
+    """Return the prompt's lines on the entries of `StepData.data` for a policy as code."""
+    return [
+        'data[k]["observations"][j]: steps + 1 rows, what try k got from initial state j, flat',
+        'data[k]["actions"][j], ["rewards"][j], ["info"][name][j]: a row or number for each step; '
+        "actions are what the try returned, within the bounds",
         'data[k]["ended"][j]: how the episode ended; ["initial_..."][j]: its exact initial state',
     ]
 
@@ -161,8 +182,8 @@ def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
     return np.array([values.get(k, np.nan) for k in range(length)], dtype=float)
 
 
-def _entry(name: str) -> str:
-    """Convert a name in `info` to the name of an entry."""
+def entry_name(name: str) -> str:
+    """Convert any name, such as one in `info`, to the name of an entry."""
     text = clean(" ".join(name.split()))
     text = "".join("_" if c in "/\\" or not c.isprintable() else c for c in text)[:_NAME].strip()
     return f"n{text}" if text.isdecimal() or text in ("", ".", "..") else text
