@@ -76,7 +76,11 @@ def search(
         if reward is None:
             optimizer.tell_failure(candidate, words)
         else:
-            given = {"ties": outcome.ties, "samples": outcome.samples, "data": outcome.data}
+            given: dict[str, Any] = {
+                "ties": outcome.ties,
+                "samples": outcome.samples,
+                "data": outcome.data,
+            }
             optimizer.tell(candidate, reward, words, **given)
         say(candidate.number, outcome.made, words)
         if reward is not None and done(outcome):
