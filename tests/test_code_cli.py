@@ -21,6 +21,7 @@ from llmopt.cli import main as cli
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.secret_seeds import Starts
 from llmopt.errors import StorageError, install_hint
+from llmopt.history import Usage
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
 PUMP = "Pump.\n```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
@@ -427,7 +428,7 @@ def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys
 def test_a_success_rate_that_nobody_knows_is_not_printed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(common, "write_report", lambda path: path)
     run = SimpleNamespace(path=tmp_path, write_held_out=lambda facts: None)
-    usage = SimpleNamespace(requests=1, prompt_tokens=1, completion_tokens=1, rejected={})
+    usage = Usage(requests=1, prompt_tokens=1, completion_tokens=1)
     optimizer = SimpleNamespace(trials=[], usage=usage)
     common.finish(run, optimizer, {"starts": 3, "mean return": 1.5, "success rate": None})
     assert "held out: starts 3, mean return 1.5\n" in capsys.readouterr().out

@@ -273,14 +273,11 @@ def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] |
         run.write_held_out(held_out)
     page = write_report(run.path)
     usage = optimizer.usage
+    blocks = f", {usage.blocks} blocks of Python in {usage.compute_seconds:.0f} s"
     say(
         f"{len(optimizer.trials)} candidates, {usage.requests} requests, "
         f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, "
-        f"{sum(usage.rejected.values())} answers sent back"
-        + (
-            f", {usage.blocks} blocks of Python in {usage.compute_seconds:.0f} s"
-            * (usage.blocks > 0)
-        )
+        f"{sum(usage.rejected.values())} answers sent back{blocks * (usage.blocks > 0)}"
     )
     if held_out is not None:
         told = {k: v for k, v in held_out.items() if v is not None}  # no rate where none is known
