@@ -68,6 +68,8 @@ def prepared(space=SPACE, facts=None, **given):
         (answer("Kept = best (as computed, f = -3)"), (THIRD, 0.1 + 0.2)),
         (answer("kept: best (f = -3, say), y: 0.5"), (THIRD, 0.5)),
         (answer("```\nkept: best\n```"), (THIRD, 0.1 + 0.2)),
+        ("Hypothesis: h.\nStart from: new\nkept: best", (THIRD, 0.1 + 0.2)),
+        ("Kept: the gains.\nx: 0.5, y: 0.25", (0.5, 0.25)),
         (answer("kept: best", "#1"), (THIRD, 0.1 + 0.2)),
         (answer("kept: best, y: 0.5"), (THIRD, 0.5)),
         (answer("y: 0.5\nkept: best"), (THIRD, 0.5)),

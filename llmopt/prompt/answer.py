@@ -310,13 +310,13 @@ class AnswerReader:
         marks = list(MARKER.finditer(text))
         if self.most > 1:  # where there may be several points, "Point 2" is no heading
             marks = list(filter(is_proposal, marks)) or marks
+        if (answer := self._of_variable(text, marks)) is not None:
+            return answer
         if self.changes and marks:
             block = text[marks[-1].end() :]
             notes = notes_of(text[: marks[-1].start()].strip())
             if _STOP.match(block):
                 return replace(notes, stop=True)
-            if self.kept is not None and (named := self.kept.named(block)):
-                return replace(notes, values=self._kept(*named))
             if notes.start not in (None, "new"):
                 return replace(notes, values=self._changes(block, notes.start))
         trouble = ""
@@ -339,13 +339,22 @@ class AnswerReader:
             reason += ', or name the point that it changes as "Start from: #number"'
         raise ParseError(reason, text)
 
-    def _kept(self, name: str, rest: str) -> Mapping[int, Value]:
-        """Return the values of a variable, with those that the rest of a block names."""
-        assert self.kept is not None
+    def _of_variable(self, text: str, marks: Sequence[re.Match[str]]) -> Answer | None:
+        """Return an answer that names a variable, with the values that stand beside it."""
+        start, end = (marks[-1].start(), marks[-1].end()) if marks else (0, 0)
+        named = None if self.kept is None else self.kept.named(text[end:])
+        if self.kept is None or named is None:
+            return None
+        name, rest = named
+        if not marks:
+            if name not in self.kept.values:
+                return None  # a word of the analysis
+            return replace(notes_of(rest), values=self.kept.point(name))
         reader = Reader(rest, self.space, self.labels)
         if unknown := _unknown(reader):
             raise ParseError(unknown_names(unknown, self.labels), rest)
-        return {**self.kept.point(name), **{c.index: c.value for c in reader.assignments}}
+        values = {**self.kept.point(name), **{c.index: c.value for c in reader.assignments}}
+        return replace(notes_of(text[:start].strip()), values=values)
 
     def _missing(self, reader: Reader) -> str:
         """Say why a text holds no whole point, and which names in it are unknown."""
