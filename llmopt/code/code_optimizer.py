@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter
-from llmopt.search.options import AskOptions
+from llmopt.search.options import AskOptions, ComputeArguments
 from llmopt.search.session import StoredSession
 from llmopt.space import Space
 from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class CodeOptions(TypedDict, total=False):
+class CodeOptions(ComputeArguments, total=False):
     """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
 
     model: Client | str | None
@@ -70,19 +70,11 @@ class CodeOptions(TypedDict, total=False):
     attempts: int
     temperature: float | None
     max_output_tokens: int | None
-    compute: bool | Literal["auto"]
-    compute_seconds: float
-    compute_blocks: int
-    compute_total: float
-    compute_workers: int | None
     limits: WorkerLimits | None
     allow_unsandboxed: bool
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
-
-
-_OF_BLOCKS = tuple(name for name in AskOptions.names() if name.startswith("compute"))
 
 
 class CodeOptimizer(StoredSession):
@@ -118,7 +110,7 @@ class CodeOptimizer(StoredSession):
 
     Note:
         `ask` makes one model request if the first answer is usable, and at most
-        ``attempts * (1 + n * repairs)``; `tell` makes none.
+        ``attempts * (1 + n * repairs)``, and one more for each block of Python; `tell` makes none.
     """
 
     space: Space | None
@@ -158,7 +150,7 @@ class CodeOptimizer(StoredSession):
             Sandbox, imports=tuple(imports), **given("limits", "allow_unsandboxed")
         )
         model = get_client(one_model(client, options.get("model")))
-        blocks = AskOptions(**{"compute": False, **given(*_OF_BLOCKS)})
+        blocks = AskOptions(**{"compute": False, **given_of(ComputeArguments)})
         if not mentions_computing(options.get("template", "")) and blocks.compute == "auto":
             blocks = replace(blocks, compute=False)
         self._calculator = calculator_for(blocks, model)

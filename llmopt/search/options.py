@@ -40,7 +40,17 @@ class Composed(str):
     """A description that the library wrote: no warning is due if a prompt does not read it."""
 
 
-class AskArguments(TypedDict, total=False):
+class ComputeArguments(TypedDict, total=False):
+    """The fields of `AskOptions` on blocks of Python."""
+
+    compute: bool | Literal["auto"]
+    compute_seconds: float
+    compute_blocks: int
+    compute_total: float
+    compute_workers: int | None
+
+
+class AskArguments(ComputeArguments, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
 
     description: str | Callable[..., Any] | None
@@ -51,11 +61,6 @@ class AskArguments(TypedDict, total=False):
     noisy: bool
     may_stop: bool | None
     points: int | Literal["auto"]
-    compute: bool | Literal["auto"]
-    compute_seconds: float
-    compute_blocks: int
-    compute_total: float
-    compute_workers: int | None
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
