@@ -79,6 +79,19 @@ def test_states_of_other_environments_are_kept(env):
     assert data["observations"][0].dtype == (np.float32 if env != "FrozenLake-v1" else np.int64)
 
 
+def test_a_number_that_no_array_holds_is_left_out():
+    """Such as a seed of 128 bits, which would also let a model foresee an episode."""
+    data = StepData()
+    with gym.make("CartPole-v1") as env:
+        observation, _ = env.reset(seed=1)
+        data.begin(observation, env)
+        for count in range(2):
+            info = {"count": count, "seed": 1 << 127, "time": np.timedelta64(3)}
+            data(Step(0, observation, 0, 1.0, observation, False, False, info, env))
+    kept = unpack(pack(data.data()))
+    assert {name: rows[0].tolist() for name, rows in kept["info"].items()} == {"count": [0, 1]}
+
+
 def test_memory_is_bounded_and_said():
     data, *_ = recorded("Pendulum-v1", most=1500)
     assert len(data["observations"][0]) == 0

@@ -76,7 +76,7 @@ class StepData:
         if layer is not None:
             track.seen.append(_array(step.following))
         for name, value in list(step.info.items())[:_NAMES]:
-            if isinstance(name, str) and isinstance(value, int | float | np.number | np.bool_):
+            if isinstance(name, str) and _is_number(value):
                 track.info.setdefault(name, {})[len(track.rewards) - 1] = value
         arrays = (*track.observations[-1:], *track.actions[-1:], *track.seen[-1:])
         self._size += sum(array.nbytes for array in arrays) + 8 * (2 + len(step.info))
@@ -174,6 +174,13 @@ def _state(env: Any) -> dict[str, np.ndarray]:
         found = {"state": getattr(env, "state", None)}
     arrays = {name: _array(value) for name, value in found.items() if value is not None}
     return {name: value for name, value in arrays.items() if value.size}
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is one of an array of numbers; a larger integer is rather a seed."""
+    if isinstance(value, int | np.integer):
+        return not isinstance(value, np.timedelta64) and -(2**63) <= value < 2**64
+    return isinstance(value, float | np.number | np.bool_)
 
 
 def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
