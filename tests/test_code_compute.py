@@ -192,6 +192,16 @@ def test_of_several_samples_code_goes_first():
     assert optimizer.usage.blocks == 1
 
 
+def test_every_repair_shows_the_blocks_of_the_repairs_before():
+    optimizer, client = make(
+        code("return nowhere"), run("print(6 * 7)"), code("return nothing"), code("return 1.0")
+    )  # fmt: skip
+    with optimizer:
+        optimizer.ask()
+    assert "It printed:\n> 42" in client.requests[3].text
+    assert "19 more blocks" in client.requests[3].text
+
+
 def test_a_failed_check_can_be_looked_into():
     optimizer, client = make(
         code("return x.foo"), run("print(dir(np.ones(2))[0])"), code("return 1.0")

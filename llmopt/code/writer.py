@@ -322,6 +322,7 @@ class _Asking:
 
     def repair(self, request: Request, attempt: int, reason: str) -> None:
         """Send an answer back with its fault, until a new answer can be used."""
+        shown = len(self.blocks.done)
         for _ in range(self.writer.repairs):
             words = complaint(reason, self.writer.prompt.answer, self.blocks.left)
             said = Message("user", words)
@@ -330,7 +331,6 @@ class _Asking:
             again = replace(request, messages=messages, n=1)
             if not self.budget.holds(again.text):
                 return
-            shown = len(self.blocks.done)
             _, completions = self.send(again, shown, attempt, len(self.tries))
             if not (reason := self.use(completions[0])):
                 return
