@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from llmopt.client.model_facts import model_facts
 from llmopt.compute.data import TrialData
 from llmopt.compute.packing import MOST_PACKED
-from llmopt.errors import StorageError
+from llmopt.errors import ClientError, StorageError
 from llmopt.prompt import Prompt, Traits
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
@@ -108,6 +108,7 @@ class Calculator:
                 f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
                 "Use Linux on x86-64 or aarch64, or leave compute out"
             )
+        self._problems = tuple(problems)
         self.seconds, self.total = seconds, total
         self.workers = min(_cores() if workers is None else workers, MOST_WORKERS)
         self.folder: Path | None = None
@@ -155,6 +156,13 @@ class Calculator:
         """
         from llmopt.sandbox.failure import CandidateError, SandboxError
 
+        if self._problems:
+            raise ClientError(
+                "the recording lacks the output of a block of Python, and none can be run here: "
+                f"{'; '.join(self._problems)}. Replay it on Linux on x86-64 or aarch64, or "
+                "restore the recording from a copy",
+                requests=0,
+            )
         seen, began, notes = dict(data(None)), time.monotonic(), []
         given = seen.pop("data", {})
         left = seconds or self.total

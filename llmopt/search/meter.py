@@ -451,7 +451,11 @@ def _read_block(line: Mapping[str, Any]) -> Computed:
     try:
         return Computed.read(line)
     except (LookupError, TypeError, ValueError) as error:
-        raise ClientError(f"a recorded block of Python is damaged: {error}", requests=0) from error
+        raise ClientError(
+            f"a recorded block of Python is damaged: {error}. Restore the recording from a copy, "
+            "or record again",
+            requests=0,
+        ) from error
 
 
 class Metered:
