@@ -76,6 +76,8 @@ def prepared(space=SPACE, facts=None, **given):
         (answer("kept: part", "#1"), (THIRD, 0.75)),
         (answer("kept: part, y: 0"), (THIRD, 0.0)),
         (answer("kept: whole"), (THIRD, 0.25)),
+        (answer("x: 0.5, y: 0.25\n\nKept: everything else unchanged"), (0.5, 0.25)),
+        (answer("y: 0.5\nKept: all others as in #1.", "#1"), (0.5, 0.5)),
     ],
 )
 def test_an_answer_names_a_variable_in_place_of_values(text, values):
@@ -95,6 +97,7 @@ def test_an_answer_names_a_variable_in_place_of_values(text, values):
         ("kept: text", '`x` has no readable value .got "much"'),
         ("kept: none", "`x` has no readable value .got null"),
         ("kept: best, z: 1", "'z' is none of the parameters"),
+        ("kept: Best of all, y: 0.5", "'Best of all' is no name of a variable"),
         ("kept: best * 0.9", "'best . 0.9' is no name of a variable; expected `kept: NAME`"),
         ("kept: best[0]", "'best.0.' is no name of a variable"),
         ("kept: job.best", "'job.best' is no name of a variable"),
@@ -138,6 +141,22 @@ def test_values_of_a_variable_get_the_same_checks_as_written_ones():
         read("outside", out_of_range="reject")
     with pytest.raises(ParseError, match=r"`kind` has no readable value .got 1"):
         read("code")
+
+
+@pytest.mark.parametrize("kept", [[0.25, 0.75], {"a": 0.25, "A": 0.75}])
+def test_names_that_differ_in_case_alone_are_two_parameters(kept):
+    space = Space({"a": Float(0.0, 1.0), "A": Float(0.0, 1.0)})
+    assert prepared(space, kept={"w": kept}).read(answer("kept: w")).values == (0.25, 0.75)
+
+
+@pytest.mark.parametrize("nothing", ["", "No", "None.", "n/a", "-"])
+def test_json_may_say_in_words_that_it_names_no_variable(nothing):
+    query = prepared(facts=ModelFacts("m", schema=True, structured=True), points=1)
+    fields = {"hypothesis": "h", "start_from": "#1", "kept": nothing, "python": ""}
+    changes = [{"parameter": "x", "value": 0.25}]
+    assert query.read(json.dumps({**fields, "changes": changes})).values == (0.25, 0.75)
+    block = {**fields, "python": "print(1)", "changes": []}
+    assert query.code(json.dumps(block)) == "print(1)"
 
 
 def test_several_points_and_answers_in_json_name_variables():
@@ -281,6 +300,14 @@ def test_of_too_many_variables_those_that_the_block_names_come_first(run):
 
 
 @needs_confinement
+@pytest.mark.parametrize("item", ["'\\U0001f600' * 19", "10 ** 290"])
+def test_values_of_any_length_fit_into_the_message_of_a_block(run, item):
+    block = run(f"for i in range(5000): globals()[f'w{{i}}'] = [{item}, 1]\nprint('done')")
+    assert (block.output, block.failed) == ("done\n", False)
+    assert "w4999" in block.values
+
+
+@needs_confinement
 @pytest.mark.parametrize(
     "forged", ["{'w': [float('nan'), 1]}", "{'w': [1] * 20_000}", "5", "{'w': ['n' * 999]}"]
 )
@@ -324,8 +351,13 @@ def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, 
     assert [t.values for t in again.trials] == WANTED
     assert again.usage.blocks == 1
     lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-    for line in lines:  # as it was recorded before
+    for line in lines:
         del line["crc"]
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text("".join(f"{json.dumps(line)}\n" for line in lines if "block" not in line))
+    with pytest.warns(RuntimeWarning, match="lacks the output of a block .* here: no seccomp. Rep"):
+        assert len(search(ReplayClient(torn, strict=False)).trials) == 1
+    for line in lines:  # as it was recorded before
         line.get("block", {}).pop("values", None)
     bare = tmp_path / "bare.jsonl"
     bare.write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -258,9 +258,10 @@ def test_a_job_reports_and_returns_objects_of_a_class_of_the_block(bench):
         ("try:\n    import nowhere\nexcept ImportError:\n    class E:\n        v = 7", "E().v"),
         ("class F:\n    class G:\n        v = 7\ng = F.G()", "g.v"),
         ("class H:\n    v = 7\nI = H", "I().v"),
+        ('if True:\n  class T:\n    s = """\n a"""\n    v = 9 - len(s) + 1', "T().v"),
         ("J = collections.namedtuple('J', 'u v', defaults=[7])\nj = J(1)", "j.v"),
     ],
-    ids=["attribute", "default", "if", "try", "nested", "alias", "namedtuple"],
+    ids=["attribute", "default", "if", "try", "nested", "alias", "text", "namedtuple"],
 )
 def test_jobs_and_snapshots_have_the_classes_of_blocks(shared, defined, value):
     """Also those that no global of their functions names."""
@@ -381,6 +382,17 @@ def test_a_variable_that_raises_anything_costs_itself_alone(bench):
     bench.calculator.close()  # as if it was interrupted
     after = bench.run("print(kept)")
     assert (after.notes, after.output) == (("These variables are gone: bad.",), "5\n")
+
+
+def test_an_object_that_claims_to_be_a_class_costs_itself_alone(bench):
+    said = bench.run(
+        "class Claims:\n    @property\n    def __class__(self): return type\n"
+        "class Hides:\n    def __getattribute__(self, name): raise SystemExit\n"
+        "kept, claims, hides = 5, Claims(), Hides()"
+    )
+    assert (said.failed, said.output, said.notes) == (False, "", ())
+    bench.calculator.close()  # as if it was interrupted
+    assert bench.run("print(kept)").output == "5\n"
 
 
 def test_what_is_too_large_for_a_snapshot_is_named_and_stays_in_its_worker(bench):

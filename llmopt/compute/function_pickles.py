@@ -160,8 +160,11 @@ def _names(made: types.FunctionType | str) -> set[str]:
 
 def has_source(name: str, value: Any) -> bool:
     """Whether a variable is a class that can be made again from its text."""
-    own = isinstance(value, type) and value.__module__ == BLOCK
-    return own and value.__qualname__ == name and name in sources
+    try:
+        own = isinstance(value, type) and value.__module__ == BLOCK and value.__qualname__ == name
+    except BaseException:  # an object may raise anything where its attributes are read
+        return False
+    return own and name in sources
 
 
 def _contents(function: types.FunctionType) -> list[tuple[Any, ...]]:

@@ -14,7 +14,6 @@ import pickle
 import random
 import re
 import sys
-import textwrap
 import time
 import warnings
 import zlib
@@ -316,13 +315,17 @@ def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[
             fits = kind in (list, tuple) and len(value) == len(parameters)
         if not fits:
             continue
-        items = list(value.values()) if kind is dict else [*value]
-        most -= len(items) + sum(len(i) // 20 for i in items if type(i) is str)
+        try:
+            plain = [_plain(item) for item in (value.values() if kind is dict else value)]
+        except TypeError:
+            continue
+        # What is longer than a number counts as more: all must fit into one message.
+        most -= len(plain) + sum(
+            len(ascii(i)) // 30 for i in (*plain, *(value if kind is dict else ()))
+        )
         if most < 0:
             break
-        with contextlib.suppress(TypeError):
-            plain = [_plain(item) for item in items]
-            found[name] = dict(zip(value, plain, strict=True)) if kind is dict else plain
+        found[name] = dict(zip(value, plain, strict=True)) if kind is dict else plain
     return found
 
 
@@ -389,7 +392,8 @@ def _classes(nodes: Iterable[Any]) -> Iterator[ast.ClassDef]:
 def _segment(code: str, node: ast.ClassDef) -> str:
     lines = code.splitlines(keepends=True)
     first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+    # Under an `if`: to take away the indentation would change texts of several lines.
+    return "if True:\n" * (node.col_offset > 0) + "".join(lines[first - 1 : node.end_lineno])
 
 
 def snapshot(most: int) -> bytes:
@@ -484,8 +488,11 @@ def workers() -> int:
 
 def _own(value: Any) -> bool:
     """Whether a block made a value: a function that it imported can be imported again."""
-    made = getattr(value, "__module__", pickles.BLOCK) == pickles.BLOCK or not callable(value)
-    return made and not isinstance(value, ModuleType)
+    try:
+        made = getattr(value, "__module__", pickles.BLOCK) == pickles.BLOCK or not callable(value)
+        return made and not isinstance(value, ModuleType)
+    except BaseException:  # an object may raise anything where its attributes are read
+        return True
 
 
 def _trace(error: BaseException) -> str:
@@ -516,7 +523,7 @@ def _kind(value: Any) -> str:
         if isinstance(value, (int, float)):
             return f"{value:.6g}"
         return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict, set)) else kind
-    except Exception:  # an integer that no float can hold, say
+    except BaseException:  # an integer that no float can hold, say
         return kind
 
 

@@ -351,6 +351,8 @@ class AnswerReader:
                 return None  # a word of the analysis
             return replace(notes_of(rest), values=self.kept.point(name))
         reader = Reader(rest, self.space, self.labels)
+        if reader.assignments and self.kept.is_remark(name):
+            return None
         if unknown := _unknown(reader):
             raise ParseError(unknown_names(unknown, self.labels), rest)
         values = {**self.kept.point(name), **{c.index: c.value for c in reader.assignments}}

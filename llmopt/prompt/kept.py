@@ -27,6 +27,7 @@ Plain: TypeAlias = "list[Any] | dict[str, Any]"
 
 _LONGEST = 200  # characters of a text or of a key
 _MOST_SHOWN = 300  # characters of the names of variables in a complaint
+_WORDS = re.compile(r"[^\W\d_]+(?:[ \t]{1,4}[#\w'’-]+){1,30}")
 _LINE = re.compile(
     r"^[ \t>*_`-]{0,8}kept[ \t*_`]{0,6}[:=][ \t*`\"']{0,6}"
     r"(?P<name>(?:(?![ \t]\()[^\n,;]){0,120})(?:[ \t]{1,4}\([^()\n]{0,400}\))?",
@@ -94,6 +95,12 @@ class Kept:
         name = found["name"].strip(" \t*`\"'").rstrip(".")
         return name, block[: found.start()] + block[found.end() :]
 
+    def is_remark(self, name: str) -> bool:
+        """Whether it is words, as in "Kept: all other gains", and no variable."""
+        first, *more = name.split() or [""]
+        known = {known.casefold() for known in self._known}
+        return bool(more) and first.casefold() not in known and bool(_WORDS.fullmatch(name))
+
     def point(self, name: str) -> dict[int, Value]:
         """Return the values of a variable by the places of the parameters.
 
@@ -114,6 +121,10 @@ class Kept:
             "make one in a block, or write the values",
             "",
         )
+
+    @property
+    def _known(self) -> set[str]:
+        return {*self.values, *(variable.partition(" ")[0] for variable in self.variables)}
 
     def _trouble(self, name: str) -> str:
         if not name.isidentifier():
@@ -143,15 +154,13 @@ def values_of(
     Raises:
         ParseError: A value is not readable, or a name is unknown while a parameter is missing.
     """
-    places = {
-        _folded(name): place
-        for names in (space.names, labels, others)
-        for place, name in enumerate(names)
-    }
+    named = [pair for names in (space.names, labels, others) for pair in enumerate(names)]
+    exact = {name: place for place, name in named}  # first: names may differ in case alone
+    places = {_folded(name): place for place, name in named}
     point: dict[int, Value] = {}
     unknown: list[str] = []
     for name, value in pairs:
-        place = places.get(_folded(str(name)))
+        place = exact.get(str(name), places.get(_folded(str(name))))
         if place is None:
             unknown.append(str(name))
             continue

@@ -163,7 +163,9 @@ class Form:
     def _named(self, item: dict[str, Any]) -> str:
         """Return the variable that a point names in place of values, if any."""
         name = item.get(_KEPT) if self.kept is not None else ""
-        return " ".join(name.split()) if isinstance(name, str) else ""
+        name = " ".join(name.split()) if isinstance(name, str) else ""
+        known = {} if self.kept is None else self.kept.values
+        return "" if is_nothing(name) and name not in known else name
 
     def code(self, text: str) -> str:
         """Return the Python of a JSON object that gives no point; else nothing."""
