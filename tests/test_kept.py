@@ -139,7 +139,9 @@ def test_values_of_a_variable_get_the_same_checks_as_written_ones():
     assert (read("outside").values[0], read("outside").clipped) == (9, True)
     with pytest.raises(ParseError, match="`n` = 30 is outside"):
         read("outside", out_of_range="reject")
-    with pytest.raises(ParseError, match=r"`kind` has no readable value .got 1"):
+    with pytest.raises(
+        ParseError, match=r"got 1.; expected a choice as it is written, such as a, not"
+    ):
         read("code")
 
 
@@ -241,7 +243,8 @@ def test_what_can_be_a_point_is_kept_at_full_precision(run):
     block = run(
         "a = np.array([1 / 3, 2 ** 0.5])\nb = (1, True)\nc = [np.float32(0.1), np.int8(3)]\n"
         "d = {'y': 1 / 7, 'more': 'text'}\ne = np.array(['u', 'v'])\ng = [float('-inf'), None]\n"
-        "matrix = np.eye(2)\nlong = [1, 2, 3]\nother = {'z': 1}\n_hidden = [1, 2]\nscalar = 2.0"
+        "matrix = np.eye(2)\nlong = [1, 2, 3]\nother = {'z': 1}\n"
+        "h = np.array(['u', 3], dtype=object)\n_hidden = [1, 2]\nscalar = 2.0"
     )
     assert block.values == {
         "a": [1 / 3, 2**0.5],
@@ -250,12 +253,13 @@ def test_what_can_be_a_point_is_kept_at_full_precision(run):
         "d": {"y": 1 / 7, "more": "text"},
         "e": ["u", "v"],
         "g": ["-inf", None],
+        "h": ["u", 3],
     }
     assert Computed.read(json.loads(json.dumps(block.line(), allow_nan=False))) == block
     assert run("a *= 2\n1 / 0").values["a"] == [2 / 3, 2 * 2**0.5]  # also of a block that fails
     ended = run("a *= 2\nwhile True: pass", 1.0)
     assert ended.values["a"] == [2 / 3, 2 * 2**0.5]
-    assert run("del a").values.keys() == {"b", "c", "d", "e", "g"}
+    assert run("del a").values.keys() == {"b", "c", "d", "e", "g", "h"}
 
 
 @needs_confinement

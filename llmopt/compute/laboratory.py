@@ -310,7 +310,7 @@ def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[
                 fits and len(value) <= len(parameters) and any(map(value.__contains__, parameters))
             )
         elif kind is np.ndarray:
-            fits = value.shape == (len(parameters),) and value.dtype.kind in "fiubU"
+            fits = value.shape == (len(parameters),) and value.dtype.kind in "fiubUO"
         else:
             fits = kind in (list, tuple) and len(value) == len(parameters)
         if not fits:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from llmopt.errors import ParseError
 from llmopt.prompt.values_in_text import ValueMatcher, unknown_names
-from llmopt.space import Space, Value
+from llmopt.space import Categorical, Space, Value
 from llmopt.util.text import cut
 
 MOST_VALUES = 10_000
@@ -169,7 +169,11 @@ def values_of(
         read = ValueMatcher(space, place).from_json(value)
         if read is None:
             got = cut(json.dumps(value), 40)
-            raise ParseError(f"`{labels[place]}` has no readable value (got {got})", "")
+            reason = f"`{labels[place]}` has no readable value (got {got})"
+            if isinstance(dimension := space.dimensions[place], Categorical):
+                choice = cut(space.format(place, dimension.choices[0]), 40)
+                reason += f"; expected a choice as it is written, such as {choice}, not its place"
+            raise ParseError(reason, "")
         point[place] = read[0]
     if unknown and space.missing(point):
         raise ParseError(unknown_names(unknown, labels), "")
