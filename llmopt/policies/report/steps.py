@@ -177,10 +177,9 @@ def _state(env: Any) -> dict[str, np.ndarray]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is one of an array of numbers; a larger integer is rather a seed."""
-    if isinstance(value, int | np.integer):
-        return not isinstance(value, np.timedelta64) and -(2**63) <= value < 2**64
-    return isinstance(value, float | np.number | np.bool_)
+    """Whether an array of numbers can hold a value; a larger integer is rather a seed."""
+    known = isinstance(value, int | float | np.number | np.bool_)
+    return known and np.asarray(value).dtype.kind in "biufc"
 
 
 def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
