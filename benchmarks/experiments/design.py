@@ -11,7 +11,7 @@ without a description, and judged by its value without noise. A problem with a d
 (`PROBLEMS` of `llmopt.benchmarks.experiments.unseen_more`) is judged beside its reference value.
 Nobody who worked on the prompt had seen the systems of `unseen` and `unseen_more`. Arms:
 
-- ``prompt-eight``: nothing is set but the seed; versions 8 to 10 of the prompt let the model
+- ``prompt-eight``: nothing is set but the seed; versions 8 to 12 of the prompt let the model
   compute in Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants
   within the limits of the library;
 - ``prompt-seven``: nothing was set but the seed, version 7 of the prompt, and one point an answer
@@ -336,9 +336,11 @@ def _computing(lines: Sequence[Row]) -> list[str]:
     return [
         "## Searches that compute",
         "",
-        "Each search with version 8, 9 or 10 of the prompt, which differ in two sentences: "
-        "with version 10 (Hopper 25, Walker2d 21, the changed Swimmer, fermenter, bus line and "
-        "noisy) waiting for a job does not count towards the seconds of a block. Policies: mean "
+        "Each search with version 8 to 12 of the prompt, which differ in a few sentences. Since "
+        "version 10 (Hopper 25, Walker2d 21, HalfCheetah 21, the changed Swimmer, fermenter, bus "
+        "line and noisy) waiting for a job does not count towards the seconds of a block. "
+        "Version 12 (the changed Swimmer 22) lets an answer name a variable of a block in place "
+        "of values. Policies: mean "
         "return on the 100 held-out initial states, on which the policies that version 7 "
         "recommended were judged, too. Functions: the distance to the optimum. Others: the "
         "value that judges a point, which is minimized. Version 2 and CMA-ES had other boxes "
