@@ -123,17 +123,18 @@ def hopper_costs() -> Numbers:
 
 
 def others() -> Numbers:
-    """Return the returns of HalfCheetah and Walker2d, and the evaluations of the former."""
+    """Return the returns of the two searches of HalfCheetah and of Walker2d, and evaluations."""
     for task in ("cheetah", "walker"):
-        yield f"{median(x['held_out'] for x in computing(task)):,.0f}"
-    yield len(computing("cheetah")[0]["curve"])
+        yield from (f"{x['held_out']:,.0f}" for x in computing(task))
+    counts = [len(x["curve"]) for task in ("cheetah", "walker") for x in computing(task)]
+    yield from (min(counts), max(counts))
 
 
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} searches of Hopper, {} to {} evaluations: {} ({} to {}); {} cut", hoppers),
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
     ("README.md", "medians of {} requests, {} tokens and {} minutes on Hopper", hopper_costs),
-    ("README.md", "returns of {} (HalfCheetah) and {} (Walker2d), {} evaluations", others),
+    ("README.md", "returns of {} and {} (HalfCheetah), {} and {} (Walker2d), {} to {} evaluations", others),
     ("README.md", "{} policies: {} written, {} changed, {} known", policies),
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
     ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random search)", first_command),
