@@ -134,7 +134,11 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} searches of Hopper, {} to {} evaluations: {} ({} to {}); {} cut", hoppers),
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
     ("README.md", "medians of {} requests, {} tokens and {} minutes on Hopper", hopper_costs),
-    ("README.md", "returns of {} and {} (HalfCheetah), {} and {} (Walker2d), {} to {} evaluations", others),
+    (
+        "README.md",
+        "returns of {} and {} (HalfCheetah), {} and {} (Walker2d), {} to {} evaluations",
+        others,
+    ),
     ("README.md", "{} policies: {} written, {} changed, {} known", policies),
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
     ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random search)", first_command),

@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -101,7 +101,20 @@ _SET: dict[str, dict[str, Any]] = {
     "before": {"points": 1, "warmup": words.WARMUP},
     "compute": {"compute": True},
 }
+
 """Options of the arms that are not those of everybody."""
+
+
+def set_in(cell: Cell, source: str = "") -> dict[str, Any]:
+    """Return what a search sets; the replay of an interrupted one ends with its last answer."""
+    found = dict(_SET.get(cell.method, {}))
+    if source.startswith("replay:"):
+        same = cell.task, cell.method, cell.seed
+        lines = [x for x in read_lines(RESULTS) if (x["task"], x["method"], x["seed"]) == same]
+        for line in lines:
+            if line["stopped"].startswith("interrupted"):
+                found["max_requests"] = line["requests"]
+    return found
 
 
 class Watch(Callback):
@@ -130,11 +143,11 @@ class Watch(Callback):
         }
 
 
-def search_policy(cell: Cell, client: Client) -> Row:
+def search_policy(cell: Cell, client: Client, options: Mapping[str, Any]) -> Row:
     """Search a policy and return what was found."""
     task, watch = POLICIES[cell.task], Watch()
     # As the committed searches and their recordings were made.
-    options = {"box": BOX, **task.options, **_SET.get(cell.method, {})}
+    options = {"box": BOX, **task.options, **options}
     with PolicySearch(task.env, client, seed=cell.seed, callbacks=[watch], **options) as search:
         search.run(cell.evaluations)
         best, held = search.best, search.evaluate(HELD_OUT)
@@ -157,12 +170,11 @@ def of_seven(cell: Cell) -> list[Params]:
     return [x["params"] for x in lines if x["method"] == "prompt-seven"]
 
 
-def search_function(cell: Cell, client: Client) -> Row:
+def search_function(cell: Cell, client: Client, options: Mapping[str, Any]) -> Row:
     """Minimize a function and return what was found, without noise."""
     function, watch = Function(cell.task, cell.seed), Watch()
-    options = dict(_SET.get(cell.method, {}))
     if cell.method == "before":
-        options |= {"finalists": None, "may_stop": False}
+        options = {**options, "finalists": None, "may_stop": False}
     result = llmopt.minimize(
         function,
         function.space,
@@ -183,7 +195,7 @@ def search_function(cell: Cell, client: Client) -> Row:
     }
 
 
-def search_problem(cell: Cell, client: Client) -> Row:
+def search_problem(cell: Cell, client: Client, options: Mapping[str, Any]) -> Row:
     """Minimize a described objective and return what was found, beside its reference value."""
     problem, watch = PROBLEMS[cell.task], Watch()
     result = llmopt.minimize(
@@ -195,7 +207,7 @@ def search_problem(cell: Cell, client: Client) -> Row:
         description=problem.description,
         callbacks=[watch],
         progress=False,
-        **_SET.get(cell.method, {}),
+        **options,
     )
     return {
         **watch.line(lambda trial: trial.reward, result.usage, result.stopped),
@@ -221,7 +233,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
             **dict.fromkeys(PROBLEMS, search_problem),
         }
         search = kinds.get(cell.task, search_policy)
-        found = search(cell, client)
+        found = search(cell, client, set_in(cell, source))
     prompt, completion = spent(path) if path.exists() else (0, 0)
     seconds = round(time.monotonic() - began, 1)
     return cell.line(**found, prompt_tokens=prompt, completion_tokens=completion, seconds=seconds)
