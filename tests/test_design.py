@@ -74,3 +74,9 @@ def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
     assert [again[name] for name in same] == [line[name] for name in same]
     assert recording.read_bytes() == kept
     assert "| ripples | prompt 7 |" in out.with_suffix(".md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("source", "limit"), [("replay:x", {"max_requests": 10}), ("", {})])
+def test_the_replay_of_an_interrupted_search_ends_with_its_last_answer(source, limit):
+    cell = Cell("bus-line", "prompt-eight", 20, 30)
+    assert design.set_in(cell, source) == limit
