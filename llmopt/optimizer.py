@@ -473,7 +473,8 @@ class LLMOptimizer(Results[Params]):
             once = kind == "search" and not self._model.options.noisy
             if once and len(self._told_twice) < 2 and (before := self._state.recorded_before(told)):
                 self._warn_of(told, before)
-            told = replace(told, data=self._stored(told.data, len(self._state.trials)))
+            if told.data:
+                told = replace(told, data=self._stored(told.data, len(self._state.trials)))
             self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
         if self._callbacks is not None:

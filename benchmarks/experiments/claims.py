@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from llmopt.benchmarks.experiments.design import interrupted
 from llmopt.benchmarks.experiments.findings import ROOT, lines_of
 
 Numbers = Iterable[Any]
@@ -103,7 +104,7 @@ def hoppers() -> Numbers:
     yield len(found)
     yield from (min(counts), max(counts))
     yield from (f"{value:,.0f}" for value in (median(returns), min(returns), max(returns)))
-    yield sum(x["stopped"].startswith("interrupted") for x in found)
+    yield sum(map(interrupted, found))
 
 
 def hopper_rivals() -> Numbers:

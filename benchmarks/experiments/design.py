@@ -101,18 +101,22 @@ _SET: dict[str, dict[str, Any]] = {
     "before": {"points": 1, "warmup": words.WARMUP},
     "compute": {"compute": True},
 }
-
 """Options of the arms that are not those of everybody."""
+
+
+def interrupted(line: Row) -> bool:
+    """Whether a search had to end while its model was still computing."""
+    stopped: str = line["stopped"]
+    return stopped.startswith("interrupted")
 
 
 def set_in(cell: Cell, source: str = "") -> dict[str, Any]:
     """Return what a search sets; the replay of an interrupted one ends with its last answer."""
     found = dict(_SET.get(cell.method, {}))
     if source.startswith("replay:"):
-        same = cell.task, cell.method, cell.seed
-        lines = [x for x in read_lines(RESULTS) if (x["task"], x["method"], x["seed"]) == same]
-        for line in lines:
-            if line["stopped"].startswith("interrupted"):
+        for line in read_lines(RESULTS):
+            same = (line["task"], line["method"], line["seed"])
+            if same == (cell.task, cell.method, cell.seed) and interrupted(line):
                 found["max_requests"] = line["requests"]
     return found
 
@@ -333,7 +337,7 @@ def _computing(lines: Sequence[Row]) -> list[str]:
         for x in sorted(own, key=lambda x: int(x["seed"])):
             spent = f"{x['compute_seconds']:.0f} of {x['seconds']:.0f}"
             tokens = f"{x['prompt_tokens'] / 1000:.0f}k + {x['completion_tokens'] / 1000:.0f}k"
-            ended = " (interrupted)" if x["stopped"].startswith("interrupted") else ""
+            ended = " (interrupted)" if interrupted(x) else ""
             counts = [f"{len(x['curve'])}{ended}", x["requests"], x["blocks"], spent, tokens]
             row = [task, str(x["seed"]), *_designs(x), *map(str, counts)]
             rivals = _rivals(lines, task)
@@ -352,14 +356,13 @@ def _computing(lines: Sequence[Row]) -> list[str]:
         "version 10 (Hopper 25, Walker2d 21, HalfCheetah 21, the changed Swimmer, fermenter, bus "
         "line and noisy) waiting for a job does not count towards the seconds of a block. "
         "Version 12 (the changed Swimmer 22) lets an answer name a variable of a block in place "
-        "of values. Policies: mean "
-        "return on the 100 held-out initial states, on which the policies that version 7 "
-        "recommended were judged, too. Functions: the distance to the optimum. Others: the "
-        "value that judges a point, which is minimized. Version 2 and CMA-ES had other boxes "
-        "and initial states. References are from CMA-ES with BIPOP restarts and 3,000 to 20,000 "
-        "evaluations, for `elder` on the rows that judge. `cedar` is a least-squares problem "
-        "whose data are in the prompt. An interrupted search was still computing when the "
-        "experiment had to end.",
+        "of values. Policies: mean return on the 100 held-out initial states, on which the "
+        "policies that version 7 recommended were judged, too. Functions: the distance to the "
+        "optimum. Others: the value that judges a point, which is minimized. Version 2 and CMA-ES "
+        "had other boxes and initial states. References are from CMA-ES with BIPOP restarts and "
+        "3,000 to 20,000 evaluations, for `elder` on the rows that judge. `cedar` is a "
+        "least-squares problem whose data are in the prompt. An interrupted search was still "
+        "computing when the experiment had to end.",
         "",
         *Table.of(head, rows).markdown(),
     ]

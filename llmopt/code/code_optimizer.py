@@ -194,7 +194,7 @@ class CodeOptimizer(StoredSession):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Lines for the model on what its Python finds beside the usual; not stored.
+        """Lines for the model on what its Python finds beside the usual, each once; not stored.
 
         For example one for each entry of the tries' data.
         """
@@ -202,7 +202,7 @@ class CodeOptimizer(StoredSession):
 
     @tools.setter
     def tools(self, lines: Sequence[str]) -> None:
-        self._writer.tools = tuple(lines)
+        self._writer.tools = tuple(dict.fromkeys(lines))
 
     @property
     def trials(self) -> list[CodeTrial]:
@@ -469,7 +469,7 @@ class CodeOptimizer(StoredSession):
                         "another optimizer returned it. Tell its source (candidate.source)"
                     )
             with uninterrupted():
-                if "data" in told:
+                if told.get("data"):
                     told["data"] = self._stored(told["data"], mine.number)
                 self._record(Scored(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)

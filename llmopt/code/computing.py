@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from llmopt.code.candidate import CodeTrial
+from llmopt.code.prompt import named_params
 from llmopt.prompt.describe import quoted
-from llmopt.prompt.python_block import MOST_FEEDBACK, MOST_OUTPUT, data_words, shown_blocks
+from llmopt.prompt.python_block import (
+    MOST_FEEDBACK,
+    data_words,
+    laboratory_variables,
+    listed,
+    shown_blocks,
+)
 from llmopt.search.computing import Blocks
 from llmopt.search.options import AskOptions
 from llmopt.space import Space
-from llmopt.util.text import cut
 
 CANDIDATE = '''
 class Candidate:
@@ -40,8 +46,6 @@ def candidate(source, params=None):
 '''
 """The source of ``candidate(source)``, for `Calculator.equip` with ``NAMES`` and ``IMPORTS``."""
 
-_MOST_VARIABLES = 1500  # characters of their names
-
 
 def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
     """Return what a block finds of the tries, each at its number."""
@@ -55,38 +59,27 @@ def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
         "data": {number: trial.data for number, trial in known.items() if trial.data},
     }
     if space is not None:
-        found["params"] = [_named(t, space) for t in every]
+        found["params"] = [None if t is None else named_params(t, space) for t in every]
     return found
-
-
-def _named(trial: CodeTrial | None, space: Space) -> Mapping[str, Any] | None:
-    return (
-        None if trial is None or trial.params is None else space.named(space.flatten(trial.params))
-    )
 
 
 def variables_of(
     blocks: Blocks, options: AskOptions, trials: Sequence[CodeTrial], tools: Sequence[str]
 ) -> dict[str, Any]:
     """Return the variables of a prompt on computing."""
+    data = {trial.number: trial.data for trial in trials}
+    limits = options.compute_seconds, options.compute_blocks
     return {
         "blocks": blocks.left,
-        "seconds_left": f"{blocks.seconds_left:.0f}",
-        "compute_seconds": f"{options.compute_seconds:g}",
-        "compute_blocks": options.compute_blocks,
-        "workers": blocks.workers,
-        "tools": [quoted(line, headings_alone=True) for line in tools],
-        "data": quoted(
-            data_words({t.number: t.data for t in trials}, len(trials), ("try", "tries"))
-        ),
-        "remembered": cut(", ".join(blocks.variables), _MOST_VARIABLES),
-        "most_output": MOST_OUTPUT,
+        "data": quoted(data_words(data, len(trials), ("try", "tries"))),
+        "remembered": listed(blocks.variables),
+        **laboratory_variables(*limits, blocks.seconds_left, blocks.workers, tools),
     }
 
 
 def words_after(blocks: Blocks, since: int) -> tuple[list[str], str]:
     """Return the blocks since a number of them, and how to answer now."""
-    left, names = blocks.left, cut(", ".join(blocks.variables), _MOST_VARIABLES)
+    left, names = blocks.left, listed(blocks.variables)
     may = (
         f"Before the code you may compute in {left} more block{'s' if left > 1 else ''}, and "
         f"{blocks.seconds_left:.0f} s are left for all blocks. Answer"

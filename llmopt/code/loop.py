@@ -76,12 +76,14 @@ def search(
         if reward is None:
             optimizer.tell_failure(candidate, words)
         else:
-            given: dict[str, Any] = {
-                "ties": outcome.ties,
-                "samples": outcome.samples,
-                "data": outcome.data,
-            }
-            optimizer.tell(candidate, reward, words, **given)
+            optimizer.tell(
+                candidate,
+                reward,
+                words,
+                ties=outcome.ties,
+                samples=outcome.samples,
+                data=outcome.data,
+            )
         say(candidate.number, outcome.made, words)
         if reward is not None and done(outcome):
             found.append(outcome)

@@ -445,7 +445,7 @@ def improve(
         samples = samples or (lambda score: score.returns)
     if optimizer.computes:
         options = {"steps": True, **options}
-        optimizer.tools = tuple(dict.fromkeys((*optimizer.tools, *describe_code_data())))
+        optimizer.tools = *optimizer.tools, *describe_code_data()
 
     def score(candidate: Candidate) -> Score:
         made = evaluate_policy(candidate, env, seeds, **options)

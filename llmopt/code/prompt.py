@@ -235,17 +235,20 @@ def complaint(reason: str, answer: AnswerFormat, blocks: int = 0) -> str:
     return f"{words} To run Python before that, give it {before}." if blocks else words
 
 
+def named_params(trial: CodeTrial, space: Space | None) -> Mapping[str, Any] | None:
+    """Return the values of a try by their names in the code, for every form of space."""
+    if space is None or trial.params is None:
+        return None
+    return space.named(space.flatten(trial.params))
+
+
 def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str, Any]:
     words = quoted(trial.feedback.strip(), headings_alone=True)
-    params = None
-    if space is not None and trial.params is not None:
-        # By the names in the code, for every form of space.
-        params = space.named(space.flatten(trial.params))
     return {
         "number": trial.number if trial.number >= 0 else None,
         "score": _score(trial),
         "source": trial.source.strip(),
-        "params": params,
+        "params": named_params(trial, space),
         "feedback": shorten(words, feedback),
     }
 

@@ -38,6 +38,7 @@ MOST_FEEDBACK = 10_000
 """Characters of feedback that a block finds for each point."""
 
 _MOST_DATA = 2000  # characters on names and shapes of data
+_MOST_LISTED = 1500  # characters of the names of variables
 _MOST_NAMES = 151  # variables
 _MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
@@ -124,6 +125,33 @@ def blocks_left(computed: Sequence[Computed], most: int) -> int:
     """Return how many blocks may follow in a row: as many may fail as may run to their end."""
     failed = sum(block.failed for block in computed)
     return min(most - len(computed) + failed, 2 * most - len(computed))
+
+
+def listed(variables: Sequence[str]) -> str:
+    """Return the variables that blocks left, as prompts list them."""
+    return cut(", ".join(variables), _MOST_LISTED)
+
+
+def laboratory_variables(
+    seconds: float, in_a_row: int, seconds_left: float, workers: int, tools: Sequence[str]
+) -> dict[str, Any]:
+    """Return the variables of ``_laboratory.j2``, and the seconds that are left.
+
+    Args:
+        seconds: What a block may take.
+        in_a_row: Blocks in a row.
+        seconds_left: What all further blocks may take.
+        workers: Processes for `pmap` and jobs.
+        tools: Lines on further functions.
+    """
+    return {
+        "compute_seconds": f"{seconds:g}",
+        "compute_blocks": in_a_row,
+        "seconds_left": f"{seconds_left:.0f}",
+        "workers": workers,
+        "tools": [quoted(line, headings_alone=True) for line in tools],
+        "most_output": MOST_OUTPUT,
+    }
 
 
 def data_words(

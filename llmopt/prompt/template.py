@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jinja2
 
 from llmopt.client.base import Message, Request, Style
+from llmopt.compute.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import AnswerReader, zero_point
@@ -30,7 +31,13 @@ from llmopt.prompt.describe import (
 from llmopt.prompt.jinja_sandbox import TemplateEnvironment
 from llmopt.prompt.kept import Kept
 from llmopt.prompt.log import Log
-from llmopt.prompt.python_block import MOST_OUTPUT, code_in, data_words, shown_blocks
+from llmopt.prompt.python_block import (
+    code_in,
+    data_words,
+    laboratory_variables,
+    listed,
+    shown_blocks,
+)
 from llmopt.prompt.situation import (
     Complaint,
     Query,
@@ -42,7 +49,7 @@ from llmopt.prompt.situation import (
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.space import Categorical, Space
 from llmopt.util.arguments import one_of
-from llmopt.util.text import clean, cut
+from llmopt.util.text import clean
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it
@@ -52,7 +59,6 @@ MAX_TEMPLATE = 1_000_000
 _LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
 _COARSE = 2  # levels by which it is shortened, so that it seldom changes
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
-_MOST_VARIABLES = 1500  # characters of the names of a model's variables
 _SHOWS_LOG = re.compile(r"\b(?:evidence|include|extends|import)\b")  # a template that may
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
@@ -380,14 +386,15 @@ class TemplatePrompt:
             "compute": situation.compute,
             "computed": shown_blocks(situation.computed),
             "blocks": situation.blocks,
-            "compute_seconds": f"{situation.compute_seconds:g}",
-            "compute_blocks": situation.compute_blocks,
-            "seconds_left": f"{situation.seconds_left:.0f}",
-            "workers": situation.workers,
-            "tools": [quoted(line, headings_alone=True) for line in situation.tools],
             "data": quoted(_data_words(history)) if situation.compute else "",
-            "most_output": MOST_OUTPUT,
-            "variables": cut(", ".join(situation.variables), _MOST_VARIABLES),
+            "variables": listed(situation.variables),
+            **laboratory_variables(
+                situation.compute_seconds,
+                situation.compute_blocks,
+                situation.seconds_left,
+                situation.workers,
+                situation.tools,
+            ),
         }
 
     def _compile(self) -> jinja2.Template:
@@ -415,7 +422,8 @@ class TemplatePrompt:
 
 def _data_words(history: History) -> str:
     trials = history.trials
-    return data_words({k: t.data for k, t in enumerate(trials, start=1)}, len(trials))
+    having = {k: t.data for k, t in enumerate(trials, start=1) if t.data is not NO_DATA}
+    return data_words(having, len(trials))
 
 
 def _make_template(file: str, text: str, *beside: jinja2.BaseLoader) -> jinja2.Template:

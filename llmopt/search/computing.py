@@ -11,6 +11,8 @@ from llmopt.prompt.python_block import Computed, blocks_left
 from llmopt.search.meter import Meter
 from llmopt.search.options import AskOptions
 
+_NOTHING = Computed("", "")  # the latest block before the first
+
 
 class Blocks:
     """Runs the blocks that a model gives before it answers with what it was asked for.
@@ -53,7 +55,7 @@ class Blocks:
     @property
     def _latest(self) -> Computed:
         before = self.done or self._meter.blocks
-        return before[-1] if before else Computed("", "")
+        return before[-1] if before else _NOTHING
 
     @property
     def workers(self) -> int:

@@ -127,7 +127,7 @@ class StoredSession(Session, Closing):
 
     def _stored(self, data: TrialData, number: int) -> TrialData:
         """Write the data of a trial beside the storage file, if there is one; return them."""
-        if not data or self._log is None or self._state.folder is None:
+        if self._log is None or self._state.folder is None:
             return data
         return data.keep_in(data_file(self._state.folder, number))
 

@@ -501,7 +501,7 @@ def improve_reward(
     """
     given = {"episodes": episodes, "cap": cap, **options}
     if optimizer.computes:
-        optimizer.tools = tuple(dict.fromkeys((*optimizer.tools, *_DATA)))
+        optimizer.tools = *optimizer.tools, *_DATA
     with contextlib.closing(gym.make(env_id)) as env:
 
         def score(candidate: Candidate) -> Score:
