@@ -11,9 +11,9 @@ without a description, and judged by its value without noise. A problem with a d
 (`PROBLEMS` of `llmopt.benchmarks.experiments.unseen_more`) is judged beside its reference value.
 Nobody who worked on the prompt had seen the systems of `unseen` and `unseen_more`. Arms:
 
-- ``prompt-eight``: nothing is set but the seed; versions 8 to 12 of the prompt let the model
-  compute in Python on the recorded episodes (``compute="auto"``), for as many blocks as it wants
-  within the limits of the library;
+- ``prompt-eight``: nothing is set but the seed; the committed searches used versions 8 to 12
+  of the prompt, which let the model compute in Python on the recorded episodes
+  (``compute="auto"``), for as many blocks as it wants within the limits of the library;
 - ``prompt-seven``: nothing was set but the seed, version 7 of the prompt, and one point an answer
   where evaluations are fewer than parameters; ``prompt-six``: version 6, and always up to four
   points; ``prompt-five``: version 5, which showed in full only some points of the latest answer;
@@ -111,7 +111,7 @@ def interrupted(line: Row) -> bool:
 
 
 def set_in(cell: Cell, source: str = "") -> dict[str, Any]:
-    """Return what a search sets; the replay of an interrupted one ends with its last answer."""
+    """Return the options of a search; a replay of an interrupted one ends with its last answer."""
     found = dict(_SET.get(cell.method, {}))
     if source.startswith("replay:"):
         for line in read_lines(RESULTS):

@@ -57,10 +57,10 @@ class CodeAnswer:
 
 
 def block_to_run(text: str, names: Sequence[str]) -> str:
-    """Return the Python to run of an answer that does not define all of `names`; else nothing.
+    """Return the Python that a model wants to run; nothing if its answer defines all of `names`.
 
-    It is in fenced blocks marked ``run``, or is the entry ``"run"`` of JSON. Other blocks are what
-    the model proposes, which is never run here.
+    The Python is in fenced blocks marked ``run`` or in the JSON entry ``"run"``. Other blocks are
+    proposals, which are never run here.
     """
     if len(text) > MAX_ANSWER:
         return ""

@@ -96,8 +96,8 @@ class CodeOptimizer(StoredSession):
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
             ``hint``, ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the
             writer (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
-            ``max_output_tokens``. Of computing (`AskOptions`): ``compute``, here ``False`` by
-            default, ``compute_seconds``, ``compute_blocks``, ``compute_total``,
+            ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
+            default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
             ``compute_workers``. Of the workers (`Sandbox`): ``limits``,
             ``allow_unsandboxed``. Of the budget (`llmopt.search.limits.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
@@ -194,7 +194,7 @@ class CodeOptimizer(StoredSession):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Lines for the model on what its Python finds beside the usual, each once; not stored.
+        """Further lines of the prompt on what the model's Python finds, each once; not stored.
 
         For example one for each entry of the tries' data.
         """
@@ -414,8 +414,8 @@ class CodeOptimizer(StoredSession):
                 same initial states in the same order. The prompt then states the uncertainty of
                 differences.
             data: Named arrays, lists of arrays, or mappings of these, such as the steps of the
-                episodes. They stay on this machine: with ``compute=True`` prompts show names and
-                shapes, and the model's Python reads the arrays (see docs/compute.md).
+                episodes. They are stored on this machine. With ``compute=True`` the model sees
+                names, shapes, and what its Python prints of the arrays (see docs/compute.md).
 
         Returns:
             The recorded trial.
@@ -432,8 +432,8 @@ class CodeOptimizer(StoredSession):
             given = reward.told_with({"feedback": feedback, "samples": samples, "data": data})
             if given.pop("constraint_violation", 0.0):
                 raise RewardError(
-                    f"got constraint_violation={reward.constraint_violation}: a search over code "
-                    "ranks by the score alone. Subtract a penalty from the score"
+                    f"got constraint_violation={reward.constraint_violation}; a search over code "
+                    "has no constraints. Subtract a penalty from the score, or add it to minimize"
                 )
             return self.tell(candidate, reward.value, params=params, ties=ties, **given)
         try:

@@ -78,7 +78,7 @@ def variables_of(
 
 
 def words_after(blocks: Blocks, since: int) -> tuple[list[str], str]:
-    """Return the blocks since a number of them, and how to answer now."""
+    """Return the texts of the blocks after the first `since`, and how to answer now."""
     left, names = blocks.left, listed(blocks.variables)
     may = (
         f"Before the code you may compute in {left} more block{'s' if left > 1 else ''}, and "

@@ -102,7 +102,7 @@ class CodeState:
         failures: Calls of `ask` that found no usable code.
         refusals: Answers rejected by the current or an interrupted `ask`.
         rejected: Number of all rejected answers, by kind.
-        folder: Where files of data are that events name.
+        folder: Folder of the data files that events name.
     """
 
     def __init__(self, space: Space | None = None) -> None:

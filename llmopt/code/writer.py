@@ -50,7 +50,7 @@ class Writer:
         max_output_tokens: Cap on the tokens of one answer.
         computing: The limits of blocks of Python that the model runs before it writes code.
         calculator: Runs the blocks; ``None`` if there may be none.
-        tools: Lines for the model on what blocks find beside the usual.
+        tools: Further lines of the prompt on what blocks find.
     """
 
     meter: Meter
@@ -148,7 +148,7 @@ class Writer:
         """Return the checked candidate of a completion.
 
         Raises:
-            ParseError: The answer contains no code, but perhaps a block too many.
+            ParseError: The answer contains no code, or a block of Python where none may follow.
             CandidateError: The code does not pass a check.
         """
         if completion.finish_reason in _WITHHELD:
@@ -261,12 +261,12 @@ class _Asking:
         return int(source.generate_state(1)[0]) >> 1
 
     def send(self, begun: Request, since: int, *keys: int) -> tuple[Request, list[Completion]]:
-        """Send a request until an answer is no block to run; run those that are.
+        """Send a request, and run the block that answers it, until code comes or no block may.
 
         Args:
             begun: The request without its seed.
-            since: How many of the blocks of this ask it shows.
-            *keys: Of the seed.
+            since: Number of blocks of this ask that the request already shows.
+            *keys: What its seed is made from.
 
         Returns:
             The last request, and its answers: those that are no blocks, or all if all are blocks

@@ -68,8 +68,8 @@ _SKLEARN = (
 )  # fmt: skip
 
 Data = Callable[[int | None], Mapping[str, Any]]
-"""Returns the variables of a block for the first n trials, or for all with ``None``: ``"X"`` or
-``"sources"`` with an entry for each. ``"data"`` maps each trial's number in the prompt to its
+"""Returns the variables of a block for the first n trials, or for all with ``None``. ``"X"`` or
+``"sources"`` has an entry for each trial. ``"data"`` maps each trial's number in the prompt to its
 `TrialData`."""
 
 _LeftOver: TypeAlias = tuple[tuple[str, ...], Mapping[str, Plain]]
@@ -83,7 +83,7 @@ class Calculator:
         seconds: What a block may take.
         total: What all blocks may take together; a job may take as much.
         workers: Workers of `pmap` and of jobs; ``None`` for one on each core.
-        replays: Whether the results of blocks are recorded, so that nothing need be confined here.
+        replays: Whether a recording gives the results of blocks: then nothing need be confined.
 
     Attributes:
         folder: Where snapshots are kept; ``None`` for memory.
@@ -418,7 +418,7 @@ def calculator_for(
     if not options.compute:
         return None
     workers = options.compute_workers
-    if workers is None:  # a replay asks what was asked where it was recorded
+    if workers is None:  # a replay has the workers of its recording
         workers = getattr(client, "workers", None)
     seconds = options.compute_seconds, options.compute_total
     return Calculator(*seconds, workers, _replays(client))

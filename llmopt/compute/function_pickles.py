@@ -97,7 +97,7 @@ def fill(function: types.FunctionType, state: tuple[Any, ...]) -> None:
 
 
 def known_class(name: str) -> Any:
-    """Return a class of the target namespace, or one inside it; make it where it was deleted."""
+    """Return a class of the target namespace, nested or not; define it again if it was deleted."""
     first, *inner = name.split(".")
     if first not in _target and first in sources:
         _define(sources[first], _target)
@@ -127,7 +127,7 @@ def dumps(value: Any) -> bytes:
 
 
 def _dumped(value: Any) -> tuple[bytes, list[types.FunctionType | str]]:
-    """Return the pickle of a value, and what of it was made by blocks."""
+    """Return the pickle of a value, and the functions and classes of blocks in it."""
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
@@ -152,7 +152,7 @@ def _named(code: types.CodeType) -> Iterator[str]:
 
 
 def _names(made: types.FunctionType | str) -> set[str]:
-    """Return the names that a function, or the class of a name, may look up; also its own."""
+    """Return the global names that a function or class may look up, and a class's own name."""
     if isinstance(made, types.FunctionType):
         return set(_named(made.__code__))
     return {made, *_named(compile(sources[made], "<class>", "exec", dont_inherit=True))}
@@ -162,7 +162,7 @@ def has_source(name: str, value: Any) -> bool:
     """Whether a variable is a class that can be made again from its text."""
     try:
         own = isinstance(value, type) and value.__module__ == BLOCK and value.__qualname__ == name
-    except BaseException:  # an object may raise anything where its attributes are read
+    except BaseException:  # an object may raise anything when its attributes are read
         return False
     return own and name in sources
 

@@ -291,13 +291,13 @@ def run(
     named = [f"{n[:_MOST_NAME]} ({_kind(_space[n])})"[:_MOST_NAME] for n in names[-_MOST_NAMES:]]
     if len(names) > _MOST_NAMES:
         named.insert(0, f"{len(names) - _MOST_NAMES} earlier ones that are not listed")
-    # Of too many, those that the block names, and then the latest.
+    # If not all fit: first the variables that the block names, then the latest.
     names.sort(key=set(re.findall(r"\w+", code)).__contains__)
     return printed.kept(), named, failed, _points(names, given.get("names", ()), most_values)
 
 
 def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[str, Any]:
-    """Return the plain values of lists, 1-D arrays and dicts that can be a point, the last first.
+    """Return the plain values of variables that can be a point, the last first.
 
     Only exact types are read, so that no code of the block runs.
     """
@@ -491,7 +491,7 @@ def _own(value: Any) -> bool:
     try:
         made = getattr(value, "__module__", pickles.BLOCK) == pickles.BLOCK or not callable(value)
         return made and not isinstance(value, ModuleType)
-    except BaseException:  # an object may raise anything where its attributes are read
+    except BaseException:  # an object may raise anything when its attributes are read
         return True
 
 

@@ -36,10 +36,10 @@ _LINE = re.compile(
 
 
 def plain_values(found: Any) -> dict[str, Plain]:
-    """Return the values of variables as a worker or a file gives them.
+    """Check the values of variables that a worker or a file gives, and return them.
 
     Raises:
-        TypeError: They are something else.
+        TypeError: They have another form.
     """
     if not isinstance(found, dict) or not all(isinstance(v, list | dict) for v in found.values()):
         raise TypeError("the values of a block's variables are no lists or mappings by name")
@@ -82,7 +82,7 @@ class Kept:
         values: Mapping[str, Plain],
         variables: Sequence[str],
     ) -> Kept | None:
-        """Return it; ``None`` if a parameter has the name ``kept``."""
+        """Return what an answer may name; ``None`` if a parameter has the name ``kept``."""
         taken = any(name.casefold() == "kept" for name in (*labels, *space.names))
         return None if taken else cls(space, labels, values, variables)
 
@@ -96,7 +96,7 @@ class Kept:
         return name, block[: found.start()] + block[found.end() :]
 
     def is_remark(self, name: str) -> bool:
-        """Whether it is words, as in "Kept: all other gains", and no variable."""
+        """Whether a name is prose, as in "Kept: all other gains", and no variable."""
         first, *more = name.split() or [""]
         known = {known.casefold() for known in self._known}
         return bool(more) and first.casefold() not in known and bool(_WORDS.fullmatch(name))

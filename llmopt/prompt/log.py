@@ -83,8 +83,8 @@ class Log(Follower):
         labels: What the parameters are called.
         count: Counts the tokens of a text.
         has_errors: Whether any trial has a standard error.
-        paired: On how many initial states all points are measured, and compared in pairs; 0 if
-            they are not, 1 if the number differs.
+        paired: Number of initial states on which points are compared in pairs; 1 if it differs
+            between points, 0 if points are not compared so.
         drawn: How many trials there are before the first that a model proposed.
         last_answer: The trials of the model's last answer that has results.
     """

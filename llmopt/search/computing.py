@@ -18,7 +18,7 @@ class Blocks:
     """Runs the blocks that a model gives before it answers with what it was asked for.
 
     Args:
-        meter: Stores what they print, and knows those of earlier asks.
+        meter: Stores the output of blocks, and knows the blocks of earlier asks.
         options: Their limits.
         calculator: Runs them (`llmopt.compute.blocks.Calculator`); ``None`` if there may be none.
 
@@ -49,7 +49,7 @@ class Blocks:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The values of those that can be a point; see `llmopt.prompt.kept`."""
+        """The values of the variables that can be a point; see `llmopt.prompt.kept`."""
         return self._latest.values
 
     @property

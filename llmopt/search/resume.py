@@ -149,7 +149,7 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
 class EventState(Protocol):
     """What a search knows, as the sum of its events."""
 
-    folder: Path | None  # where files of data are that events name
+    folder: Path | None  # of the data files that events name
 
     def apply(self, event: Any, /) -> None:
         """Change by one event."""
