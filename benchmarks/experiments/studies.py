@@ -13,7 +13,8 @@ The arms of a chat model: ``words`` (the task in words, curves, notes, failures;
 prompt), ``compute`` (the same with version 9, where the model may compute), ``plain`` (also with
 version 9, but without a period, a band or other facts that give the solution away; six tasks),
 ``names`` (names, ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered
-choices).
+choices). ``llambo`` asks the same model through LLAMBO, the sampler of OptunaHub, with the words of
+``words`` (`llmopt.benchmarks.experiments.llambo`).
 
     python -m llmopt.benchmarks.experiments.studies --jobs 2 --seeds 0 1 2 3 4 \
         --methods embedded network network-tpe tpe gp cma random default
@@ -40,6 +41,7 @@ from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.pool import load_model
+from llmopt.benchmarks.experiments import llambo
 from llmopt.benchmarks.experiments.command import Experiment, answering, load
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.libraries import quietly
@@ -53,10 +55,11 @@ from llmopt.benchmarks.report.stats import (
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
 from llmopt.errors import LLMOptError
+from llmopt.history import Usage
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
-CHAT = ("words", "compute", "plain", "names", "anonymous")
+CHAT = ("words", "compute", "plain", "names", "anonymous", "llambo")
 WORDED = CHAT[:3]
 LABELS = {
     "words": "chat model, words and curves",
@@ -64,6 +67,7 @@ LABELS = {
     "plain": "chat model, words that give nothing away",
     "names": "chat model, names",
     "anonymous": "chat model, anonymous",
+    "llambo": "LLAMBO, with the same chat model",
     "embedded": "embedded model",
     "network": "network",
     "network-tpe": "network, TPE beside it",
@@ -76,7 +80,7 @@ LABELS = {
     "default": "textbook's setting",
 }
 METHODS = tuple(LABELS)
-LATER = ("tpe-five", "design-tpe", "compute", "plain")
+LATER = ("tpe-five", "design-tpe", "compute", "plain", "llambo")
 """Rivals added after the others: they do not say which regret is 0."""
 
 
@@ -90,6 +94,7 @@ def check(cells: Sequence[Cell]) -> None:
             raise LLMOptError(f"task {cell.task!r} has no plain words; those that do: {known}")
     needs += ["torch", "scipy"] if "gp" in methods else []
     needs += ["cmaes"] if "cma" in methods else []
+    needs += llambo.NEEDS if "llambo" in methods else []
     require_packages("the experiment studies", list(dict.fromkeys(needs)))
 
 
@@ -152,6 +157,9 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
         return samplers.GPSampler(seed=seed)
     if cell.method == "cma":
         return samplers.CmaEsSampler(seed=seed)
+    if cell.method == "llambo":
+        sampler: optuna.samplers.BaseSampler = llambo.llambo_sampler(client, task.description, seed)
+        return sampler
     options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
     if cell.method in WORDED:
         options["description"] = task.plain if cell.method == "plain" else task.description
@@ -272,9 +280,9 @@ def search(
         if first is not None:
             study.enqueue_trial(dict(first))
         study.optimize(objective, n_trials=count, catch=catch)
-    if not isinstance(sampler, LLMSampler):
+    usage: Usage | None = getattr(sampler, "usage", None)
+    if usage is None:
         return {}
-    usage = sampler.usage
     tokens = [usage.prompt_tokens, usage.completion_tokens]
     return {"requests": usage.requests, "tokens": tokens, "proposals": usage.proposals}
 

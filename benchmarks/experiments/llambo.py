@@ -1,0 +1,90 @@
+"""LLAMBO, the sampler of OptunaHub that asks a chat model, beside `LLMSampler` and its model.
+
+LLAMBO (Liu et al. 2024, arXiv 2402.03921) asks a model for settings that would reach a target
+value, asks about each of them whether it is among the best quarter, and tries the likeliest. The
+package draws categorical and conditional parameters at random. Its prompts, parser and choice are
+used as they are; only the transport differs: the requests go to a client of llmopt, and those that
+do not depend on each other are open at the same time.
+
+Needs ``pip install optunahub "langchain<1" nest-asyncio "pandas<3" tiktoken transformers openai``.
+`optunahub` loads the package from its registry. With pandas 3 LLAMBO draws every point at random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+from typing import Any
+
+from llmopt.client.base import Client, Message, Request
+from llmopt.history import Usage
+from llmopt.util.threads import Lock
+
+logger = logging.getLogger(__name__)
+
+COMMIT = "ee680199100edbd95e0000eb20696c3ec5505973"
+"""The version of the registry, from August 2026."""
+
+NEEDS = ("optunahub", "langchain", "nest_asyncio", "pandas", "tiktoken", "transformers", "openai")
+_UNLIMITED = 10**6  # requests a minute
+
+
+def llambo_sampler(client: Client, description: str, seed: int) -> Any:
+    """Return LLAMBO with its default settings and `client` as its model.
+
+    The sampler's ``usage`` counts requests, tokens, and the trials by the source of their numeric
+    parameters: ``"llm"``, or ``"fallback"`` if LLAMBO replaced the model by a random point.
+    """
+    os.environ.setdefault("OPTUNAHUB_NO_ANALYTICS", "1")
+    import optunahub
+
+    package = optunahub.load_module("samplers/llambo", ref=COMMIT)
+    usage, lock = Usage(), Lock()
+
+    def ask(self: Any, messages: list[dict[str, str]]) -> tuple[str, float]:
+        turns = [Message(m["role"], m["content"]) for m in messages]  # type: ignore[arg-type]
+        request = Request(tuple(turns))
+        reply = client.complete(request).counted(request)
+        with lock:
+            usage.add_reply(reply)
+        return reply.completions[0].text, 0.0
+
+    async def acquire(self: Any, prompt: str) -> tuple[str, float]:
+        return await asyncio.to_thread(self.OpenAI_instance.ask, _turns(prompt))
+
+    async def judge(self: Any, template: Any, query: Any, place: int) -> tuple[Any, ...]:
+        asked = _turns(template.format(Q=query["Q"]))
+        return place, *await asyncio.to_thread(self.OpenAI_instance.ask, asked), 0
+
+    class Sampler(package.LLAMBOSampler):  # type: ignore[misc, name-defined]
+        def sample_relative(self, *args: Any) -> dict[str, Any]:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:  # every prompt, every error
+                found: dict[str, Any] = super().sample_relative(*args)
+            for line in printed.getvalue().splitlines():
+                if line.startswith("Error"):
+                    logger.warning("LLAMBO: %s", line)
+            return found
+
+        def _sample_parameters(self) -> dict[str, Any]:
+            found: dict[str, Any] = super()._sample_parameters()
+            source = "llm" if found else "fallback"
+            usage.proposals[source] = usage.proposals.get(source, 0) + 1
+            return found
+
+    inner = package.llambo
+    inner.llm.OpenAI_interface.__init__ = lambda self, *_, **__: None
+    inner.llm.OpenAI_interface.ask = ask
+    inner.acquisition_function.LLM_ACQ._async_generate = acquire
+    inner.generative_sm.LLMGenerativeSM._async_generate = judge
+    sampler = Sampler(description, seed=seed, max_requests_per_minute=_UNLIMITED)
+    sampler.usage = usage
+    return sampler
+
+
+def _turns(prompt: str) -> list[dict[str, str]]:
+    """Return a prompt with the system message that LLAMBO's requests have."""
+    system = "You are an AI assistant that helps people find information."
+    return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
