@@ -50,6 +50,11 @@ def section(head):
     return re.split(r"^## ", PAGE.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
 
 
+def section_of(name, head):
+    """Return a section of a committed page, by the begin of its head."""
+    return re.split(r"^## ", committed(name).partition(f"\n## {head}")[2], flags=re.MULTILINE)[0]
+
+
 def rows(table):
     """Return the cells of each row of a table below its head."""
     return [[c.strip() for c in row[1:-1].split("|")] for row in table.splitlines()[2:]]
@@ -122,6 +127,21 @@ def test_the_readme_shows_rows_of_the_page_of_results():
 def test_the_page_says_how_often_a_shuffled_point_draws_itself():
     (share,) = re.findall(r"about (\d+) of 30 on average", " ".join(PAGE.split()))
     assert int(share) == round(sum(1 / k for k in range(1, 31)))
+
+
+def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
+    (duels,) = (t for t in tables(section_of("studies", "Chat model, words and curves,")) if t)
+    p = {(trials, rival): row[-1] for trials, rival, *row in rows(duels)}
+    text = " ".join(section("Studies").split())
+    for trials, told in (
+        ("20", {"TPE": "33 studies each", "GP": "of the GP on 10, behind on 1"}),
+        ("20", {"random search": "search on 11", "CMA-ES": "of CMA-ES on 10, behind on 1"}),
+        ("40", {"TPE": "25 studies,", "GP": "of the GP on 9, behind on 1"}),
+        ("20", {"chat model, names": "6 : 3,"}),
+    ):
+        for rival, said in told.items():
+            (found,) = re.findall(re.escape(said) + r",? \(?p = ([\d.]+)", text)
+            assert found == p[trials, rival], (trials, rival)
 
 
 @pytest.mark.defect(13)

@@ -16,7 +16,7 @@ from statistics import mean, median
 import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import hpo, studies, words
+from llmopt.benchmarks.experiments import findings, hpo, studies, words
 from llmopt.benchmarks.experiments.design import earlier
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
@@ -353,6 +353,31 @@ def regrets_by_knowledge():
             yield str(min(line["values"][:count]))
 
 
+def llambo_beside_the_sampler():
+    both = {}
+    for method in ("llambo", "words"):
+        asked = [x for x in lines("studies") if x["cell"]["method"] == method]
+        asked = [x for x in asked if x["cell"]["task"] in findings.ASKED and x["tokens"][0]]
+        both[method] = asked
+        for what in ([x["requests"] for x in asked], [round(x["tokens"][0], -3) for x in asked]):
+            yield f"{min(what)} {max(what)}"
+    for method in ("llambo", "words", "tpe"):
+        found = [regrets()[method][20][task, 0] for task in findings.ASKED]
+        yield f"{mean(found):.2f}"
+    yield str(len([x for x in lines("studies") if x["cell"]["method"] == "llambo"]))
+    (asked,) = (q for q in findings.questions() if findings.LLAMBO in q.shown)
+    ((pairing, p),) = asked.pairings
+    yield f"{findings.share(pairing, ' %')} {p:.3f}"
+    for task in set(STUDIES) - set(findings.ASKED):
+        alone = [x for x in lines("studies") if x["cell"]["method"] == "llambo"]
+        assert [x["requests"] for x in alone if x["cell"]["task"] == task] == [0]
+
+
+def facts_of_studies():
+    yield from regrets_by_knowledge()
+    yield from llambo_beside_the_sampler()
+
+
 def medians_of_hopper():
     for arm in ("prompt-seven", "prompt-six", "prompt-five", "default"):
         found = [
@@ -385,7 +410,11 @@ FINDINGS = {
             "10 % worse on ,",
         ],
     ),
-    "Studies": (["studies.md"], regrets_by_knowledge, ["study of 15 trials for each", *EXPLORED]),
+    "Studies": (
+        ["studies.md"],
+        facts_of_studies,
+        ["study of 15 trials for each", "package of August 2026", *EXPLORED],
+    ),
     "Functions: BBOB": (
         ["bbob.md"],
         list,

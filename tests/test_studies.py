@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import math
+import sys
+import types
 
 import pytest
 
@@ -12,7 +15,7 @@ from llmopt.benchmarks.engine.cell import Cell
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
-from llmopt.benchmarks.experiments import command, studies  # noqa: E402
+from llmopt.benchmarks.experiments import command, llambo, studies  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
 from llmopt.client.scripted import ScriptedClient  # noqa: E402
 from llmopt.errors import LLMOptError  # noqa: E402
@@ -126,3 +129,77 @@ def test_a_method_that_asks_a_model_needs_one(capsys):
     with pytest.raises(SystemExit):
         studies.EXPERIMENT.main("", ["--methods", "words"])
     assert "--model MODEL is missing: words asks one" in capsys.readouterr().err
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """Stand in for OptunaHub: a package with LLAMBO's seams, which asks for one point a trial."""
+
+    class Interface:
+        def ask(self, messages):
+            raise AssertionError("a request went to the vendor's server")
+
+    class Acquisition:
+        OpenAI_instance = None
+
+    class Judge(Acquisition):
+        pass
+
+    class Sampler(optuna.samplers.RandomSampler):
+        def __init__(self, description, *, seed, max_requests_per_minute):
+            super().__init__(seed)
+            self.description = description
+
+        def infer_relative_search_space(self, study, trial):
+            return {"x": optuna.distributions.FloatDistribution(0.0, 1.0)}
+
+        def sample_relative(self, study, trial, search_space):
+            return self._sample_parameters()
+
+        def _sample_parameters(self):
+            for kind in (Acquisition, Judge):
+                kind.OpenAI_instance = Interface()
+            text, _ = asyncio.run(Acquisition()._async_generate(f"{self.description} Propose."))
+            judged = asyncio.run(
+                Judge()._async_generate(types.SimpleNamespace(format="{Q}?".format), {"Q": text}, 0)
+            )
+            try:
+                return {"x": float(judged[1].strip("# "))}
+            except ValueError as error:
+                print(f"Error in LLAMBO.sample_configurations: {error}")
+                return {}
+
+    inner = types.SimpleNamespace(
+        llm=types.SimpleNamespace(OpenAI_interface=Interface),
+        acquisition_function=types.SimpleNamespace(LLM_ACQ=Acquisition),
+        generative_sm=types.SimpleNamespace(LLMGenerativeSM=Judge),
+    )
+    asked = []
+
+    def load_module(name, ref):
+        asked.append((name, ref))
+        return types.SimpleNamespace(LLAMBOSampler=Sampler, llambo=inner)
+
+    monkeypatch.setitem(sys.modules, "optunahub", types.SimpleNamespace(load_module=load_module))
+    return asked
+
+
+def test_llambo_asks_the_client_and_says_where_it_drew_at_random(registry):
+    answers = ["## x: 0.5 ##", "## 0.25 ##", "## x: 0.1 ##", "no number"]
+    client = ScriptedClient(answers)
+    spent = studies.search(
+        lambda: llambo.llambo_sampler(client, "A valley.", 3),
+        lambda trial: trial.suggest_float("x", 0.0, 1.0),
+        2,
+    )
+    assert registry == [("samplers/llambo", llambo.COMMIT)]
+    assert (spent["requests"], spent["proposals"]) == (4, {"llm": 1, "fallback": 1})
+    assert [r.messages[0].role for r in client.requests] == ["system"] * 4
+    assert client.requests[0].messages[1].content == "A valley. Propose."
+    assert client.requests[1].messages[1].content == "## x: 0.5 ##?"
+    assert "could not convert" in next(iter(spent["rejected"]))
+
+
+def test_llambo_says_which_packages_it_needs():
+    with pytest.raises(LLMOptError, match="optunahub"):
+        studies.check([Cell.make("brewery", "llambo", 0, 20, "m")])

@@ -156,6 +156,9 @@ def study_scores(name: str, trials: int) -> Scores:
 
 
 CHAT = "Frontier chat model"
+LLAMBO = "LLAMBO, with the same chat model"
+ASKED = ("cancer", "wine", "strokes", "bearing", "brewery", "orchard", "gears")
+"""The tuning tasks on which LLAMBO asks the model; on the others it draws all parameters."""
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
 
@@ -224,6 +227,10 @@ def questions() -> list[Question]:
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
                  | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
                  curves, ("TPE", _THEN_TPE)),
+        Question(settings, CHAT, "of these, the seven tasks on which LLAMBO asks the model",
+                 only(studies, ASKED), "words", {"llambo": LLAMBO}, curves, (LLAMBO,)),
+        Question(settings, LLAMBO, "the same seven tasks, 20 trials", only(studies, ASKED),
+                 "llambo", {"tpe": "TPE"} | _CHANCE),
         Question(settings, CHAT, "of these, the six tasks on data made here",
                  only(studies, made_here), "words", _SAMPLERS | {"design-tpe": _THEN_TPE}),
         Question(settings, CHAT, "hyper-parameters, words that give nothing away, 20 trials",

@@ -15,15 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import logging
 import os
 from typing import Any
 
 from llmopt.client.base import Client, Message, Request
 from llmopt.history import Usage
 from llmopt.util.threads import Lock
-
-logger = logging.getLogger(__name__)
 
 COMMIT = "ee680199100edbd95e0000eb20696c3ec5505973"
 """The version of the registry, from August 2026."""
@@ -36,7 +33,8 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
     """Return LLAMBO with its default settings and `client` as its model.
 
     The sampler's ``usage`` counts requests, tokens, and the trials by the source of their numeric
-    parameters: ``"llm"``, or ``"fallback"`` if LLAMBO replaced the model by a random point.
+    parameters: ``"llm"``, or ``"fallback"`` if LLAMBO replaced the model by a random point. Its
+    ``rejected`` counts the errors that LLAMBO printed.
     """
     os.environ.setdefault("OPTUNAHUB_NO_ANALYTICS", "1")
     import optunahub
@@ -65,7 +63,7 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
                 found: dict[str, Any] = super().sample_relative(*args)
             for line in printed.getvalue().splitlines():
                 if line.startswith("Error"):
-                    logger.warning("LLAMBO: %s", line)
+                    usage.rejected[line] = usage.rejected.get(line, 0) + 1
             return found
 
         def _sample_parameters(self) -> dict[str, Any]:

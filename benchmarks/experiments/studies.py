@@ -284,7 +284,8 @@ def search(
     if usage is None:
         return {}
     tokens = [usage.prompt_tokens, usage.completion_tokens]
-    return {"requests": usage.requests, "tokens": tokens, "proposals": usage.proposals}
+    rejected = {"rejected": usage.rejected} if usage.rejected else {}
+    return {"requests": usage.requests, "tokens": tokens, "proposals": usage.proposals, **rejected}
 
 
 def short(value: float) -> float:
