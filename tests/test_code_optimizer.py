@@ -741,3 +741,5 @@ class TestTies:
         assert "try 1: score 2.5 ± 0.64 (+0.5 ± 0.058 against try 0). Went up. Went up." in text
         assert "Went up. ...\n" in text  # cut at the end of a sentence
         assert "This is try 3 of 3; it is the last one." in text
+        before = prompt.messages(then, [first, then], turn=(2, 3))[0].content
+        assert "This is try 2 of 3; 1 is left after it." in before

@@ -409,7 +409,7 @@ def test_only_the_largest_variable_is_left_out_of_a_snapshot(bench):
     assert "large (array 5000000)" in note
     assert "32 MiB" in note
     assert "middle" not in note
-    assert f"It printed:\n> done\n{note}" in said.shown
+    assert f"It printed:\n> done\n{note}" in said.shown()
     assert [name.split()[0] for name in said.variables] == ["small", "middle", "large"]
     bench.calculator.close()  # as if it was interrupted
     after = bench.run("print(small, middle.size)")

@@ -13,6 +13,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.log import Log
+from llmopt.prompt.python_block import Computed
 from llmopt.util.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
@@ -284,6 +285,36 @@ def test_a_long_prompt_is_shortened_to_what_a_chat_window_takes():
     assert size(max_chars=None) > 30_000
     assert 25_000 < size() <= 30_000
     assert size(max_chars=1000) < size()  # the description alone is longer
+
+
+def test_blocks_are_shortened_to_what_a_chat_window_takes():
+    words = "Mean return over ten initial states; each of them in a line. " * 40
+    trials = tuple(
+        trial(i, (i / 100, 0.5, 3), float(i), explanation="Hypothesis: h.", feedback=words)
+        for i in range(60)
+    )
+
+    def shown(*computed, **options):
+        situation = Situation.after(
+            History(trials), SPACE, ModelFacts("m", chats=True), description="d " * 5_000,
+            compute=True, computed=computed,
+        )  # fmt: skip
+        messages = get_prompt("words", **options).prepare(situation).request.messages
+        return "".join(m.content for m in messages)
+
+    earlier = Computed("def a(x):\n    return 1\n", ("first " * 12 + "\n") * 20)
+    latest = Computed("b = 2\n" * 2000, "second\n" * 700)
+    text = shown(*[earlier] * 9, latest)
+    assert len(text) <= 30_000
+    assert "earlier blocks not shown for room." in text
+    assert text.count("> second") == 700
+    assert text.count("> b = 2") >= 2000 // 6
+    few = shown(latest)
+    assert len(few) <= 30_000
+    assert "not shown" not in few
+    whole = shown(*[earlier] * 9, latest, max_chars=None)
+    assert whole.count("Earlier block,") == 9
+    assert "not shown" not in whole
 
 
 def test_all_points_of_the_latest_answer_are_seen_in_full():

@@ -38,7 +38,7 @@ from llmopt.prompt import (
 from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
 
-WORDING = (13, "5134b5ac50ab")
+WORDING = (14, "6da29f4b35e7")
 """Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))

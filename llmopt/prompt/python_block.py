@@ -42,7 +42,7 @@ _MOST_LISTED = 1500  # characters of the names of variables
 _MOST_NAMES = 151  # variables
 _MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
-_SHOWN_CODE = 8000
+_SHOWN_CODE, _LEAST_CODE = 8000, 2000
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
@@ -79,13 +79,15 @@ class Computed:
         object.__setattr__(self, "notes", tuple(notes))
         object.__setattr__(self, "variables", tuple(name[:_MOST_NAME] for name in names))
 
-    @property
-    def shown(self) -> str:
-        """The block and its output as a prompt shows them."""
+    def shown(self, code: int = _SHOWN_CODE) -> str:
+        """Return the block and its output as a prompt shows them.
+
+        Args:
+            code: Characters of the block that are shown at most.
+        """
         said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
-        return (
-            f"You computed:\n{quoted(cut(self.code, _SHOWN_CODE))}\nIt printed:\n{said}"
-            + "".join(f"\n{note}" for note in self.notes)
+        return f"You computed:\n{quoted(cut(self.code, code))}\nIt printed:\n{said}" + "".join(
+            f"\n{note}" for note in self.notes
         )
 
     @property
@@ -116,9 +118,26 @@ class Computed:
         return cls(code, output, tuple(variables), trials, *ends, notes, values)
 
 
-def shown_blocks(computed: Sequence[Computed]) -> list[str]:
-    """Return the blocks since the last point as a prompt shows them: the latest one in full."""
-    return [*(block.brief for block in computed[:-1]), *(block.shown for block in computed[-1:])]
+def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[str]:
+    """Return the blocks since the last point as a prompt shows them: the latest one in full.
+
+    Args:
+        computed: The blocks.
+        room: Characters beyond which the oldest are left out, and then the latest is cut.
+    """
+    shown: list[str] = []
+    for place, block in enumerate(reversed(computed)):
+        text = block.brief if place else block.shown()
+        if not place and len(text) > room:
+            over = len(text) - int(room)
+            text = block.shown(max(_LEAST_CODE, min(len(block.code), _SHOWN_CODE) - over))
+        elif len(text) > room:
+            left = len(computed) - place
+            shown.append(f"{left} earlier block{'s' * (left > 1)} not shown for room.")
+            break
+        room -= len(text)
+        shown.append(text)
+    return shown[::-1]
 
 
 def blocks_left(computed: Sequence[Computed], most: int) -> int:

@@ -104,8 +104,9 @@ class TemplatePrompt:
             (`ModelFacts.structured`); with none they are asked as text.
         log_tokens: Tokens of the `Log`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
-        max_chars: Characters of all messages beyond which the log is shortened, for chat windows;
-            a quarter of them stays for the log, however long the rest is. ``None`` for no limit.
+        max_chars: Characters of all messages beyond which the log is shortened, for chat windows,
+            and then the model's blocks of Python, the oldest first. A quarter of them stays for
+            the log, however long the rest is. ``None`` for no limit.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -228,8 +229,13 @@ class TemplatePrompt:
             # Not a token more or less from one proposal to the next, for the sake of caches.
             log.show(picked, (self.log_tokens or 0) * k // _LEVELS)
             text = self._render({**static, "evidence": log})
-            if self.max_chars is not None and len(text) > self.max_chars and k > _COARSE:
+            over = len(text) - (self.max_chars or len(text))
+            if over > 0 and k > _COARSE:
                 return render_log(self._fewer_levels(k, len(text), log), complaint)
+            if over > 0 and static["computed"]:
+                room = sum(map(len, static["computed"])) - over
+                fewer = {"computed": shown_blocks(situation.computed, room)}
+                text = self._render({**static, **fewer, "evidence": log})
             return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
