@@ -227,7 +227,7 @@ def questions() -> list[Question]:
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
                  | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
                  curves, ("TPE", _THEN_TPE)),
-        Question(settings, CHAT, "of these, the seven tasks on which LLAMBO asks the model",
+        Question(settings, CHAT, "of these, the seven on which LLAMBO asks",
                  only(studies, ASKED), "words", {"llambo": LLAMBO}, curves, (LLAMBO,)),
         Question(settings, LLAMBO, "the same seven tasks, 20 trials", only(studies, ASKED),
                  "llambo", {"tpe": "TPE"} | _CHANCE),
@@ -317,7 +317,7 @@ def figure(asked: Sequence[Question]) -> bytes:
         axes.plot([each.effect], [place], "o", color="black", ms=3.5)
     for question in asked:
         rows = [place for place, (own, _) in enumerate(found) if own is question]
-        text = textwrap.fill(f"{question.who}: {question.title}", 34)
+        text = textwrap.fill(f"{question.who}: {question.title}", 48)
         axes.text(1.04, np.mean(rows), text, va="center", fontsize="small")
         axes.axhline(rows[-1] + 0.5, color="0.7", lw=0.8)
     axes.axvline(0.5, color="0.4", lw=0.8)
