@@ -75,9 +75,9 @@ def test_the_documentation_shows_the_tables_of_the_page_of_results(name):
         assert table in committed(name)
 
 
-def test_the_documentation_has_the_tables_of_the_suite_policies():
-    path = "benchmarks/results/policies.jsonl"
-    made = markdown(read_results(ROOT / path), f"`{path}`")
+def test_the_documentation_has_the_tables_of_the_suites_of_policies():
+    paths = [f"benchmarks/results/{name}.jsonl" for name in ("policies", "more-policies")]
+    made = markdown(read_results(*(ROOT / p for p in paths)), ", ".join(f"`{p}`" for p in paths))
     assert PAGE.partition(f"{BEGIN}\n")[2].partition(END)[0] == made
 
 
