@@ -17,6 +17,7 @@ from llmopt.benchmarks.experiments import (
     command,
     findings,
     hpo,
+    weak_models,
     words,
 )
 from llmopt.benchmarks.experiments import claims as numbers
@@ -129,6 +130,23 @@ def test_the_page_says_how_often_a_shuffled_point_draws_itself():
     assert int(share) == round(sum(1 / k for k in range(1, 31)))
 
 
+def test_the_page_of_small_chat_models_is_what_its_lines_give():
+    assert weak_models.make_page(lines_of("weak_models")) == committed("weak_models")
+
+
+def test_a_proposed_point_is_compared_with_random_points_of_its_task():
+    cells = [Cell.make("own-svm", m, 0, 4, "m" * (m != "random")) for m in ("random", "words")]
+    drawn = cells[0].line(values=[1.0, 2.0, 3.0, 4.0], sources=["warmup"] * 4)
+    sources = ["warmup", "llm", "fallback", "llm"]
+    own = cells[1].line(
+        values=[1.0, 5.0, None, 2.0], sources=sources, requests=3, tokens=[9, 30],
+        rejected={"duplicate": 1},
+    )  # fmt: skip
+    page = weak_models.make_page([{**line["cell"], **line} for line in (drawn, own)])
+    assert "| m | `words`, as text | 1 | 3 | 67 % | 0 % | 33 % | 0 % | 10 |" in page
+    assert "| 69 % (1, 2) | 1 of 1 |" in page  # 5 wins all four, 2 wins one and ties with one
+
+
 def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
     (duels,) = (t for t in tables(section_of("studies", "Chat model, words and curves,")) if t)
     p = {(trials, rival): row[-1] for trials, rival, *row in rows(duels)}
@@ -137,7 +155,7 @@ def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
         ("20", {"TPE": "33 studies each", "GP": "of the GP on 10, behind on 1"}),
         ("20", {"random search": "search on 11", "CMA-ES": "of CMA-ES on 10, behind on 1"}),
         ("40", {"TPE": "25 studies,", "GP": "of the GP on 9, behind on 1"}),
-        ("20", {"chat model, names": "6 : 3,"}),
+        ("20", {"chat model, names": "6 : 3,", "chat model, anonymous": "8 : 2,"}),
     ):
         for rival, said in told.items():
             (found,) = re.findall(re.escape(said) + r",? \(?p = ([\d.]+)", text)

@@ -10,7 +10,8 @@ The p value is that of a two-sided sign-flip test over tasks, raw and after Holm
 within a question. A rival that begins with the method's own points, or is tuned for one seed's
 initial states, is paired with the run of the same seed alone. "Level" is said only where the whole
 interval lies between 40 and 60 %; what is neither significant nor level is "inconclusive", with
-the number of tasks that would be needed where no outcome could have been significant.
+the number of tasks that would be needed where no outcome could have been significant. Tasks of
+one family can be counted as one task: see `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Question:
     def pairings(self) -> list[tuple[Pairing, float]]:
         """The method against each rival, with the p value after Holm's correction."""
         found = [
-            pair(self.scores, self.method, key, name, same_seed=key in _DESIGN)
+            pair(self.scores, self.method, key, name, same_seed=key in _SAME)
             for key, name in self.rivals.items()
         ]
         found = [each for each in found if each.tasks]
@@ -155,12 +156,30 @@ def study_scores(name: str, trials: int) -> Scores:
     )
 
 
+FAMILIES = {
+    "mountain cars": ("mountaincar", "mountaincar-discrete", "heavy-car"),
+    "poles on a cart": ("cartpole", "pendulum-inverted", "pendulum-double"),
+    "swimmers": ("swimmer", "swimmer-changed"),
+}
+"""Policy tasks that are forms of one system."""
+
+
+def by_family(scores: Scores) -> Scores:
+    """Return scores whose tasks of one family are parts of one task."""
+    names = {task: f"{family} in {task}" for family, own in FAMILIES.items() for task in own}
+    names |= {SUITE[task]: name for task, name in names.items() if task in SUITE}
+    return {m: {names.get(t, t): runs for t, runs in own.items()} for m, own in scores.items()}
+
+
 CHAT = "Frontier chat model"
 LLAMBO = "LLAMBO, with the same chat model"
 ASKED = ("cancer", "wine", "strokes", "bearing", "brewery", "orchard", "gears")
 """The tuning tasks on which LLAMBO asks the model; on the others it draws all parameters."""
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
+
+_FEWEST = 6
+"""Tasks below which resampling them gives no interval of 95 %."""
 
 _CHANCE = {"random": "random search"}
 _LESS = {
@@ -189,6 +208,8 @@ _DESIGN = {
     "controller": "a controller tuned by hand",
 }
 _THEN_TPE = "its first answer, then TPE"
+_SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
+"""Rivals that are paired with the run of the same seed alone: they share its initial states."""
 
 
 def questions() -> list[Question]:
@@ -201,6 +222,8 @@ def questions() -> list[Question]:
     tuned = words_scores(("spills", "switches"))
     studies, made_here = study_scores("studies", 20), [s for s in STUDIES if not STUDIES[s].known]
     after_forty = study_scores("studies", 40)
+    suite = beside_suite()
+    in_suite = {key: f"{_NUMERIC[key]} (suite), 120" for key in _SUITE}
     budget = {"cma": "CMA-ES, 100", "random": "random search, 100"}
     columns, network = "llm-columns", "columns-network"
     beside = {network: "small network"}
@@ -216,8 +239,11 @@ def questions() -> list[Question]:
         Question(policy, CHAT, "of these, the four systems written or changed for this",
                  only(words, UNKNOWN), "words", {"cma": "CMA-ES, 100"}),
         Question(policy, CHAT, "policies, against methods of the suite (other initial states)",
-                 beside_suite(), "words",
-                 {key: f"{_NUMERIC[key]} (suite), 120" for key in _SUITE}, chat,
+                 suite, "words", in_suite, chat, ("CMA-ES (suite), 120",)),
+        Question(policy, CHAT, "policies, with related tasks as one task", by_family(words),
+                 "words", budget),
+        Question(policy, CHAT, "policies of the suite, with related tasks as one task",
+                 by_family(suite), "words", in_suite, f"{chat}, related tasks as one",
                  ("CMA-ES (suite), 120",)),
         Question(policy, CHAT, "policies, against itself with less", words, "words", _LESS, chat,
                  (own,)),
@@ -225,8 +251,8 @@ def questions() -> list[Question]:
                  "words", budget | {"none": own}),
         Question(settings, CHAT, "hyper-parameters, with words and curves, 20 trials", studies,
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
-                 | {"design-tpe": _THEN_TPE, "plain": "words that give nothing away"},
-                 curves, ("TPE", _THEN_TPE)),
+                 | {"design-tpe": _THEN_TPE},
+                 curves, ("TPE", _SAMPLERS["tpe-five"], _THEN_TPE)),
         Question(settings, CHAT, "of these, the seven on which LLAMBO asks",
                  only(studies, ASKED), "words", {"llambo": LLAMBO}, curves, (LLAMBO,)),
         Question(settings, LLAMBO, "the same seven tasks, 20 trials", only(studies, ASKED),
@@ -238,6 +264,8 @@ def questions() -> list[Question]:
         Question(settings, CHAT, "hyper-parameters, version 9, which may compute, 20 trials",
                  studies, "compute",
                  _SAMPLERS | _CHANCE | {"words": "version 7, without computing"}),
+        Question(settings, CHAT, "the same, with the full description", studies, "compute",
+                 {"plain": "words that give nothing away"}),
         Question(settings, CHAT, "hyper-parameters, with words and curves, 40 trials", after_forty,
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE | {"design-tpe": _THEN_TPE},
                  curves.replace("20", "40"), ("TPE",)),
@@ -277,15 +305,18 @@ def table(asked: Sequence[Question], area: str) -> Table:
                     f"{100 * each.ties:.0f}",
                     format_p(each.p),
                     format_p(p),
-                    f"{each.tasks}, {each.pairs:,}",
+                    str(each.tasks),
+                    "{:,} : {:,}".format(*each.runs),
                 ]
             )
     head = ["method, on what", "rival", "result", "% of pairs won [95 %]", "% ties"]
-    return Table.of([*head, "p", "p, corrected", "tasks, pairs"], rows)
+    return Table.of([*head, "p", "p, corrected", "tasks", "runs"], rows)
 
 
 def share(each: Pairing, unit: str) -> str:
-    """Return the effect of a pairing and its interval in percent."""
+    """Return the effect of a pairing in percent, and its interval, if there are enough tasks."""
+    if each.tasks < _FEWEST:
+        return f"{100 * each.effect:.0f}{unit} [–]"
     low, high = each.interval
     return f"{100 * each.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
 
@@ -313,7 +344,8 @@ def figure(asked: Sequence[Question]) -> bytes:
         y = place + rng.uniform(-0.28, 0.28, each.tasks)
         color = figures.COLORS[asked.index(question) % len(figures.COLORS)]
         axes.scatter(each.shares, y, s=7, alpha=0.45, color=color, lw=0)
-        axes.plot(each.interval, [place, place], color="black", lw=1.2)
+        if each.tasks >= _FEWEST:
+            axes.plot(each.interval, [place, place], color="black", lw=1.2)
         axes.plot([each.effect], [place], "o", color="black", ms=3.5)
     for question in asked:
         rows = [place for place, (own, _) in enumerate(found) if own is question]

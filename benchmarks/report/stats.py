@@ -213,6 +213,7 @@ class Pairing:
 
     rival: str
     won: Mapping[str, Sequence[np.ndarray]]  # by task and part: (runs, rival's runs), ties are 0.5
+    same_seed: bool = False  # whether a run met one run of the rival, whose array then has 1 column
 
     @functools.cached_property
     def shares(self) -> np.ndarray:
@@ -228,6 +229,13 @@ class Pairing:
     def pairs(self) -> int:
         """How many pairs of runs there are."""
         return sum(w.size for parts in self.won.values() for w in parts)
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many runs of the method and of the rival there are."""
+        shapes = np.array([w.shape for parts in self.won.values() for w in parts])
+        own, others = shapes.sum(axis=0)
+        return int(own), int(own if self.same_seed else others)
 
     @property
     def effect(self) -> float:
@@ -300,7 +308,7 @@ def pair(scores: Scores, method: str, rival: str, label: str, same_seed: bool = 
         else:
             continue
         won.setdefault(task.partition(" in ")[0], []).append(0.5 + 0.5 * np.sign(difference))
-    return Pairing(label, won)
+    return Pairing(label, won, same_seed)
 
 
 def sign_flip_test(differences: np.ndarray, draws: int = 99_999) -> float:

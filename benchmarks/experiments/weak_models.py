@@ -1,0 +1,124 @@
+"""Small chat models: the table of what they make of each prompt, from the committed lines.
+
+Question: which prompt suits a chat model that runs on a processor, and are its points better than
+random ones? The searches (10 evaluations, 3 of them random; an answer that cannot be used is
+replaced by a random point) were run by ``experiments/weak_models.py`` of commit 6aa3eb59, whose
+tasks are gone. The result of a search says little: half of its points are random, and searches of
+one seed share them. So the table compares the points that the model proposed with all random
+points of the task.
+
+    python -m llmopt.benchmarks.experiments.weak_models  # writes the page
+
+Runtime: a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from llmopt.benchmarks.engine.cell import Row, read_lines
+from llmopt.benchmarks.report.table import Table
+
+RESULTS = Path(__file__).parents[1] / "results" / "weak_models.jsonl"
+ARMS = {
+    "props-json": "`props`, as JSON",
+    "words": "`words`, as text",
+    "words-json": "`words`, as JSON",
+}
+TASKS = ("own-svm", "own-ridge", "own-sgd", "heavy-car")
+
+
+def make_page(lines: Sequence[Row]) -> str:
+    """Return the Markdown page."""
+    drawn = {task: _values(lines, task, "random") for task in TASKS}
+    models = dict.fromkeys(line["model"] for line in lines if line["method"] in ARMS)
+    rows = []
+    for model in models:
+        for arm, title in ARMS.items():
+            own = [x for x in lines if (x["model"], x["method"]) == (model, arm)]
+            if own:
+                rows.append([model, title, *_answers(own), *_points(own, drawn)])
+    head = ["model", "prompt", "searches", "answers", "usable", "unreadable", "repeated", "other"]
+    head += ["tokens an answer", "proposed points better than random", "best point proposed"]
+    return "\n".join(
+        [
+            "# Small chat models",
+            "",
+            "Models that run on a processor, on four tasks: three tune models of scikit-learn, one "
+            "is a policy of four weights. A search has 10 evaluations, 3 of them random; an "
+            "answer that cannot be used is replaced by a random point.",
+            "",
+            "- **Usable**, **unreadable**, **repeated** (a point that was tried before) and "
+            "**other** (a value out of its range, an answer that was cut off at 400 tokens) are "
+            "shares of the answers.",
+            "- **Proposed points better than random**: the share of pairs of a proposed point and "
+            "a random one of the same task that the proposed point wins, ties counting half, "
+            "averaged over the tasks on which there is a proposed point (their number in round "
+            "brackets, with that of the points). 50 % is what random points reach. Points of one "
+            "search depend on each other, so small differences mean nothing.",
+            "- **Best point proposed**: the number of searches whose best point the model "
+            "proposed; in the others it is a random one. Searches of one seed share their random "
+            "points, so results of searches are not compared.",
+            "",
+            "The searches were made by `experiments/weak_models.py` of commit 6aa3eb59, whose "
+            "tasks are gone. This page:",
+            "",
+            "```",
+            "python -m llmopt.benchmarks.experiments.weak_models",
+            "```",
+            "",
+            *Table.of(head, rows).markdown(),
+            "",
+        ]
+    )
+
+
+def _values(lines: Sequence[Row], task: str, method: str) -> np.ndarray:
+    own = [x for x in lines if (x["task"], x["method"]) == (task, method)]
+    return np.array([v for line in own for v in line["values"] if v is not None])
+
+
+def _answers(lines: Sequence[Row]) -> list[str]:
+    """Return the share of each outcome among the answers of some searches."""
+    rejected = {"unreadable": 0, "duplicate": 0}
+    for line in lines:
+        for reason, count in line["rejected"].items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    asked = sum(line["requests"] for line in lines)
+    usable = sum(line["sources"].count("llm") for line in lines)
+    unreadable, repeated = rejected["unreadable"], rejected["duplicate"]
+    other = asked - usable - unreadable - repeated
+    shares = [f"{100 * part / asked:.0f} %" for part in (usable, unreadable, repeated, other)]
+    tokens = sum(line["tokens"][1] for line in lines) / asked
+    return [str(len(lines)), str(asked), *shares, f"{tokens:.0f}"]
+
+
+def _points(lines: Sequence[Row], drawn: dict[str, np.ndarray]) -> list[str]:
+    """Return how the proposed points stand against random ones, and how often one was the best."""
+    shares, count, best = [], 0, 0
+    for task, random in drawn.items():
+        searches = [x for x in lines if x["task"] == task]
+        points = []
+        for line in searches:
+            told = [(-np.inf if v is None else v) for v in line["values"]]
+            points += [v for v, s in zip(told, line["sources"], strict=True) if s == "llm"]
+            best += line["sources"][int(np.argmax(told))] == "llm"
+        count += len(points)
+        if points:
+            won = np.sign(np.array(points)[:, None] - random[None, :]) / 2 + 0.5
+            shares.append(won.mean())
+    share = f"{100 * np.mean(shares):.0f} % ({len(shares)}, {count})" if shares else "–"
+    return [share, f"{best} of {len(lines)}"]
+
+
+def main() -> None:
+    """Write the page."""
+    page = make_page(read_lines(RESULTS))
+    RESULTS.with_suffix(".md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
