@@ -301,16 +301,20 @@ def table(asked: Sequence[Question], area: str) -> Table:
                     f"{question.who}: {question.title}" if not place else "",
                     each.rival,
                     question.verdict(each, p),
-                    share(each, ""),
+                    _unbroken(share(each, "")),
                     f"{100 * each.ties:.0f}",
-                    format_p(each.p),
-                    format_p(p),
+                    _unbroken(format_p(each.p)),
+                    _unbroken(format_p(p)),
                     str(each.tasks),
-                    "{:,} : {:,}".format(*each.runs),
+                    _unbroken("{:,} : {:,}".format(*each.runs)),
                 ]
             )
     head = ["method, on what", "rival", "result", "% of pairs won [95 %]", "% ties"]
     return Table.of([*head, "p", "p, corrected", "tasks", "runs"], rows)
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def share(each: Pairing, unit: str) -> str:
