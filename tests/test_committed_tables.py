@@ -152,9 +152,10 @@ def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
     p = {(trials, rival): row[-1] for trials, rival, *row in rows(duels)}
     text = " ".join(section("Studies").split())
     for trials, told in (
-        ("20", {"TPE": "33 studies each", "GP": "of the GP on 10, behind on 1"}),
-        ("20", {"random search": "search on 11", "CMA-ES": "of CMA-ES on 10, behind on 1"}),
-        ("40", {"TPE": "25 studies,", "GP": "of the GP on 9, behind on 1"}),
+        ("20", {"TPE": "33 paired studies,", "GP": "and the GP", "CMA-ES": "ahead of CMA-ES"}),
+        ("20", {"random search": "and of random search"}),
+        ("40", {"TPE": "25 studies,", "GP": "The GP: 9 and 1", "CMA-ES": "CMA-ES: 10 and 1"}),
+        ("40", {"random search": "random search: 10 and 1"}),
         ("20", {"chat model, names": "6 : 3,", "chat model, anonymous": "8 : 2,"}),
     ):
         for rival, said in told.items():

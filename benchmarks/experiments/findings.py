@@ -7,8 +7,8 @@ pairs that the method wins, ties counting half, averaged over tasks: the probabi
 of Agarwal et al. 2021 (arXiv 2108.13264). Its interval comes from drawing tasks again, and on each
 task the runs of both. A task is the unit: the dimensions of a BBOB function are parts of one task.
 The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction
-within a question. A rival that begins with the method's own points, or is tuned for one seed's
-initial states, is paired with the run of the same seed alone. "Level" is said only where the whole
+within a question. First designs, controllers, ablations and other versions of the prompt are paired
+with the run of the same seed alone. "Level" is said only where the whole
 interval lies between 40 and 60 %; what is neither significant nor level is "inconclusive", with
 the number of tasks that would be needed where no outcome could have been significant. Tasks of
 one family can be counted as one task: see `FAMILIES`.
@@ -165,7 +165,7 @@ FAMILIES = {
 
 
 def by_family(scores: Scores) -> Scores:
-    """Return scores whose tasks of one family are parts of one task."""
+    """Return scores that count tasks of one family as one task."""
     names = {task: f"{family} in {task}" for family, own in FAMILIES.items() for task in own}
     names |= {SUITE[task]: name for task, name in names.items() if task in SUITE}
     return {m: {names.get(t, t): runs for t, runs in own.items()} for m, own in scores.items()}
@@ -174,12 +174,12 @@ def by_family(scores: Scores) -> Scores:
 CHAT = "Frontier chat model"
 LLAMBO = "LLAMBO, with the same chat model"
 ASKED = ("cancer", "wine", "strokes", "bearing", "brewery", "orchard", "gears")
-"""The tuning tasks on which LLAMBO asks the model; on the others it draws all parameters."""
+"""The tuning tasks on which LLAMBO asks the model; on the others it only samples at random."""
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
 
 _FEWEST = 6
-"""Tasks below which resampling them gives no interval of 95 %."""
+"""Minimum number of tasks for a bootstrap interval."""
 
 _CHANCE = {"random": "random search"}
 _LESS = {
@@ -253,7 +253,7 @@ def questions() -> list[Question]:
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE
                  | {"design-tpe": _THEN_TPE},
                  curves, ("TPE", _SAMPLERS["tpe-five"], _THEN_TPE)),
-        Question(settings, CHAT, "of these, the seven on which LLAMBO asks",
+        Question(settings, CHAT, "of these, the seven that LLAMBO asks about",
                  only(studies, ASKED), "words", {"llambo": LLAMBO}, curves, (LLAMBO,)),
         Question(settings, LLAMBO, "the same seven tasks, 20 trials", only(studies, ASKED),
                  "llambo", {"tpe": "TPE"} | _CHANCE),
@@ -264,7 +264,7 @@ def questions() -> list[Question]:
         Question(settings, CHAT, "hyper-parameters, version 9, which may compute, 20 trials",
                  studies, "compute",
                  _SAMPLERS | _CHANCE | {"words": "version 7, without computing"}),
-        Question(settings, CHAT, "the same, with the full description", studies, "compute",
+        Question(settings, CHAT, "version 9, with the full description", studies, "compute",
                  {"plain": "words that give nothing away"}),
         Question(settings, CHAT, "hyper-parameters, with words and curves, 40 trials", after_forty,
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE | {"design-tpe": _THEN_TPE},

@@ -1,10 +1,10 @@
-"""LLAMBO, the sampler of OptunaHub that asks a chat model, beside `LLMSampler` and its model.
+"""LLAMBO, the sampler of OptunaHub that asks a chat model, to compare with `LLMSampler`.
 
-LLAMBO (Liu et al. 2024, arXiv 2402.03921) asks a model for settings that would reach a target
-value, asks about each of them whether it is among the best quarter, and tries the likeliest. The
-package draws categorical and conditional parameters at random. Its prompts, parser and choice are
-used as they are; only the transport differs: the requests go to a client of llmopt, and those that
-do not depend on each other are open at the same time.
+LLAMBO (Liu et al. 2024, arXiv 2402.03921) asks a model for candidates that would reach a target
+value, asks whether each is in the best quarter, and evaluates the likeliest. The package samples
+categorical and conditional parameters at random. Its prompts, parser and selection are unchanged.
+Only the transport differs: the requests go to a client of llmopt, and independent requests run
+concurrently.
 
 Needs ``pip install optunahub "langchain<1" nest-asyncio "pandas<3" tiktoken transformers openai``.
 `optunahub` loads the package from its registry. With pandas 3 LLAMBO draws every point at random.
@@ -23,7 +23,7 @@ from llmopt.history import Usage
 from llmopt.util.threads import Lock
 
 COMMIT = "ee680199100edbd95e0000eb20696c3ec5505973"
-"""The version of the registry, from August 2026."""
+"""The registry's commit, of August 2026."""
 
 NEEDS = ("optunahub", "langchain", "nest_asyncio", "pandas", "tiktoken", "transformers", "openai")
 _UNLIMITED = 10**6  # requests a minute
@@ -33,7 +33,7 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
     """Return LLAMBO with its default settings and `client` as its model.
 
     The sampler's ``usage`` counts requests, tokens, and the trials by the source of their numeric
-    parameters: ``"llm"``, or ``"fallback"`` if LLAMBO replaced the model by a random point. Its
+    parameters: ``"llm"``, or ``"fallback"`` if LLAMBO sampled a random point. Its
     ``rejected`` counts the errors that LLAMBO printed.
     """
     os.environ.setdefault("OPTUNAHUB_NO_ANALYTICS", "1")

@@ -3,9 +3,9 @@
 Question: which prompt suits a chat model that runs on a processor, and are its points better than
 random ones? The searches (10 evaluations, 3 of them random; an answer that cannot be used is
 replaced by a random point) were run by ``experiments/weak_models.py`` of commit 6aa3eb59, whose
-tasks are gone. The result of a search says little: half of its points are random, and searches of
-one seed share them. So the table compares the points that the model proposed with all random
-points of the task.
+tasks are gone. The result of a search says little: about half of its points or more are random, and
+searches of one seed share these. So the table compares the proposed points with all random points
+of the task.
 
     python -m llmopt.benchmarks.experiments.weak_models  # writes the page
 
@@ -47,24 +47,24 @@ def make_page(lines: Sequence[Row]) -> str:
         [
             "# Small chat models",
             "",
-            "Models that run on a processor, on four tasks: three tune models of scikit-learn, one "
-            "is a policy of four weights. A search has 10 evaluations, 3 of them random; an "
-            "answer that cannot be used is replaced by a random point.",
+            "Models that run on a CPU, on four tasks: three tune scikit-learn models, one searches "
+            "a policy with four weights. A search has 10 evaluations, 3 of them random; an answer "
+            "that cannot be used is replaced by a random point.",
             "",
             "- **Usable**, **unreadable**, **repeated** (a point that was tried before) and "
             "**other** (a value out of its range, an answer that was cut off at 400 tokens) are "
             "shares of the answers.",
-            "- **Proposed points better than random**: the share of pairs of a proposed point and "
-            "a random one of the same task that the proposed point wins, ties counting half, "
-            "averaged over the tasks on which there is a proposed point (their number in round "
-            "brackets, with that of the points). 50 % is what random points reach. Points of one "
-            "search depend on each other, so small differences mean nothing.",
+            "- **Proposed points better than random**: each proposed point meets every random "
+            "point of its task. The share of these pairs that it wins (ties count half) is "
+            "averaged over the tasks that have proposed points; brackets: number of tasks, of "
+            "points. Random points reach 50 %. Points of one search are not independent, so small differences "
+            "mean nothing.",
             "- **Best point proposed**: the number of searches whose best point the model "
             "proposed; in the others it is a random one. Searches of one seed share their random "
             "points, so results of searches are not compared.",
             "",
             "The searches were made by `experiments/weak_models.py` of commit 6aa3eb59, whose "
-            "tasks are gone. This page:",
+            "tasks are gone. To remake this page:",
             "",
             "```",
             "python -m llmopt.benchmarks.experiments.weak_models",
@@ -97,7 +97,7 @@ def _answers(lines: Sequence[Row]) -> list[str]:
 
 
 def _points(lines: Sequence[Row], drawn: dict[str, np.ndarray]) -> list[str]:
-    """Return how the proposed points stand against random ones, and how often one was the best."""
+    """Return the share of pairs that proposed points win, and how often one was the best."""
     shares, count, best = [], 0, 0
     for task, random in drawn.items():
         searches = [x for x in lines if x["task"] == task]

@@ -83,7 +83,7 @@ class Computed:
         """Return the block and its output as a prompt shows them.
 
         Args:
-            code: Characters of the block that are shown at most.
+            code: Maximum characters of the code.
         """
         said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
         return f"You computed:\n{quoted(cut(self.code, code))}\nIt printed:\n{said}" + "".join(
@@ -119,11 +119,11 @@ class Computed:
 
 
 def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[str]:
-    """Return the blocks since the last point as a prompt shows them: the latest one in full.
+    """Return the blocks since the last point for a prompt: the latest in full, if it fits.
 
     Args:
         computed: The blocks.
-        room: Characters beyond which the oldest are left out, and then the latest is cut.
+        room: Maximum characters. Beyond it, the oldest are dropped, then the latest is cut.
     """
     shown: list[str] = []
     for place, block in enumerate(reversed(computed)):

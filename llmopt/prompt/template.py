@@ -104,9 +104,9 @@ class TemplatePrompt:
             (`ModelFacts.structured`); with none they are asked as text.
         log_tokens: Tokens of the `Log`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
-        max_chars: Characters of all messages beyond which the log is shortened, for chat windows,
-            and then the model's blocks of Python, the oldest first. A quarter of them stays for
-            the log, however long the rest is. ``None`` for no limit.
+        max_chars: Maximum characters of all messages, for chat windows. Beyond it the log is
+            shortened, then the model's Python blocks, oldest first. A quarter of the limit is
+            reserved for the log. ``None`` for no limit.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
