@@ -57,8 +57,8 @@ def make_page(lines: Sequence[Row]) -> str:
             "- **Proposed points better than random**: each proposed point meets every random "
             "point of its task. The share of these pairs that it wins (ties count half) is "
             "averaged over the tasks that have proposed points; brackets: number of tasks, of "
-            "points. Random points reach 50 %. Points of one search are not independent, so small differences "
-            "mean nothing.",
+            "points. Random points reach 50 %. Points of one search are not independent, so small "
+            "differences mean nothing.",
             "- **Best point proposed**: the number of searches whose best point the model "
             "proposed; in the others it is a random one. Searches of one seed share their random "
             "points, so results of searches are not compared.",
