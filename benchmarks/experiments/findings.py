@@ -8,10 +8,10 @@ of Agarwal et al. 2021 (arXiv 2108.13264). Its interval comes from drawing tasks
 task the runs of both. A task is the unit: the dimensions of a BBOB function are parts of one task.
 The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction
 within a question. First designs, controllers, ablations and other versions of the prompt are paired
-with the run of the same seed alone. "Level" is said only where the whole
-interval lies between 40 and 60 %; what is neither significant nor level is "inconclusive", with
-the number of tasks that would be needed where no outcome could have been significant. Tasks of
-one family can be counted as one task: see `FAMILIES`.
+with the run of the same seed alone. "Level" is said only where the whole interval lies between 40
+and 60 %; what is neither significant nor level is "inconclusive", with the number of tasks that
+would be needed where no outcome could have been significant. Tasks of one family can be counted as
+one task: see `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ _DESIGN = {
 }
 _THEN_TPE = "its first answer, then TPE"
 _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
-"""Rivals that are paired with the run of the same seed alone: they share its initial states."""
+"""Rivals that are paired with the run of the same seed alone: they share its initial states or data."""
 
 
 def questions() -> list[Question]:

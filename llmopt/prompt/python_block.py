@@ -43,6 +43,7 @@ _MOST_NAMES = 151  # variables
 _MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE, _LEAST_CODE = 8000, 2000
+_NOTICE = 50  # characters that say how many blocks are not shown
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
@@ -126,6 +127,7 @@ def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[s
         room: Maximum characters. Beyond it, the oldest are dropped, then the latest is cut.
     """
     shown: list[str] = []
+    room -= _NOTICE * (len(computed) > 1)
     for place, block in enumerate(reversed(computed)):
         text = block.brief if place else block.shown()
         if not place and len(text) > room:
