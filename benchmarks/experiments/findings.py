@@ -209,7 +209,7 @@ _DESIGN = {
 }
 _THEN_TPE = "its first answer, then TPE"
 _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
-"""Rivals that are paired with the run of the same seed alone: they share its initial states or data."""
+"""Rivals that are paired with the run of the same seed alone: they share its states or data."""
 
 
 def questions() -> list[Question]:
