@@ -16,7 +16,7 @@ from statistics import mean, median
 import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import findings, hpo, studies, words
+from llmopt.benchmarks.experiments import findings, hpo, studies, weak_models, words
 from llmopt.benchmarks.experiments.design import earlier
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.report.stats import pair
@@ -122,6 +122,18 @@ def readable():
 
 
 WAYS = ("text", "schema")
+
+
+def small_chat_models():
+    tables = weak_models.make_page(read_lines(RESULTS / "weak_models.jsonl"))
+    rows = [[c.strip() for c in row.split("|")] for row in tables.splitlines() if "| `" in row]
+    usable = {way: [int(row[5].split()[0]) for row in rows if way in row[2]] for way in WAYS_ASKED}
+    won = [int(row[10].split()[0]) for row in rows if WAYS_ASKED[0] in row[2]]
+    small, other = usable[WAYS_ASKED[0]], usable[WAYS_ASKED[1]]
+    return min(small), max(small), min(won), max(won), max(other)
+
+
+WAYS_ASKED = ("`props`, as JSON", "`words`")
 
 
 def from_caches():
@@ -247,6 +259,8 @@ SHOWN = [
      search_on_swimmer),
     ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be "
      "read as free text and {} % as JSON", readable),
+    ("docs/results.md", "{} to {} % of the answers were usable, the points won {} to {} % of pairs "
+     "with random points; under `words` at most {} %", small_chat_models),
     ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
      "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
      "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
