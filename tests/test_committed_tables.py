@@ -222,7 +222,8 @@ def test_the_page_for_optunahub_has_the_figures_of_the_studies():
     found = {row[0]: row[1:5] for row in rows(tables(committed("studies"))[0])}
     page = ROOT / "adapters" / "optunahub" / "package" / "samplers" / "llm_sampler" / "README.md"
     ours = rows(tables(page.read_text(encoding="utf-8"))[0])
-    labels = ["chat model, words and curves", "embedded model", "network, TPE beside it", "TPE"]
-    for (_, count, *shown), label in zip(ours, [*labels, "random search"], strict=True):
+    labels = ["chat model, words and curves", findings.LLAMBO, "embedded model"]
+    labels += ["network, TPE beside it", "TPE", "random search"]
+    for (_, count, *shown), label in zip(ours, labels, strict=True):
         studied, _, *regrets = found[label]
         assert [count, *shown] == [studied, *regrets]
