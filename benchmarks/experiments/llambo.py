@@ -6,8 +6,7 @@ categorical and conditional parameters at random. Its prompts, parser and select
 Only the transport differs: the requests go to a client of llmopt, and independent requests run
 concurrently.
 
-Needs ``pip install optunahub "langchain<1" nest-asyncio "pandas<3" tiktoken transformers openai``.
-`optunahub` loads the package from its registry. With pandas 3 LLAMBO draws every point at random.
+Needs the extra ``llambo``. `optunahub` loads the package from its registry.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ import asyncio
 import contextlib
 import io
 import os
+from importlib import metadata
 from typing import Any
 
 from llmopt.client.base import Client, Message, Request
+from llmopt.errors import LLMOptError
 from llmopt.history import Usage
 from llmopt.util.threads import Lock
 
@@ -26,6 +27,9 @@ COMMIT = "ee680199100edbd95e0000eb20696c3ec5505973"
 """The registry's commit, of August 2026."""
 
 NEEDS = ("optunahub", "langchain", "nest_asyncio", "pandas", "tiktoken", "transformers", "openai")
+_BELOW = {"langchain": 1, "pandas": 3}
+"""Major versions with which LLAMBO fails, or samples every point at random without an error."""
+
 _UNLIMITED = 10**6  # requests a minute
 
 
@@ -35,7 +39,17 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
     The sampler's ``usage`` counts requests, tokens, and the trials by the source of their numeric
     parameters: ``"llm"``, or ``"fallback"`` if LLAMBO sampled a random point. Its
     ``rejected`` counts the errors that LLAMBO printed.
+
+    Raises:
+        LLMOptError: A package has a version with which LLAMBO does not work.
     """
+    for name, major in _BELOW.items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            if int(metadata.version(name).partition(".")[0]) >= major:
+                raise LLMOptError(
+                    f"LLAMBO does not work with {name} {metadata.version(name)}: "
+                    f'pip install "{name}<{major}"'
+                )
     os.environ.setdefault("OPTUNAHUB_NO_ANALYTICS", "1")
     import optunahub
 
