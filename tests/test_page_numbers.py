@@ -380,11 +380,10 @@ def llambo_beside_the_sampler():
         found = [regrets()[method][20][task, 0] for task in findings.ASKED]
         yield f"{mean(found):.2f}"
     yield str(len([x for x in lines("studies") if x["cell"]["method"] == "llambo"]))
-    (asked,) = (q for q in findings.questions() if findings.LLAMBO in q.shown)
-    ((pairing, p),) = asked.pairings
-    yield f"{findings.share(pairing, ' %')} {p:.3f}"
-    everywhere = pair(findings.study_scores("studies", 20), "words", "llambo", "")
-    yield f"{100 * everywhere.effect:.0f}"
+    scores = findings.study_scores("studies", 20)
+    asked = pair(findings.only(scores, findings.ASKED), "words", "llambo", "")
+    yield f"{findings.share(asked, ' %')} {asked.p:.3f}"
+    yield f"{100 * pair(scores, 'words', 'llambo', '').effect:.0f}"
     for task in set(STUDIES) - set(findings.ASKED):
         alone = [x for x in lines("studies") if x["cell"]["method"] == "llambo"]
         assert [x["requests"] for x in alone if x["cell"]["task"] == task] == [0]
