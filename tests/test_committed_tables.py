@@ -144,7 +144,7 @@ def test_a_proposed_point_is_compared_with_random_points_of_its_task():
     )  # fmt: skip
     page = weak_models.make_page([{**line["cell"], **line} for line in (drawn, own)])
     assert "| m | `words`, as text | 1 | 3 | 67 % | 0 % | 33 % | 0 % | 10 |" in page
-    assert "| 69 % (1, 2) | 1 of 1 |" in page  # 5 wins all four, 2 wins one and ties with one
+    assert "| 69 % (1, 2) | 1 of 1 (0.5) |" in page  # 5 wins all four, 2 wins one and ties with one
 
 
 def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():

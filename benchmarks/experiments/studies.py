@@ -350,8 +350,8 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
     text = [
         "# Studies",
         "",
-        "Test loss of the setting that validation chose, as regret: 0 is the best of all studies "
-        "of a task and seed, 1 the median of random settings. Every study counts.",
+        "Test loss of the setting that validation chose, as regret: 0 is the best of the first "
+        "methods on a task and seed, 1 the median of random settings. Every study counts.",
         "",
         "```",
         "python -m llmopt.benchmarks.experiments.studies --table  # this page",

@@ -52,16 +52,16 @@ def make_page(lines: Sequence[Row]) -> str:
             "that cannot be used is replaced by a random point.",
             "",
             "- **Usable**, **unreadable**, **repeated** (a point that was tried before) and "
-            "**other** (a value out of its range, an answer that was cut off at 400 tokens) are "
-            "shares of the answers.",
+            "**other** (a value out of its range, an answer that was cut off at 400 tokens, a "
+            "block of Python) are shares of the answers.",
             "- **Proposed points better than random**: each proposed point meets every random "
             "point of its task. The share of these pairs that it wins (ties count half) is "
             "averaged over the tasks that have proposed points; brackets: number of tasks, of "
             "points. Random points reach 50 %. Points of one search are not independent, so small "
             "differences mean nothing.",
             "- **Best point proposed**: the number of searches whose best point the model "
-            "proposed; in the others it is a random one. Searches of one seed share their random "
-            "points, so results of searches are not compared.",
+            "proposed, and in round brackets that to expect if its points were random. Searches "
+            "of one seed share their random points, so results of searches are not compared.",
             "",
             "The searches were made by `experiments/weak_models.py` of commit 6aa3eb59, whose "
             "tasks are gone. To remake this page:",
@@ -98,7 +98,7 @@ def _answers(lines: Sequence[Row]) -> list[str]:
 
 def _points(lines: Sequence[Row], drawn: dict[str, np.ndarray]) -> list[str]:
     """Return the share of pairs that proposed points win, and how often one was the best."""
-    shares, count, best = [], 0, 0
+    shares, count, best, chance = [], 0, 0, 0.0
     for task, random in drawn.items():
         searches = [x for x in lines if x["task"] == task]
         points = []
@@ -106,12 +106,13 @@ def _points(lines: Sequence[Row], drawn: dict[str, np.ndarray]) -> list[str]:
             told = [(-np.inf if v is None else v) for v in line["values"]]
             points += [v for v, s in zip(told, line["sources"], strict=True) if s == "llm"]
             best += line["sources"][int(np.argmax(told))] == "llm"
+            chance += line["sources"].count("llm") / len(told)
         count += len(points)
         if points:
             won = np.sign(np.array(points)[:, None] - random[None, :]) / 2 + 0.5
             shares.append(won.mean())
     share = f"{100 * np.mean(shares):.0f} % ({len(shares)}, {count})" if shares else "–"
-    return [share, f"{best} of {len(lines)}"]
+    return [share, f"{best} of {len(lines)} ({chance:.1f})"]
 
 
 def main() -> None:
