@@ -270,7 +270,7 @@ def test_what_no_file_or_request_holds_ends_no_study(address):
     storage = storage_at(address)
     replies = [f"x: {i}\nwhy \x00 and \ud800 and {'é' * 2100}" for i in (1, 2)]
     client = ScriptedClient(replies)
-    sampler = LLMSampler(client, prompt="props", n_startup_trials=1, on_error="raise")
+    sampler = LLMSampler(client, prompt="props", n_startup_trials=1, on_error="raise", seed=0)
     study = optuna.create_study(study_name="s", storage=storage, sampler=sampler)
     study.set_user_attr("expert", "a \x00 and a \udfff")
 
