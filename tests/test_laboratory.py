@@ -498,7 +498,7 @@ def test_a_worker_of_the_pool_has_no_socket_but_its_own(shared):
     ],
 )
 def test_a_worker_that_dies_or_lies_is_an_error_of_the_block(bench, attack):
-    assert bench.run(f"import os\nkept = 1\n{attack}", seconds=20).failed
+    assert bench.run(f"import os\nkept = 1\n{attack}", seconds=6).failed
     assert bench.says("print(2)").endswith("2")
 
 
