@@ -31,6 +31,8 @@ _BELOW = {"langchain": 1, "pandas": 3}
 """Major versions with which LLAMBO fails, or samples every point at random without an error."""
 
 _UNLIMITED = 10**6  # requests a minute
+_SYSTEM = "You are an AI assistant that helps people find information."
+"""The system message of LLAMBO's requests."""
 
 
 def llambo_sampler(client: Client, description: str, seed: int) -> Any:
@@ -56,20 +58,20 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
     package = optunahub.load_module("samplers/llambo", ref=COMMIT)
     usage, lock = Usage(), Lock()
 
-    def ask(self: Any, messages: list[dict[str, str]]) -> tuple[str, float]:
-        turns = [Message(m["role"], m["content"]) for m in messages]  # type: ignore[arg-type]
-        request = Request(tuple(turns))
+    def answer(prompt: str) -> str:
+        request = Request((Message("system", _SYSTEM), Message("user", prompt)))
         reply = client.complete(request).counted(request)
         with lock:
             usage.add_reply(reply)
-        return reply.completions[0].text, 0.0
+        return reply.completions[0].text
 
     async def acquire(self: Any, prompt: str) -> tuple[str, float]:
-        return await asyncio.to_thread(self.OpenAI_instance.ask, _turns(prompt))
+        return await asyncio.to_thread(answer, prompt), 0.0
 
-    async def judge(self: Any, template: Any, query: Any, place: int) -> tuple[Any, ...]:
-        asked = _turns(template.format(Q=query["Q"]))
-        return place, *await asyncio.to_thread(self.OpenAI_instance.ask, asked), 0
+    async def judge(
+        self: Any, template: Any, query: Any, place: int
+    ) -> tuple[int, str, float, int]:
+        return place, await asyncio.to_thread(answer, template.format(Q=query["Q"])), 0.0, 0
 
     class Sampler(package.LLAMBOSampler):  # type: ignore[misc, name-defined]
         def sample_relative(self, *args: Any) -> dict[str, Any]:
@@ -88,15 +90,8 @@ def llambo_sampler(client: Client, description: str, seed: int) -> Any:
 
     inner = package.llambo
     inner.llm.OpenAI_interface.__init__ = lambda self, *_, **__: None
-    inner.llm.OpenAI_interface.ask = ask
     inner.acquisition_function.LLM_ACQ._async_generate = acquire
     inner.generative_sm.LLMGenerativeSM._async_generate = judge
     sampler = Sampler(description, seed=seed, max_requests_per_minute=_UNLIMITED)
     sampler.usage = usage
     return sampler
-
-
-def _turns(prompt: str) -> list[dict[str, str]]:
-    """Return a prompt with the system message that LLAMBO's requests have."""
-    system = "You are an AI assistant that helps people find information."
-    return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
