@@ -126,19 +126,22 @@ def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[s
         computed: The blocks.
         room: Maximum characters. Beyond it, the oldest are dropped, then the latest is cut.
     """
-    shown: list[str] = []
-    room -= _NOTICE * (len(computed) > 1)
-    for place, block in enumerate(reversed(computed)):
-        text = block.brief if place else block.shown()
-        if not place and len(text) > room:
-            over = len(text) - int(room)
-            text = block.shown(max(_LEAST_CODE, min(len(block.code), _SHOWN_CODE) - over))
-        elif len(text) > room:
-            left = len(computed) - place
-            shown.append(f"{left} earlier block{'s' * (left > 1)} not shown for room.")
-            break
-        room -= len(text)
-        shown.append(text)
+    if not computed:
+        return []
+    *earlier, latest = computed
+    room -= _NOTICE * bool(earlier)
+    text = latest.shown()
+    if len(text) > room:
+        over = len(text) - int(room)
+        text = latest.shown(max(_LEAST_CODE, min(len(latest.code), _SHOWN_CODE) - over))
+    shown = [text]
+    room -= len(text)
+    while earlier and len(brief := earlier[-1].brief) <= room:
+        room -= len(brief)
+        shown.append(brief)
+        earlier.pop()
+    if earlier:
+        shown.append(f"{len(earlier)} earlier block{'s' * (len(earlier) > 1)} not shown for room.")
     return shown[::-1]
 
 
