@@ -16,7 +16,7 @@ from statistics import mean, median
 import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import findings, hpo, studies, weak_models, words
+from llmopt.benchmarks.experiments import claims, findings, hpo, studies, words
 from llmopt.benchmarks.experiments.design import earlier
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.report.stats import pair
@@ -122,18 +122,6 @@ def readable():
 
 
 WAYS = ("text", "schema")
-
-
-def small_chat_models():
-    tables = weak_models.make_page(read_lines(RESULTS / "weak_models.jsonl"))
-    rows = [[c.strip() for c in row.split("|")] for row in tables.splitlines() if "| `" in row]
-    usable = {way: [int(row[5].split()[0]) for row in rows if way in row[2]] for way in WAYS_ASKED}
-    won = [int(row[10].split()[0]) for row in rows if WAYS_ASKED[0] in row[2]]
-    small, other = usable[WAYS_ASKED[0]], usable[WAYS_ASKED[1]]
-    return min(small), max(small), min(won), max(won), max(other)
-
-
-WAYS_ASKED = ("`props`, as JSON", "`words`")
 
 
 def from_caches():
@@ -259,8 +247,6 @@ SHOWN = [
      search_on_swimmer),
     ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be "
      "read as free text and {} % as JSON", readable),
-    ("docs/results.md", "{} to {} % of the answers were usable, the points won {} to {} % of pairs "
-     "with random points; under `words` at most {} %", small_chat_models),
     ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
      "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
      "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
@@ -369,24 +355,23 @@ def regrets_by_knowledge():
 
 
 def llambo_beside_the_sampler():
-    both = {}
+    of_llambo = [x for x in lines("studies") if x["cell"]["method"] == "llambo"]
+    yield from map(str, claims.llambo_requests())
     for method in ("llambo", "words"):
         asked = [x for x in lines("studies") if x["cell"]["method"] == method]
-        asked = [x for x in asked if x["cell"]["task"] in findings.ASKED and x["tokens"][0]]
-        both[method] = asked
-        for what in ([x["requests"] for x in asked], [round(x["tokens"][0], -3) for x in asked]):
-            yield f"{min(what)} {max(what)}"
+        tokens = [x["tokens"][0] for x in asked if x["cell"]["task"] in findings.ASKED]
+        known = [round(count, -3) for count in tokens if count]
+        yield f"{min(known)} {max(known)}"
     for method in ("llambo", "words", "tpe"):
         found = [regrets()[method][20][task, 0] for task in findings.ASKED]
         yield f"{mean(found):.2f}"
-    yield str(len([x for x in lines("studies") if x["cell"]["method"] == "llambo"]))
+    yield str(len(of_llambo))
     scores = findings.study_scores("studies", 20)
     asked = pair(findings.only(scores, findings.ASKED), "words", "llambo", "")
     yield f"{findings.share(asked, ' %')} {asked.p:.3f}"
     yield f"{100 * pair(scores, 'words', 'llambo', '').effect:.0f}"
     for task in set(STUDIES) - set(findings.ASKED):
-        alone = [x for x in lines("studies") if x["cell"]["method"] == "llambo"]
-        assert [x["requests"] for x in alone if x["cell"]["task"] == task] == [0]
+        assert [x["requests"] for x in of_llambo if x["cell"]["task"] == task] == [0]
 
 
 def facts_of_studies():

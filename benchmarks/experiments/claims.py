@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from llmopt.benchmarks.experiments import weak_models
 from llmopt.benchmarks.experiments.design import interrupted
-from llmopt.benchmarks.experiments.findings import ROOT, lines_of
+from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of
 
 Numbers = Iterable[Any]
 _FIGURE = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?")
@@ -131,6 +132,31 @@ def others() -> Numbers:
     yield from (min(counts), max(counts))
 
 
+def llambo_requests() -> Numbers:
+    """Return the requests of a study of 20 trials, least and most: of LLAMBO, of `LLMSampler`."""
+    for method in ("llambo", "words"):
+        asked = [
+            x["requests"]
+            for x in lines_of("studies")
+            if (x["method"], x["evaluations"]) == (method, 20) and x["task"] in ASKED
+        ]
+        yield from (min(asked), max(asked))
+
+
+def small_chat_models() -> Numbers:
+    """Return shares of small chat models in percent.
+
+    Under ``props`` as JSON: the usable answers, least and most, and the pairs that proposed points
+    win, least and most; under ``words``: the usable answers, most.
+    """
+    found = weak_models.rows(lines_of("weak_models"))
+    props = [row for row in found if row[1] == weak_models.ARMS["props-json"]]
+    for place in (4, 9):
+        shares = [int(row[place].split()[0]) for row in props]
+        yield from (min(shares), max(shares))
+    yield max(int(row[4].split()[0]) for row in found if row not in props)
+
+
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} searches of Hopper, {} to {} evaluations: {} ({} to {}); {} cut", hoppers),
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
@@ -149,5 +175,15 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("docs/results.md", "a controller for {} of {} tasks", controllers),
     ("docs/results.md", "{} tuning tasks with words, {} of them on data made here", tuning),
     ("docs/results.md", "{} tuning tasks without words, {} of them tables", tables),
+    (
+        "docs/results.md",
+        "{} to {} requests of LLAMBO for 20 trials, {} or {} of LLMSampler",
+        llambo_requests,
+    ),
+    (
+        "docs/results.md",
+        "{} to {} % usable, {} to {} % of pairs won; under words at most {} %",
+        small_chat_models,
+    ),
     ("docs/results.md", "{} functions of BBOB in {}, {}, {} and {} dimensions", functions),
 )

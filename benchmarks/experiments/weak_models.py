@@ -31,16 +31,21 @@ ARMS = {
 TASKS = ("own-svm", "own-ridge", "own-sgd", "heavy-car")
 
 
-def make_page(lines: Sequence[Row]) -> str:
-    """Return the Markdown page."""
-    drawn = {task: _values(lines, task, "random") for task in TASKS}
+def rows(lines: Sequence[Row]) -> list[list[str]]:
+    """Return the rows of the table: one for each model and prompt."""
+    drawn = {task: _drawn(lines, task) for task in TASKS}
     models = dict.fromkeys(line["model"] for line in lines if line["method"] in ARMS)
-    rows = []
+    found = []
     for model in models:
         for arm, title in ARMS.items():
             own = [x for x in lines if (x["model"], x["method"]) == (model, arm)]
             if own:
-                rows.append([model, title, *_answers(own), *_points(own, drawn)])
+                found.append([model, title, *_answers(own), *_points(own, drawn)])
+    return found
+
+
+def make_page(lines: Sequence[Row]) -> str:
+    """Return the Markdown page."""
     head = ["model", "prompt", "searches", "answers", "usable", "unreadable", "repeated", "other"]
     head += ["tokens an answer", "proposed points better than random", "best point proposed"]
     return "\n".join(
@@ -70,14 +75,15 @@ def make_page(lines: Sequence[Row]) -> str:
             "python -m llmopt.benchmarks.experiments.weak_models",
             "```",
             "",
-            *Table.of(head, rows).markdown(),
+            *Table.of(head, rows(lines)).markdown(),
             "",
         ]
     )
 
 
-def _values(lines: Sequence[Row], task: str, method: str) -> np.ndarray:
-    own = [x for x in lines if (x["task"], x["method"]) == (task, method)]
+def _drawn(lines: Sequence[Row], task: str) -> np.ndarray:
+    """Return the results of all random points of a task."""
+    own = [x for x in lines if (x["task"], x["method"]) == (task, "random")]
     return np.array([v for line in own for v in line["values"] if v is not None])
 
 
