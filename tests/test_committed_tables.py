@@ -46,14 +46,9 @@ def tables(text):
     return re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
 
 
-def section(head):
-    """Return a section of the page, without what comes before and after it."""
-    return re.split(r"^## ", PAGE.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
-
-
-def section_of(name, head):
-    """Return a section of a committed page, by the begin of its head."""
-    return re.split(r"^## ", committed(name).partition(f"\n## {head}")[2], flags=re.MULTILINE)[0]
+def section(head, page=PAGE):
+    """Return a section of a page, without what comes before and after it."""
+    return re.split(r"^## ", page.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
 
 
 def rows(table):
@@ -148,7 +143,8 @@ def test_a_proposed_point_is_compared_with_random_points_of_its_task():
 
 
 def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
-    (duels,) = (t for t in tables(section_of("studies", "Chat model, words and curves,")) if t)
+    head = "Chat model, words and curves, against each"
+    (duels,) = tables(section(head, committed("studies")))
     p = {(trials, rival): row[-1] for trials, rival, *row in rows(duels)}
     text = " ".join(section("Studies").split())
     for trials, told in (
