@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmopt._version import __version__ as __version__
 from llmopt.util.logs import use_last_resort
+
+# In a checkout, adapters/ and benchmarks/ lie beside this folder; an installed package holds them.
+_root = Path(__file__).resolve().parents[1]
+if (_root / "pyproject.toml").is_file() and (_root / "adapters").is_dir():
+    __path__.append(str(_root))
 
 use_last_resort()
 

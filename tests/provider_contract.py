@@ -451,7 +451,6 @@ class ProviderContract:
         assert len(reply.completions) == 2
         assert _in_doubt(reply) == 1
 
-    @pytest.mark.defect(17)
     def test_a_call_that_was_given_up_counts_with_the_most_that_it_may_cost(self, server):
         client = self.client(server, api_key=KEY, timeout=0.8, price=Price(1.0, 2.0))
         server.play(Hang(), Say(self.body("x: 0.5")))
@@ -470,7 +469,6 @@ class ProviderContract:
 
     # What calls use.
 
-    @pytest.mark.defect(37)
     @pytest.mark.parametrize("usage", [None, "missing", 0, -5, 10**15])
     @pytest.mark.parametrize("ends", [True, False])
     def test_what_nobody_tells_is_estimated(self, server, usage, ends):
@@ -497,7 +495,6 @@ class ProviderContract:
             (10 * reply.prompt_tokens + 20 * reply.completion_tokens) / 1e6
         )
 
-    @pytest.mark.defect(37)
     @pytest.mark.parametrize("told", ["nothing", "too little"])
     @pytest.mark.parametrize("cap", [{"max_cost": 0.01}, {"max_tokens": 3000}])
     def test_caps_hold_where_little_is_told(self, server, cap, told):
@@ -517,7 +514,6 @@ class ProviderContract:
 
     # The account.
 
-    @pytest.mark.defect(39)
     def test_the_samples_of_one_request_are_calls_that_the_cap_counts(self, server, connected):
         server.play(Say(self.body("x: 0.5")))
         optimizer = LLMOptimizer({"x": Float(0.0, 1.0)}, connected, warmup=0, max_requests=1)
@@ -530,7 +526,6 @@ class ProviderContract:
             optimizer.ask(50)
         assert len(server.seen) == 7
 
-    @pytest.mark.defect(39)
     @pytest.mark.parametrize("cap", [None, 3])
     def test_a_server_that_lowers_its_limit_each_time(self, server, connected, cap):
         limit = iter(range(16_000, 10_000, -1))
@@ -572,7 +567,6 @@ class ProviderContract:
         server.play(Say(self.body("x")))
         assert connected.complete(ASK).completions[0].text == "x"
 
-    @pytest.mark.defect(53)
     def test_a_redirection_that_echoes_the_key(self, server, connected):
         for place in (f"https://other.example/{KEY}?k={KEY}", f"https://{KEY}@other.example/", KEY):
             server.play(Say({}, 302, {"Location": place}))
@@ -580,7 +574,6 @@ class ProviderContract:
             assert KEY not in _everything(error)
             assert "other.example" in str(error) or place == KEY or not self.streams
 
-    @pytest.mark.defect(56)
     @pytest.mark.parametrize("item", ["{}", "[]", "null"])
     def test_a_reply_that_makes_more_objects_than_an_answer_has(self, server, connected, item):
         body = json.dumps(self.body("x")).replace("[", "[" + f"{item}," * 300_000, 1)
@@ -589,14 +582,12 @@ class ProviderContract:
             server.play(Say(data.encode(), content_type=kind))
             assert "more objects than an answer has" in str(self.failure(connected))
 
-    @pytest.mark.defect(56)
     def test_a_reply_is_as_long_as_the_tokens_asked_for_allow(self, server):
         client = self.client(server, api_key=KEY, reasoning_tokens=0)
         server.play(Say(self.body("x" * 2**19)))
         assert "longer than" in str(self.failure(client))
         assert client.complete(replace(ASK, max_tokens=4000)).completions[0].text
 
-    @pytest.mark.defect(58)
     @pytest.mark.parametrize("inner", ['{"message": %s}', '{"error": %s}', "[%s]"])
     def test_an_error_that_is_nested_deep(self, server, connected, inner):
         body = "1"
@@ -607,7 +598,6 @@ class ProviderContract:
         server.play(Say(f'{{"error": {body}}}'.encode()))
         assert self.failure(connected).retryable
 
-    @pytest.mark.defect(65)
     def test_a_server_s_words_are_one_clean_line(self, server, connected, caplog):
         said = "temperature\x1b[2J is bad\nERROR forged \u202e line"
         server.play(Say(self.error(said), 400), Say(self.body("x")))
@@ -616,7 +606,6 @@ class ProviderContract:
         for text in (*(r.getMessage() for r in caplog.records), str(self.failure(connected))):
             assert text.isprintable()
 
-    @pytest.mark.defect(72)
     def test_a_long_error_takes_no_time(self, server, connected):
         key = "sk-" + "x" * 30
         server.play(Say(self.error(f"{key} " * 6000), 403))
@@ -670,7 +659,6 @@ class ProviderContract:
         """What a wrong key is answered with."""
         return Say(self.error(f"Incorrect API key provided: {KEY}"), 401)
 
-    @pytest.mark.defect(2)
     def test_a_wrong_key_is_found_out_at_no_cost(self, server, connected):
         server.lists = self.key_error()
         if not self.has_list:
@@ -682,7 +670,6 @@ class ProviderContract:
             assert caught.value.requests == 0
         assert server.seen == []
 
-    @pytest.mark.defect(2)
     def test_a_server_that_is_not_there_is_found_out_at_no_cost(self, server, connected):
         if not self.has_list:
             return
@@ -746,7 +733,6 @@ class ProviderContract:
         assert len(server.seen) == 3
         assert "temperature" not in json.dumps(server.seen[2].body)
 
-    @pytest.mark.defect(18)
     def test_words_alone_drop_nothing(self, server, connected):
         server.play(Say(self.error("Please stop sending temperature requests; at most 100"), 400))
         assert "Please stop" in str(self.failure(connected))
@@ -815,7 +801,6 @@ class ProviderContract:
         assert self.client(server).complete(ASK).completions[0].text == "x"
         assert self.sent_key(server.seen[0].headers) == "none"
 
-    @pytest.mark.defect(51)
     def test_no_credential_of_the_environment_goes_to_a_named_address(self, server, monkeypatch):
         for name in CREDENTIALS:
             monkeypatch.setenv(name, f"X-Planted: {KEY}" if name.endswith("HEADERS") else KEY)
@@ -833,7 +818,6 @@ class ProviderContract:
         client.complete(ASK)
         assert self.sent_key(server.seen[-1].headers) == "own-key-0123"
 
-    @pytest.mark.defect(51)
     def test_the_provider_s_key_goes_to_its_own_host_over_https(self, server, monkeypatch):
         kind, model = type(self.client(server)), self.client(server).model
         own, clear = self.own_address, self.own_address.replace("https:", "http:")
@@ -921,7 +905,6 @@ class ProviderContract:
         server.play(Say(self.body(f"x = 3, by the way: {KEY}")))
         assert connected.complete(ASK).completions[0].text == "x = 3, by the way: ***"
 
-    @pytest.mark.defect(50)
     def test_headers_and_bodies_are_not_logged_at_debug(self, server, connected, caplog):
         caplog.set_level(logging.DEBUG)
         secret = {"Set-Cookie": "planted=header", "X-Request": "planted"}
@@ -937,7 +920,6 @@ class ProviderContract:
     address_variable: ClassVar[str] = ""
     """Environment variable that can hold another address."""
 
-    @pytest.mark.defect(50)
     def test_a_password_in_an_address_is_nowhere(self, server, monkeypatch):
         if not self.address_variable:
             return

@@ -191,7 +191,6 @@ class SearchContract:
             assert self.advance(search) == reason
             assert len(client.requests) == 2
 
-    @pytest.mark.defect(29)
     @pytest.mark.parametrize("name", ["max_requests", "max_tokens", "max_cost"])
     def test_a_cap_of_nothing_sends_nothing(self, name):
         client = Model([self.reply(1, cost=0.0)])
@@ -258,7 +257,6 @@ class SearchContract:
 
     # -- keys -------------------------------------------------------------------------------
 
-    @pytest.mark.defect(2)
     @pytest.mark.parametrize("on_error", ["raise", "fallback"])
     def test_a_missing_key_is_an_error_before_anything_is_evaluated(self, on_error, tmp_path):
         path, client = tmp_path / "run", Keyless([self.reply(1)])
@@ -275,7 +273,6 @@ class SearchContract:
         assert len(self.values(search)) == 1
         self.close(search)
 
-    @pytest.mark.defect(2)
     def test_a_search_that_goes_on_checks_its_key_too(self, tmp_path):
         path, client = tmp_path / "run", Keyless([self.reply(1), self.reply(2)])
         client.key = True

@@ -69,7 +69,6 @@ def test_a_point_may_be_given_as_a_change(answer, values):
     assert read(answer).values == values
 
 
-@pytest.mark.defect(8)
 @pytest.mark.parametrize(
     "before",
     [
@@ -91,7 +90,6 @@ def test_what_precedes_the_start_is_no_start(before):
         read(f"{before}Start from: new\nProposal: gain: 3")
 
 
-@pytest.mark.defect(8)
 @pytest.mark.parametrize("length", [100, 3990, 4000, 20_000])
 def test_a_long_analysis_loses_nothing(length):
     answer = f"Lesson: bias counts.\nAnalysis: {'a b c d. ' * (length // 9)}\nHypothesis: Less.\n"
@@ -133,7 +131,6 @@ def test_the_reason_of_an_end_is_in_whole_sentences(words, said):
     assert str(end.value).endswith(said)
 
 
-@pytest.mark.defect(8)
 def test_an_answer_without_a_hypothesis_has_none():
     explanation = read(f"I think that the gain matters.\nProposal: {LINE}").explanation
     assert notes_of(explanation).hypothesis == ""
@@ -157,7 +154,6 @@ def test_a_start_may_be_renumbered():
 # What cannot be read ------------------------------------------------------------------------
 
 
-@pytest.mark.defect(7)
 @pytest.mark.parametrize(
     ("answer", "reasons"),
     [
@@ -191,7 +187,6 @@ def test_what_cannot_be_read_says_why(answer, reasons):
     assert caught.value.raw == answer
 
 
-@pytest.mark.defect(7)
 def test_a_retry_keeps_the_start_and_asks_only_for_what_differs():
     client = ScriptedClient(
         ["Start from: #4\nProposal: gian: 2", "Start from: #4\nProposal: gain: 2"]
@@ -395,7 +390,6 @@ def test_any_text_is_a_valid_point_or_an_error(text, stop):
 SCHEDULES = Space({"schedule": Categorical(["constant", "cosine, warmup: 5"]), "warmup": Int(0, 9)})
 
 
-@pytest.mark.defect(9)
 def test_a_structured_answer_is_read_as_structure():
     known = [("constant", 1)]
     said = changes(schedule="cosine, warmup: 5", warmup=2)
@@ -419,7 +413,6 @@ def test_a_structured_answer_is_read_as_structure():
     ).values == ("cosine, warmup: 5", 2)  # fmt: skip
 
 
-@pytest.mark.defect(9)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

@@ -85,7 +85,6 @@ def test_a_cancelled_ask_ends_in_its_thread_and_its_point_is_pending(tmp_path):
         assert again.pending == optimizer.pending
 
 
-@pytest.mark.defect(52)
 def test_cancelled_asks_keep_the_cap(tmp_path):
     calls = 0
 

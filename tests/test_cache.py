@@ -101,7 +101,6 @@ def test_threads_leave_whole_files_and_one_answer_each(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [client.path.name]
 
 
-@pytest.mark.defect(17)
 def test_a_hit_holds_nothing_in_doubt(tmp_path):
     lost = Reply((Completion("x: 1"),), cost=0.5, requests=3, unpriced=1, estimated=1)
     asked = Request((Message("user", "hello"),))

@@ -79,7 +79,6 @@ def changed(sent, fields=None, tried=(), learned=None, **fault):
     return (learned or Learned(8)).change(found, ASKED, sent, fields or {}, list(tried))
 
 
-@pytest.mark.defect(18)
 @pytest.mark.parametrize(
     ("parameter", "code", "sent", "change"),
     [
@@ -108,7 +107,6 @@ def test_what_is_changed_after_a_refusal(parameter, code, sent, change):
     assert changed(sent, parameter=parameter, code=code, status=500) is None
 
 
-@pytest.mark.defect(18, 39)
 def test_prose_changes_nothing_but_what_is_tried_once():
     said = "at most 100 properties in chat completions. Please stop sending requests"
     learned, tried = Learned(8), []

@@ -117,7 +117,6 @@ class TestRecordAndReplay:
         assert replace(again, seconds=0.25, cost=0.001) == exact
         assert texts(replay.complete(ask("2"))) == ["third"]
 
-    @pytest.mark.defect(30)
     def test_a_replay_waits_for_nobody_and_pays_nothing(self, tmp_path):
         path = tmp_path / "run.jsonl"
         slow = Reply((Completion("x"),), prompt_tokens=9, seconds=300.0, cost=2.0, unpriced=1)
@@ -155,7 +154,6 @@ class TestRecordAndReplay:
             '{"like": "0123", "request": {"messages": [{"role": "user", "content": [[0, 9]]}]}}',
         ],
     )
-    @pytest.mark.defect(41)  # of packed lines, which are no longer read
     def test_damaged_recording(self, tmp_path, line):
         path = recorded(tmp_path / "run.jsonl", "hello")
         with path.open("a") as file:
@@ -271,7 +269,6 @@ class TestRecordAndReplay:
                 warnings.simplefilter("error")
                 assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["A", "B"]
 
-    @pytest.mark.defect(76)
     def test_other_prompts_with_other_results_are_warned_of(self, tmp_path):
         results = [" ".join(f"{(n + i) / 32:.3f}" for i in range(40)) for n in (40, 200)]
         path = recorded(tmp_path / "run.jsonl", f"before: {results[0]}", "b")
@@ -282,14 +279,12 @@ class TestRecordAndReplay:
         with pytest.warns(RuntimeWarning, match="not among its 2"):
             ReplayClient(path).complete(ask(f"results, in other words: {results[1]}"))
 
-    @pytest.mark.defect(70)
     def test_a_file_that_cannot_be_opened_costs_no_request(self, tmp_path):
         client = ScriptedClient(["a"])
         with pytest.raises(StorageError, match="cannot write the recording"):
             RecordClient(client, tmp_path / "missing" / "run.jsonl").complete(ask("1"))
         assert client.requests == []
 
-    @pytest.mark.defect(70)
     def test_a_disk_with_little_room_leaves_no_half_line(self, tmp_path, monkeypatch):
         path = tmp_path / "run.jsonl"
         opened = record_replay.open_to_append
@@ -310,7 +305,6 @@ class TestRecordAndReplay:
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]
 
-    @pytest.mark.defect(45)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
     def test_a_full_disk_loses_no_reply(self, tmp_path, monkeypatch):
         path = tmp_path / "run.jsonl"

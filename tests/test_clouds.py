@@ -100,7 +100,6 @@ def test_gemini_on_google_cloud(server, monkeypatch):
     client.check_ready()
 
 
-@pytest.mark.defect(51)
 @pytest.mark.parametrize("project", ["", "mine"])
 @pytest.mark.parametrize(
     ("model", "variable", "body"),
@@ -138,7 +137,6 @@ def test_no_credential_of_a_cloud_goes_to_a_named_address(
     assert asked == []
 
 
-@pytest.mark.defect(51)
 def test_a_customer_s_name_at_a_cloud_is_not_the_provider_s_host(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     for model, address in (

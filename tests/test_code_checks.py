@@ -38,7 +38,6 @@ class TestReadAnswer:
     def test_the_same_code_in_many_forms(self, text):
         assert read_answer(text, ["f"]).source.strip() == F.strip()
 
-    @pytest.mark.defect(16)
     @pytest.mark.parametrize(
         "inside",
         [
@@ -53,7 +52,6 @@ class TestReadAnswer:
         source = f"{inside}\n{F}"
         assert read_answer(form.format(source), ["f"]).source.strip() == source.strip()
 
-    @pytest.mark.defect(16)
     def test_json_that_lacks_the_function_gives_way_to_a_program_that_has_it(self):
         text = f'{{"code": "idle", "n": 0}}\n```python\n{F}```'
         assert read_answer(text, ["f"]).source.strip() == F.strip()

@@ -162,7 +162,6 @@ class TestCode:
         assert first["score"] < 0
         assert f"score {first['score']:.6g}" in client.requests[0].text
 
-    @pytest.mark.defect(29, 36)
     def test_starts_come_from_a_secret_of_the_folder(self, monkeypatch, tmp_path, capsys):
         scores = {}
         recording = tmp_path / "said.jsonl"
@@ -196,7 +195,6 @@ class TestCode:
             assert cli(["code", "mountaincar", *more]) == 2
             assert message in capsys.readouterr().err
 
-    @pytest.mark.defect(44)
     def test_to_fail_where_it_is_hard_gains_nothing(self, monkeypatch, tmp_path, capsys):
         with gym.make("MountainCarContinuous-v0") as env:
             hard = float(env.reset(seed=3)[0][0])
@@ -403,7 +401,6 @@ def test_errors_are_one_line(args, message, tmp_path, monkeypatch, capsys):
 
 
 @needs_confinement
-@pytest.mark.defect(43)
 def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys):
     """Held out and in the picture, where it fails for the first time."""
     with gym.make("MountainCarContinuous-v0") as env:
@@ -424,7 +421,6 @@ def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys
             assert not set("\x1b\x07\x9b\u202e") & set(file.read_text("utf-8")), file
 
 
-@pytest.mark.defect(27)
 def test_a_success_rate_that_nobody_knows_is_not_printed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(common, "write_report", lambda path: path)
     run = SimpleNamespace(path=tmp_path, write_held_out=lambda facts: None)

@@ -158,7 +158,6 @@ class Coins(gym.Env):
 
 
 @needs_confinement
-@pytest.mark.defect(36)
 class TestStarts:
     def test_no_prompt_holds_a_seed(self):
         seeds = Starts.draw().selection(2)
@@ -215,7 +214,6 @@ class Faulty(Coins):
 
 
 @needs_confinement
-@pytest.mark.defect(16)
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -267,7 +265,6 @@ def made(number, total, length, success, reward=0.0, failure=""):
     )
 
 
-@pytest.mark.defect(44)
 def test_a_failed_episode_is_no_success_and_leaves_no_mean():
     broken = made(1, None, 0, None, failure="x")
     score = PolicyScore((made(0, 1.0, 1, True), broken))
@@ -328,7 +325,6 @@ class TargetDistance(gym.Wrapper):
 
 
 @needs_confinement
-@pytest.mark.defect(15)
 def test_an_environment_that_does_nothing_but_fail_ends_the_search_after_five():
     def client():
         answers = [f"```python\ndef controller(obs):\n    return {k} % 2\n```" for k in range(9)]
@@ -349,7 +345,6 @@ def test_an_environment_that_does_nothing_but_fail_ends_the_search_after_five():
         assert [t.reward for t in optimizer.trials] == [None] * 7
 
 
-@pytest.mark.defect(11, 16)
 def test_the_parts_of_a_reward_are_finite_numbers_of_one_step():
     info = {"reward_up": np.float32(2), "reward_huge": 10**400, "reward_none": None, 3: 1.0}
     info |= {"reward_total": 9.0, "reward_nan": math.nan, "x": 1.0}

@@ -194,7 +194,6 @@ class TestSearch:
         assert len(seeds) > 18
         assert min(s for s in seeds if s is not None) >= 1_000_000
 
-    @pytest.mark.defect(15, 16, 44)
     @pytest.mark.parametrize(
         ("where", "how", "reason"),
         [

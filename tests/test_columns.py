@@ -250,7 +250,6 @@ def test_choices_have_no_line_and_are_drawn_as_the_best_trials_have_them():
     assert [r.values for r in read_all(alone, [" m m"] * 300)] == [p[1:3] for p in points]
 
 
-@pytest.mark.defect(25)
 def test_a_branch_is_neither_left_nor_drawn_at_random():
     """The branches of a conditional space alone: each was tried, and one is far better."""
     space = Space({"kind": Categorical(["good", "bad"])})

@@ -119,7 +119,6 @@ def test_the_readme_shows_rows_of_the_page_of_results():
 # -- sentences ----------------------------------------------------------------------------
 
 
-@pytest.mark.defect(13)
 def test_the_page_says_how_often_a_shuffled_point_draws_itself():
     (share,) = re.findall(r"about (\d+) of 30 on average", " ".join(PAGE.split()))
     assert int(share) == round(sum(1 / k for k in range(1, 31)))
@@ -159,7 +158,6 @@ def test_the_p_values_of_the_section_on_studies_are_those_of_its_page():
             assert found == p[trials, rival], (trials, rival)
 
 
-@pytest.mark.defect(13)
 def test_no_task_is_called_unreported_that_has_reported_results():
     reported = {f"{x['task']}" for x in lines_of("words")} | {"MountainCarContinuous-v0"}
     assert "zones" in reported
@@ -173,7 +171,6 @@ def test_the_page_of_results_is_what_all_lines_give():
     assert findings.FIGURE.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.defect(83)
 def test_policies_and_hyper_parameters_are_questions_of_their_own():
     for question in questions():
         tasks = set(question.scores[question.method])
@@ -183,7 +180,6 @@ def test_policies_and_hyper_parameters_are_questions_of_their_own():
     assert {"columns-gaussian", "design-near", "controller", "shuffled"} <= rivals
 
 
-@pytest.mark.defect(83)
 def test_changed_forms_of_known_tasks_are_called_so():
     assert set(words.WRITTEN) | set(words.CHANGED) < set(words.UNKNOWN)
     assert numbers.policies() == (17, 2, 2, 13)
@@ -191,7 +187,6 @@ def test_changed_forms_of_known_tasks_are_called_so():
         assert "no model can know" not in text
 
 
-@pytest.mark.defect(83)
 @pytest.mark.parametrize(
     ("page", "text", "made"), numbers.CLAIMS, ids=[f"{p}: {t[:30]}" for p, t, _ in numbers.CLAIMS]
 )

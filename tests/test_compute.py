@@ -442,7 +442,6 @@ def test_what_ends_the_worker_takes_only_what_its_block_did(real):
 
 
 @needs_confinement
-@pytest.mark.defect(71)
 def test_another_process_goes_on_from_a_snapshot_and_runs_no_block_again(real, tmp_path):
     real.folder = tmp_path / "d"
     first = real.run("total = f.sum()\nopen('runs', 'a').write('x')", [], lambda k: data(1))

@@ -205,7 +205,6 @@ def test_the_schema_lets_what_is_inactive_be_null():
     assert schema["optimizer"] == {"type": "string", "enum": ["sgd", "adam"]}
 
 
-@pytest.mark.defect(81)
 @pytest.mark.parametrize("prompt", ["words", "props", "opro"])
 def test_the_first_request_says_the_conditions(prompt):
     client = ScriptedClient(

@@ -148,7 +148,6 @@ def declared(space):
     return client, LLMSampler(client, space=space, prompt="words", n_startup_trials=0, seed=0)
 
 
-@pytest.mark.defect(81)
 def test_an_optuna_study_with_declared_conditions_repeats_no_request():
     client, sampler = declared(
         {

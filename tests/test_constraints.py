@@ -336,7 +336,6 @@ class TestNevergrad:
         assert "The point x: 8.0, k: 1 is what production uses." in text
 
 
-@pytest.mark.defect(54)
 @pytest.mark.parametrize("scipy", [True, False])
 @pytest.mark.parametrize(
     "constraints",
@@ -362,7 +361,6 @@ def test_constraints_that_contradict_each_other_take_few_looks(monkeypatch, scip
     assert looks < (10_000 if scipy else 100_000)
 
 
-@pytest.mark.defect(54)
 @pytest.mark.parametrize("scipy", [True, False])
 @pytest.mark.parametrize("relation", ["{} <= {}", "{} < {}", "{} + 0.005 < {}", "1.01 * {} <= {}"])
 def test_a_narrow_feasible_space_is_found(monkeypatch, scipy, relation):

@@ -89,7 +89,6 @@ def npy(shape="(1,)", descr="'<f8'", body=b"", fortran="False"):
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + body
 
 
-@pytest.mark.defect(72)
 @pytest.mark.parametrize(
     "content",
     [

@@ -171,7 +171,6 @@ def test_seeds_are_distinct_fixed_and_prefixes_of_each_other(draw):
 # -- one episode --------------------------------------------------------------------------
 
 
-@pytest.mark.defect(44)
 @pytest.mark.parametrize(
     ("fault", "reason", "raised"),
     [
@@ -194,7 +193,6 @@ def test_a_failed_episode_has_no_return(fault, reason, raised):
     assert mean_or_none([]) is None
 
 
-@pytest.mark.defect(44)
 @pytest.mark.parametrize("step", [None, 3, (1, 2, 3, 4), (np.zeros(1), "x", False, False, {})])
 def test_an_environment_that_answers_anything_is_a_failed_episode(step, monkeypatch):
     monkeypatch.setattr(Faulty, "step", lambda self, action: step)

@@ -22,7 +22,6 @@ from llmopt.util.files import (
 from llmopt.util.text import clean
 
 
-@pytest.mark.defect(42)
 def test_writers_of_one_name_leave_one_whole_file(tmp_path):
     (tmp_path / "elsewhere").write_bytes(b"mine")
     texts = [bytes([65 + i]) * 100_000 for i in range(8)]
@@ -39,7 +38,6 @@ def test_writers_of_one_name_leave_one_whole_file(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "elsewhere", "f"]
 
 
-@pytest.mark.defect(47)
 def test_only_regular_files_are_opened(tmp_path):
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbfa\r\nb")
     (tmp_path / "link").symlink_to(tmp_path / "f")
@@ -80,7 +78,6 @@ def test_a_file_that_is_too_large_is_not_read_first(tmp_path):
         tracemalloc.stop()
 
 
-@pytest.mark.defect(40, 43)
 def test_text_from_outside_is_clean():
     plain = "naïve Größe\t5\u00a0°C\nيوم 日 👩\u200d💻"
     assert clean(plain) == plain
@@ -91,13 +88,11 @@ def test_text_from_outside_is_clean():
     assert clean(clean("\ud800")) == clean("\ud800")
 
 
-@pytest.mark.defect(43)
 def test_what_a_server_says_is_clean_in_an_error():
     error = ClientError("HTTP 500: \x1b[2J\x07 busy \ud800")
     assert str(error) == r"HTTP 500: \x1b[2J\x07 busy \ud800"
 
 
-@pytest.mark.defect(46)
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
 def test_a_recording_goes_to_a_regular_file_alone(tmp_path, kind):
     path, outside = tmp_path / "r.jsonl", tmp_path / "outside"

@@ -267,7 +267,6 @@ class TestNext:
         assert "search ended" in capsys.readouterr().err
         assert result() == ["it is 0", "it is 1", "it is 2"]
 
-    @pytest.mark.defect(80)
     @pytest.mark.parametrize("how", sorted(SEARCHES))
     def test_every_search_says_its_outcome_and_why_it_ended(self, how, folder, give, capsys):
         result = start(lambda: SEARCHES[how](FolderClient(folder)))
@@ -290,7 +289,6 @@ class TestNext:
         assert ("The recommended point: #1" in said) == (how == "stop")
         assert "Best first: " in (folder / "latest.md").read_text()
 
-    @pytest.mark.defect(80)
     @needs_confinement
     def test_a_search_over_code_says_its_outcome(self, folder):
         folder.mkdir()
@@ -304,7 +302,6 @@ class TestNext:
         assert "Best first: candidate 0 (1.5)" in said
         assert "Ctrl-C" in said
 
-    @pytest.mark.defect(80)
     def test_a_policy_search_says_its_outcome(self, folder):
         pytest.importorskip("gymnasium")
         folder.mkdir()

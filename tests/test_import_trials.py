@@ -22,7 +22,6 @@ from llmopt import (
 from llmopt.cli import main
 from llmopt.policies import PolicySearch
 
-pytestmark = pytest.mark.defect(24)
 SPACE = {"lr": Float(0.0, 1.0), "layers": Int(1, 8), "act": Categorical(["relu", "tanh"])}
 POINTS = [
     ({"lr": 0.1, "layers": 2, "act": "relu"}, 3.0),
@@ -254,7 +253,6 @@ def test_the_shell_takes_them(tmp_path, capsys):
     assert json.loads(shown.out)["source"] == "warmup"
 
 
-@pytest.mark.defect(66)
 class TestTables:
     def test_control_characters_of_a_header_reach_no_terminal(self, tmp_path, capsys, caplog):
         path = tmp_path / "t.csv"

@@ -188,7 +188,6 @@ def test_data_are_sent_once_and_found_in_workers_too(bench, monkeypatch):
 # -- snapshots ----------------------------------------------------------------------------------
 
 
-@pytest.mark.defect(71)
 def test_a_new_worker_has_variables_functions_classes_files_and_jobs(bench, tmp_path):
     bench.calculator.folder = tmp_path / "d"
     bench.run(
@@ -502,7 +501,6 @@ def test_a_worker_that_dies_or_lies_is_an_error_of_the_block(bench, attack):
     assert bench.says("print(2)").endswith("2")
 
 
-@pytest.mark.defect(55)
 @pytest.mark.parametrize("size", [1 << 16, 64 << 20])
 def test_a_block_that_forges_its_answer_costs_little(bench, size):
     bench.run("pass")
@@ -522,7 +520,6 @@ def test_a_block_that_forges_its_answer_costs_little(bench, size):
     assert took < 60  # nothing was waited for beyond the deadlines
 
 
-@pytest.mark.defect(55, 72)
 @pytest.mark.parametrize(
     "data",
     [

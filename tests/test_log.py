@@ -209,7 +209,6 @@ def test_every_point_keeps_one_line_of_what_was_seen():
     assert len(notes(evidence(wordy, budget=3000))[0]) < 150
 
 
-@pytest.mark.defect(81)
 def test_an_old_row_keeps_the_end_of_what_was_seen():
     curve = "validation error by epoch: " + ", ".join(f"0.{90 - i}" for i in range(60))
     trials = tuple(
@@ -221,7 +220,6 @@ def test_an_old_row_keeps_the_end_of_what_was_seen():
     assert note.endswith(", 0.32, 0.31")
 
 
-@pytest.mark.defect(81)
 def test_a_difference_has_an_error_only_where_it_tells_something():
     close = (
         trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0), stderr=6.0),
@@ -246,7 +244,6 @@ def test_the_number_of_draws_behind_every_point_is_stated():
     assert "measured on the same random draws, and" in text((1.0, 2.0, 3.0), (2.0, 3.0))
 
 
-@pytest.mark.defect(81)
 def test_tiny_changes_tell_how_rough_f_is():
     start = trial(0, (1.0, 0.5, 3), 10.0)
     said = "Hypothesis: h.\nStart from: #1"
@@ -261,7 +258,6 @@ def test_tiny_changes_tell_how_rough_f_is():
     assert evidence((start, *far)).roughness() == ""
 
 
-@pytest.mark.defect(81)
 def test_float32_results_have_the_digits_of_their_type():
     optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), warmup=9)
     optimizer.tell({"x": 0.5}, np.float32(0.215))
@@ -560,7 +556,6 @@ def test_an_answer_is_judged_as_a_whole():
     assert measured.standstill() == ""  # a point of the latest scan is still being measured
 
 
-@pytest.mark.defect(63)
 def test_the_count_of_answers_without_gain_only_grows():
     scans = [[101.0], *[[90.0] * 4] * 3, [95.0], [94.0], [80.0] * 4]
     said = [evidence(answers(*scans[: k + 1])).standstill() for k in range(3, 7)]
@@ -601,7 +596,6 @@ def asked(name="words", history=None, space=SPACE, **options):
     return get_prompt(name).prepare(situation).request.text
 
 
-@pytest.mark.defect(6)
 @pytest.mark.parametrize("name", ["words", "props", "props-plus", "opro"])
 @pytest.mark.parametrize("options", [{}, {"noisy": True}, {"may_stop": True, "total": 9}])
 def test_nothing_presumes_that_larger_is_better_where_f_is_minimized(name, options):
@@ -614,7 +608,6 @@ def test_nothing_presumes_that_larger_is_better_where_f_is_minimized(name, optio
         assert "A negative difference" not in asked(name)
 
 
-@pytest.mark.defect(10)
 def test_several_objectives_have_their_names_and_the_best_trade_offs_first():
     trials = tuple(
         Trial(i, {}, (float(i), 0.5, 3), rewards)
@@ -636,7 +629,6 @@ def test_several_objectives_have_their_names_and_the_best_trade_offs_first():
     assert "maximize f1, minimize f2" in bare
 
 
-@pytest.mark.defect(10)
 def test_a_value_that_was_moved_into_its_range_is_marked():
     client = ScriptedClient(["Hypothesis: h\nStart from: #1\nProposal: gain: 99"])
     search = LLMOptimizer(SPACE, client, "words", warmup=0)
@@ -653,7 +645,6 @@ FORGED = (
 )
 
 
-@pytest.mark.defect(49, 40)
 @pytest.mark.parametrize("where", ["feedback", "description", "note", "words"])
 def test_nothing_from_outside_forges_a_row_or_a_heading(where):
     text = f"fine{FORGED}\x00user\x00\ud800"
@@ -678,7 +669,6 @@ def test_nothing_from_outside_forges_a_row_or_a_heading(where):
             assert "> lesson: propose 0" in lines or name == "props"
 
 
-@pytest.mark.defect(49)
 def test_the_split_of_the_messages_cannot_be_named():
     first, again = (get_prompt("{{ n }}{{ begin_user }}x") for _ in range(2))
     for prompt in (first, again):
@@ -688,7 +678,6 @@ def test_the_split_of_the_messages_cannot_be_named():
         assert [m.content for m in prompt.prepare(situation).request.messages] == ["3", "x"]
 
 
-@pytest.mark.defect(40)
 def test_what_fits_in_no_request_is_written_out():
     odd = "\ud800\x1b[2J\x00"
     situation = Situation.after(

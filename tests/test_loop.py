@@ -237,7 +237,6 @@ def test_what_is_refused(call, error, message):
         call()
 
 
-@pytest.mark.defect(29)
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -343,7 +342,6 @@ def test_a_forgotten_return_is_noticed_before_the_model_is_asked():
     assert client.requests == []
 
 
-@pytest.mark.defect(27)
 def test_a_result_says_how_many_evaluations_failed():
     scores = iter([1.0, None, 0.5, None])
     result = minimize(lambda p: next(scores), SPACE, 4, ScriptedClient([]), warmup=4, seed=0)
@@ -352,7 +350,6 @@ def test_a_result_says_how_many_evaluations_failed():
     assert repr(result).startswith("SearchResult(2 trials, best 1.0 at ")
 
 
-@pytest.mark.defect(15, 27)
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_function_that_always_raises_ends_the_search_with_the_reason(stored, tmp_path):
     def broken(params):
@@ -366,7 +363,6 @@ def test_a_function_that_always_raises_ends_the_search_with_the_reason(stored, t
     assert (str(tmp_path / "s.jsonl") in str(caught.value)) == stored
 
 
-@pytest.mark.defect(2)
 def test_a_stored_search_checks_the_model_before_the_point_that_was_cut_off(tmp_path):
     class Gone(ScriptedClient):
         def check_ready(self):
@@ -382,7 +378,6 @@ def test_a_stored_search_checks_the_model_before_the_point_that_was_cut_off(tmp_
     assert not evaluated
 
 
-@pytest.mark.defect(27)
 def test_a_resumed_search_says_where_it_goes_on(tmp_path, capsys):
     options = {"storage": tmp_path / "s.jsonl", "seed": 1, "warmup": 6}
     minimize(bowl, SPACE, 2, ScriptedClient([]), **options)
@@ -396,7 +391,6 @@ def test_a_resumed_search_says_where_it_goes_on(tmp_path, capsys):
     assert len(result.trials_dataframe()) == 3
 
 
-@pytest.mark.defect(27)
 def test_a_description_that_is_not_read_gets_a_word_once(caplog):
     emitter._said_of.clear()
     client = ScriptedClient([])
@@ -407,7 +401,6 @@ def test_a_description_that_is_not_read_gets_a_word_once(caplog):
     assert "'columns' asks for numbers alone: the model reads no description" in said
 
 
-@pytest.mark.defect(25)
 def test_a_best_point_on_the_edge_is_named_so():
     def found(low):
         return repr(
@@ -525,7 +518,6 @@ def test_wrong_numbers_of_finalists(finalists, message):
         minimize(bowl, SPACE, 20, scripted(), finalists=finalists)
 
 
-@pytest.mark.defect(72)
 def test_a_value_that_cannot_be_shown_is_named_by_its_class():
     class Shy:
         def __repr__(self):

@@ -98,7 +98,6 @@ class TestSearchFolder:
                 call()
         assert sorted(tmp_path.rglob("*")) == before
 
-    @pytest.mark.defect(46)
     @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
     def test_a_link_is_not_followed(self, searches, tmp_path, suffix):
         folder = tmp_path / "searches"
@@ -128,7 +127,6 @@ class TestSearchFolder:
         with pytest.raises(LLMOptError, match='got both "reward"'):
             searches.tell("mine", {"x": 1, "k": 2}, 3, failed="no power")
 
-    @pytest.mark.defect(42, 46)
     def test_searches_that_are_begun_at_once_are_whole(self, searches, tmp_path):
         secret = tmp_path / "secret"
         secret.write_text("mine")
@@ -140,7 +138,6 @@ class TestSearchFolder:
         assert kept == {**SEARCH, "description": ""}
         assert secret.read_text() == "mine"
 
-    @pytest.mark.defect(27)
     def test_trials_are_counted_as_in_the_prompt(self, searches):
         create(searches, "mine", {**SEARCH, "model": "agent", "warmup": 1})
         point = searches.ask("mine")["points"][0]["params"]
@@ -316,7 +313,6 @@ def children():
     return found
 
 
-@pytest.mark.defect(72)
 def test_no_error_repeats_the_whole_of_a_long_word(searches):
     pytest.importorskip("mcp")
     import asyncio

@@ -97,7 +97,6 @@ class TestModels:
         told(TypeError, optimizer.ask, "Careless", "returned a str", "expected a llmopt.Reply")
 
 
-@pytest.mark.defect(28)
 @pytest.mark.parametrize(
     ("wrong", "near"),
     [("warm_up", "warmup"), ("max_request", "max_requests"), ("desciption", "description")],

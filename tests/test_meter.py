@@ -314,7 +314,6 @@ def test_no_cost_cap_puts_up_with_calls_given_up(no_waiting):
         assert meter.send(request("1")).completions[0].text == "a"
 
 
-@pytest.mark.defect(17)
 def test_calls_given_up_add_up_as_in_a_resumed_search(no_waiting):
     lost = [ClientError("late", retryable=True, cost=c, estimated=1) for c in (0.1, 0.2)]
     file = File()

@@ -409,7 +409,6 @@ def test_a_prefix_is_found_at_marks_alone():
     assert prefix_use(short, short, plain, estimate_tokens) == (0, 0)
 
 
-@pytest.mark.defect(76)
 def test_estimate_of_models_without_tokens(tmp_path):
     path = tmp_path / "run.jsonl"
     recorder = RecordClient(ScriptedClient(["x: 1"]), path)

@@ -23,7 +23,6 @@ def search(f=f, space=SPACE, n_trials=8, client=None, call=minimize, **options):
     return call(f, space, n_trials, client or ScriptedClient([]), **options)
 
 
-@pytest.mark.defect(74)
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -55,7 +54,6 @@ def test_names_of_other_libraries(name, answer):
         assert "did you mean" not in str(caught.value)
 
 
-@pytest.mark.defect(74)
 def test_a_loop_of_ones_own_has_no_workers():
     for name in ("n_jobs", "executor", "timeout"):
         with pytest.raises(TypeError, match="minimize"):
@@ -64,7 +62,6 @@ def test_a_loop_of_ones_own_has_no_workers():
         check_names("f", ["alpah"], ["alpha", "beta"])
 
 
-@pytest.mark.defect(64)
 def test_none_is_no_description():
     assert search(description=None, callbacks=None, n_trials=2, warmup=2).trials
     pytest.importorskip("gymnasium")
@@ -74,7 +71,6 @@ def test_none_is_no_description():
         assert policies.optimizer._options.description
 
 
-@pytest.mark.defect(64)
 def test_none_is_no_description_of_a_sampler():
     pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
@@ -82,7 +78,6 @@ def test_none_is_no_description_of_a_sampler():
     assert LLMSampler(ScriptedClient([]), description=None).prompt
 
 
-@pytest.mark.defect(75)
 @pytest.mark.parametrize(
     ("call", "error", "parts"),
     [
@@ -175,7 +170,6 @@ def test_a_mistake_says_what_to_type(call, error, parts):
     assert len(text) < 400
 
 
-@pytest.mark.defect(77)
 def test_a_search_that_never_asks_its_model_says_so_when_it_is_made(caplog):
     with caplog.at_level(logging.WARNING):
         search(n_trials=8, warmup=20)
@@ -189,7 +183,6 @@ def test_a_search_that_never_asks_its_model_says_so_when_it_is_made(caplog):
     assert "never asked" not in caplog.text
 
 
-@pytest.mark.defect(77)
 def test_a_sampler_says_how_many_trials_are_random_at_the_first_one(caplog):
     optuna = pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
@@ -204,7 +197,6 @@ def test_a_sampler_says_how_many_trials_are_random_at_the_first_one(caplog):
     assert len(set(said)) == 1
 
 
-@pytest.mark.defect(79)
 def test_pending_lists_parameters_and_history_trials():
     optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=4)
     points = optimizer.ask(3)

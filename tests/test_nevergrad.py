@@ -658,7 +658,6 @@ class TestSaving:
             loaded.tell(open_point, sphere(open_point.value))
             assert losses_of(loaded, 6) == whole
 
-    @pytest.mark.defect(2)
     def test_a_loaded_run_checks_the_model_of_its_own_process(self, tmp_path, monkeypatch):
         optimizer = make(gaussian_steps, budget=20, warmup=3, on_error="fallback")
         losses_of(optimizer, 4)

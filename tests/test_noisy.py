@@ -34,7 +34,6 @@ def test_equal_points_merge_to_mean_and_error():
     assert optimizer.usage.rejected == {}
 
 
-@pytest.mark.defect(3, 21)
 def test_every_view_names_the_same_best(tmp_path):
     """Each of these once ranked for itself, and took the lucky 10.0 for the best."""
     rewards = iter([9.0, 11.0, 8.0, 10.0, 10.0])

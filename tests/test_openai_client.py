@@ -217,7 +217,6 @@ def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_pat
     assert server.seen == []
 
 
-@pytest.mark.defect(37)
 @pytest.mark.parametrize(
     ("tells", "told", "price", "cost"),
     [
@@ -243,7 +242,6 @@ def test_a_cost_that_the_server_reports(server, monkeypatch, tells, told, price,
     assert client.complete(ASK).cost == (cost if cost is None else pytest.approx(cost))
 
 
-@pytest.mark.defect(37)
 def test_a_server_that_takes_no_stream_options_is_asked_for_whole_answers(server, openai):
     said = openai_error("stream_options is not supported", param="stream_options")
     server.play(Say(said, 400), Say(openai_body("x")))
@@ -342,7 +340,6 @@ def test_an_error_in_the_middle_of_a_stream(server, openai):
     assert caught.value.status == 502
 
 
-@pytest.mark.defect(18, 39)
 @pytest.mark.parametrize(
     ("status", "fields", "headers", "caps"),
     [
@@ -362,7 +359,6 @@ def test_caps_that_servers_call_too_large(server, openai, status, fields, header
     assert [s.body["max_completion_tokens"] for s in server.seen] == pytest.approx(caps, abs=9)
 
 
-@pytest.mark.defect(39)
 @pytest.mark.parametrize("fields", [{"param": "max_tokens"}, {"code": "context_length_exceeded"}])
 def test_a_cap_that_is_always_too_large(server, openai, fields):
     server.play(Say(openai_error("too large", **fields), 400))
@@ -548,7 +544,6 @@ def test_a_real_server(real_server, no_proxies, endpoint):
         OpenAIClient("m", base_url=url, api_key="wrong").complete(ASK)
 
 
-@pytest.mark.defect(57)
 def test_a_server_that_drips_its_context_holds_no_answer_up(server):
     client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True, timeout=0.3)
     server.lists = Trickle()
@@ -558,7 +553,6 @@ def test_a_server_that_drips_its_context_holds_no_answer_up(server):
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.defect(72)
 @pytest.mark.parametrize(
     ("url", "local"),
     [

@@ -314,7 +314,6 @@ class TestConcurrency:
         assert len(optimizer.pending) == 1
 
 
-@pytest.mark.defect(22)
 @pytest.mark.parametrize("how", ["enqueue", "tell"])
 def test_a_point_that_comes_during_an_ask_is_not_proposed_too(how):
     point = {"x": 1.5, "k": 7}
@@ -336,7 +335,6 @@ def test_a_point_that_comes_during_an_ask_is_not_proposed_too(how):
         assert optimizer.usage.proposals == {"fallback": 1}
 
 
-@pytest.mark.defect(22)
 def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     optimizer = make()
     optimizer.tell({"x": 1.5, "k": 7}, 1.0)

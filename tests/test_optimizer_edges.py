@@ -401,7 +401,6 @@ class TestRepeats:
         optimizer.tell(dict(self.POINT), 1.0)
         return optimizer.ask(), optimizer
 
-    @pytest.mark.defect(62)
     @pytest.mark.parametrize("digits", range(4, 11))
     @pytest.mark.parametrize("prompt", ["words", "props"])
     def test_it_counts_as_a_duplicate(self, digits, prompt):
@@ -410,7 +409,6 @@ class TestRepeats:
         assert point == {"x": 1.5, "y": 2.5}
         assert optimizer.usage.rejected == {"duplicate": 1}
 
-    @pytest.mark.defect(62)
     def test_the_decimals_of_other_prompts_count_too(self):
         space = Space({"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)})
         shown = ", ".join(f"{n}: {space.format(i, self.POINT[n])}" for i, n in enumerate("xy"))
@@ -431,7 +429,6 @@ class TestRepeats:
         assert copied._model.shown.holds(tuple(self.POINT.values()))
 
 
-@pytest.mark.defect(64)
 def test_no_description_may_be_none():
     optimizer = make([["x: 1"]], description=None)
     assert optimizer.start_event()["options"]["description"] == ""

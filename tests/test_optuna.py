@@ -158,7 +158,6 @@ class TestMultiObjective(pytest_samplers.MultiObjectiveSamplerTestCase):
 
 
 class TestRecommend:
-    @pytest.mark.defect(23)
     @pytest.mark.parametrize("direction", ["maximize", "minimize"])
     def test_the_best_mean_less_its_error_in_the_direction_of_the_study(self, direction):
         study = study_of(RandomSampler(), direction=direction)
@@ -179,7 +178,6 @@ class TestRecommend:
             study.tell(trial, x)
         assert LLMSampler.recommend(study).params == {"x": 1.2}
 
-    @pytest.mark.defect(23)
     def test_what_breaks_a_constraint_comes_last_and_what_is_not_finite_never(self):
         study = study_of(RandomSampler())
         told(study, XY, {"x": 0.0, "y": 0}, float("-inf"))
@@ -368,7 +366,6 @@ class TestStartup:
         assert len(points) == 8
 
 
-@pytest.mark.defect(25)
 def test_a_best_trial_on_the_edge_is_said_once(caplog):
     sampler = make([f"x: {i / 10}, y: 5" for i in range(12)])
     study = study_of(sampler)
@@ -411,7 +408,6 @@ class TestConditional:
         assert requests(sampler) == []
         return study, sampler
 
-    @pytest.mark.defect(1)
     @pytest.mark.parametrize("prompt", ["words", "props", "opro"])
     def test_a_point_of_a_conditional_space_is_one_request_and_one_row(self, prompt):
         sampler = make(["k: a, u: 2.5", "k: b, v: 2.5"], prompt=prompt)
@@ -433,7 +429,6 @@ class TestConditional:
         "Hypothesis: back\nStart from: #4\nProposal:\nk: b, v: 4",
     )
 
-    @pytest.mark.defect(1)
     def test_a_start_from_another_branch_takes_what_this_one_needs(self):
         study, sampler = self.branched(self.ANSWERS)
         study.optimize(self.branches, n_trials=3)
@@ -454,7 +449,6 @@ class TestConditional:
         assert "#3: k b -> a, u – -> 2.5, v 5 -> –" in requests(again)[0].text
         assert study.trials[-1].params == {"k": "b", "v": 1.0}
 
-    @pytest.mark.defect(1)
     def test_the_points_of_one_answer_serve_the_next_trials(self):
         answer = "Start from: #2\nProposal:\nu: 4\n\nStart from: #3\nProposal:\nv: 4\n"
         study, sampler = self.branched([answer, "Proposal: stop"])

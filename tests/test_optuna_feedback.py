@@ -404,14 +404,12 @@ def test_the_dashboards_note_says_why(tmp_path):
     assert notes == ["", "larger was **better**\n\n*answerer, 90 + 8 tokens, $0.250000*"]
 
 
-@pytest.mark.defect(64)
 def test_no_description_may_be_none():
     sampler = make(["Start from: new\nProposal:\nx: 1, y: 1"], description=None)
     study_of(sampler).ask(XY)
     assert len(sampler.client.requests) == 1
 
 
-@pytest.mark.defect(67)
 @pytest.mark.parametrize("end", ["\n", "\r", "\u2028"])
 def test_an_attribute_of_the_study_cannot_forge_rows(end):
     sampler = make(["Start from: new\nProposal:\nx: 1, y: 1"])
@@ -425,7 +423,6 @@ def test_an_attribute_of_the_study_cannot_forge_rows(end):
     assert not any(line.startswith((forged, "# Heading")) for line in lines)
 
 
-@pytest.mark.defect(78)
 def test_after_a_killed_trial_the_next_ones_draw_what_they_would_have_drawn():
     def points(killed):
         study = optuna.create_study(sampler=LLMSampler("network", seed=3, n_startup_trials=9))

@@ -255,7 +255,6 @@ def _kill_in_a_trial(worker, log: Path) -> int:
     pytest.fail(f"worker 0 did not get through three trials in {WAIT} s")
 
 
-@pytest.mark.defect(33)
 def test_each_worker_keeps_the_threads_of_its_embedded_model():
     sampler = LLMSampler(get_client("smollm2", threads=1))
     assert pickle.loads(pickle.dumps(sampler)).client.threads == 1
@@ -265,7 +264,6 @@ def test_each_worker_keeps_the_threads_of_its_embedded_model():
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-@pytest.mark.defect(40)
 def test_what_no_file_or_request_holds_ends_no_study(address):
     storage = storage_at(address)
     replies = [f"x: {i}\nwhy \x00 and \ud800 and {'é' * 2100}" for i in (1, 2)]

@@ -28,7 +28,7 @@ def wheel(tmp_path_factory) -> zipfile.ZipFile:
     ignore = shutil.ignore_patterns("__pycache__", "results")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     out = source / "dist"
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
@@ -90,12 +90,29 @@ def test_import_pulls_in_no_sdk_and_no_simulator():
     assert run_python(code).strip() == "[]"
 
 
-def test_the_bare_folder_names_are_not_importable():
+@pytest.mark.defect(33)
+@pytest.mark.parametrize("inside", [False, True])
+def test_scripts_beside_and_inside_a_checkout_import_all_of_it(inside, tmp_path):
+    """A folder named llmopt beside the script is no package, and adapters lie beside llmopt/."""
+    checkout = tmp_path / "llmopt"
+    checkout.symlink_to(ROOT)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "llmopt.pth").write_text(f"{ROOT}\n")
     code = (
-        "import importlib.util as u\n"
-        "print(u.find_spec('benchmarks') is None and u.find_spec('adapters') is None)"
+        f"import site; site.addsitedir({str(tmp_path / 'site')!r})\n"
+        "from llmopt import Float; import llmopt.adapters.optuna, llmopt.benchmarks as b\n"
+        "print(b.__file__)"
     )
-    assert run_python(code).strip() == "True"
+    where = checkout if inside else tmp_path
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=where)
+    assert done.stdout.strip() == str(ROOT / "benchmarks" / "__init__.py"), done.stderr
+
+
+@pytest.mark.defect(33)
+def test_an_editable_install_is_a_path_file():
+    """An import hook would let a folder named llmopt beside the script win."""
+    assert "[editable_wheel]\nmode = compat" in (ROOT / "setup.cfg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("library", ["optuna", "nevergrad"])

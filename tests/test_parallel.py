@@ -346,7 +346,6 @@ def test_several_objectives_have_a_pareto_front(n_jobs):
         result.optimizer.recommend()
 
 
-@pytest.mark.defect(79)
 def test_one_objective_has_a_front_too_and_history_can_be_gone_through():
     result = search(square, 6, call=maximize)
     assert result.best in result.pareto

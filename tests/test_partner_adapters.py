@@ -219,7 +219,6 @@ class TestNevergrad:
             one.ask()
 
 
-@pytest.mark.defect(28)
 @pytest.mark.parametrize(
     ("make", "wrong", "meant"),
     [

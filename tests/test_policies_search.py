@@ -190,7 +190,6 @@ def test_what_reset_and_step_return_is_named(changed, said):
         search.run(5)
 
 
-@pytest.mark.defect(15)
 def test_an_environment_that_always_fails_ends_the_search_after_five_with_the_reason(monkeypatch):
     def broken(self, action):
         raise RuntimeError("no such joint")
@@ -224,7 +223,6 @@ def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
     assert search.run(1).reward == 1.0
 
 
-@pytest.mark.defect(28, 29)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -251,7 +249,6 @@ def test_wrong_options_are_clear_errors(options, message):
         PolicySearch("CartPole-v1", ScriptedClient([]), **options)
 
 
-@pytest.mark.defect(28, 29)
 def test_wrong_arguments_of_calls_are_clear_errors():
     with pytest.raises(TypeError, match="did you mean 'starts'"):
         PolicySearch("CartPole-v1", ScriptedClient([]), strats=3)
@@ -268,7 +265,6 @@ def test_wrong_arguments_of_calls_are_clear_errors():
                 call()
 
 
-@pytest.mark.defect(27)
 def test_an_evaluation_is_printed_in_a_line():
     with PolicySearch("CartPole-v1", ScriptedClient([]), starts=1, warmup=1) as search:
         search.run(1)
@@ -283,7 +279,6 @@ def test_an_evaluation_is_printed_in_a_line():
     )
 
 
-@pytest.mark.defect(26)
 def test_it_is_said_which_range_is_searched(capsys):
     with PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), starts=1, warmup=1) as search:
         search.run(1, progress=True)
@@ -297,7 +292,6 @@ def test_it_is_said_which_range_is_searched(capsys):
     assert said in repr(search)
 
 
-@pytest.mark.defect(26)
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
 def test_random_points_are_policies_that_do_not_always_push_to_the_stop(env_id):
     with PolicySearch(env_id, ScriptedClient([]), starts=1, warmup=5) as search:
@@ -331,7 +325,6 @@ class Large(Bare):
         return self.np_random.normal(size=2) * [1000, 0.001], 0.0, False, False, {}
 
 
-@pytest.mark.defect(26)
 def test_a_range_is_of_the_size_of_the_action_over_that_of_what_is_observed():
     found, _ = bounds_of(Large, max_steps=200)
     assert found["a0<-bias"] == (-1200, 1200)
@@ -345,7 +338,6 @@ def test_a_range_is_of_the_size_of_the_action_over_that_of_what_is_observed():
     assert half["car_directional_force<-car_vel"] == (-29, 140)
 
 
-@pytest.mark.defect(26)
 def test_ranges_that_are_given_are_taken():
     pairs = [(-1.0, 2.0), (0.0, 5.0), (-3.0, -1.0)]
     found, search = bounds_of("MountainCarContinuous-v0", box=pairs)
@@ -356,7 +348,6 @@ def test_ranges_that_are_given_are_taken():
             bounds_of("MountainCarContinuous-v0", box=box)
 
 
-@pytest.mark.defect(26)
 def test_random_points_keep_to_a_range_without_zero():
     with PolicySearch("CartPole-v1", ScriptedClient([]), warmup=5, box=(2, 3)) as search:
         search.run(5)
@@ -364,7 +355,6 @@ def test_random_points_keep_to_a_range_without_zero():
             search.optimizer.space.check(trial.values)
 
 
-@pytest.mark.defect(26)
 def test_a_search_goes_on_in_the_ranges_with_which_it_began(tmp_path, monkeypatch):
     path = tmp_path / "s.jsonl"
     with searching("Swimmer-v5", {}, storage=path, warmup=1)[0] as search:
@@ -401,7 +391,6 @@ def test_a_search_without_words_goes_on_with_its_starts_only(tmp_path):
         assert len(resumed.optimizer.trials) == 1
 
 
-@pytest.mark.defect(24)
 def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog):
     storage = tmp_path / "s.jsonl"
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
@@ -488,7 +477,6 @@ def test_a_model_that_sees_numbers_only_begins_with_more_random_policies(prompt,
             search.optimizer.ask()
 
 
-@pytest.mark.defect(61)
 @pytest.mark.parametrize(("evaluations", "random"), [(8, 4), (64, 30)])
 def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluations, random):
     with PolicySearch("CartPole-v1", "network", starts=1, max_steps=20) as search:
@@ -499,7 +487,6 @@ def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluation
         assert [t.source for t in search.optimizer.trials][-2:] == ["llm"] * 2
 
 
-@pytest.mark.defect(82)
 def test_a_weight_may_leave_its_usual_range(tmp_path):
     """Up to ten times, for a model that reads words; random policies stay where they were."""
     answer = "Hypothesis: h\nStart from: new\nProposal: 7.5, -0.003"

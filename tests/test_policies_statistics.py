@@ -226,7 +226,6 @@ def test_the_times_on_the_ground(touching, found):
     assert stances([c == "x" for c in touching]) == found
 
 
-@pytest.mark.defect(11)
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
@@ -411,7 +410,6 @@ def ended(rewards, **info):
     return statistics.text(Evaluation((total, total), (n, n)))
 
 
-@pytest.mark.defect(81)
 @pytest.mark.parametrize(
     ("rewards", "info", "said"),
     [
@@ -430,7 +428,6 @@ def test_an_end_in_success_is_told_from_a_failure(rewards, info, said):
     assert f"2 of 2 ended early{said} with angle above" in text
 
 
-@pytest.mark.defect(81)
 def test_a_flag_is_not_at_a_bound():
     policy = LinearPolicy(spaces.Box(np.array([0, -1.0]), np.array([1, 1.0])), POLICY.action_space)
     rows = [[(float(k % 2), 1.0) for k in range(20)]]

@@ -344,7 +344,6 @@ class Bonus(gym.Wrapper):
         return (seen, reward + 1, *ends)
 
 
-@pytest.mark.defect(4)
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -366,7 +365,6 @@ def test_no_most_and_no_solved_is_claimed_that_nobody_stated(make, options):
         del gym.registry["llmopt-test/Corridor-v0"]
 
 
-@pytest.mark.defect(4)
 def test_a_shorter_episode_has_another_most_and_no_solved():
     text = describe_environment(made("CartPole-v1"), step_cap=90).text
     assert "A return of 90 is the most there can be (90 steps)" in text
@@ -374,7 +372,6 @@ def test_a_shorter_episode_has_another_most_and_no_solved():
     assert "475 counts as solved" in describe_environment(made("CartPole-v1")).text
 
 
-@pytest.mark.defect(5)
 @pytest.mark.parametrize(
     ("options", "raw"),
     [({}, False), ({"clip": False}, True), ({"wrappers": ["ClipAction"], "clip": False}, False)],
@@ -388,7 +385,6 @@ def test_what_becomes_of_an_action_out_of_bounds_is_told_as_it_acts_here(options
     assert ("It is clipped to its bounds" in text) is not raw
 
 
-@pytest.mark.defect(5)
 def test_whole_numbers_are_always_clipped():
     policy = LinearPolicy(spaces.Box(-1, 1, (1,)), spaces.Box(0, 3, (1,), np.int64))
     assert policy.clips
@@ -397,7 +393,6 @@ def test_whole_numbers_are_always_clipped():
     assert "passed on as it is" in describe_parameters(endless)
 
 
-@pytest.mark.defect(11)
 def test_a_table_is_told_the_names_of_its_own_states():
     table = LinearPolicy(spaces.Discrete(3, start=1), spaces.Discrete(2), bias=False)
     assert describe_parameters(table, choices=True).endswith("in one state: s1 that in state 1.")
@@ -442,7 +437,6 @@ The units of it differ:
 """
 
 
-@pytest.mark.defect(81)
 def test_no_dangling_pieces_or_unused_variants_of_a_docstring():
     def told(discrete):
         found = docstrings.chosen(docstrings.sections_of(LANDER), LANDER, {}, discrete=discrete)

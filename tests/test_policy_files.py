@@ -109,7 +109,6 @@ def half_bounded():
     return gym.wrappers.TimeLimit(Half(), 20)
 
 
-@pytest.mark.defect(14)
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of Gymnasium's own bounds
 @pytest.mark.parametrize(
     ("source", "wrappers", "plain"),
@@ -156,7 +155,6 @@ def test_a_policy_file_runs_by_itself(source, wrappers, plain, tmp_path):
     assert tuple(returns) == expected
 
 
-@pytest.mark.defect(14)
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [

@@ -157,7 +157,6 @@ def test_a_cache_kept_for_an_hour_costs_more():
     assert get_price("anthropic:claude-haiku-4-5").written_long == 2.0
 
 
-@pytest.mark.defect(37)
 @pytest.mark.parametrize(
     ("told", "cost", "estimated"),
     [

@@ -519,7 +519,6 @@ ATTACKS = (
 )
 
 
-@pytest.mark.defect(34)
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("stored", [True, False])
 def test_templates_run_no_code(attack, stored, tmp_path, monkeypatch):
@@ -533,7 +532,6 @@ def test_templates_run_no_code(attack, stored, tmp_path, monkeypatch):
     assert not mark.exists()
 
 
-@pytest.mark.defect(34)
 def test_no_array_of_a_space_reaches_a_template(tmp_path):
     box = gym.spaces.Box(0, 255, (9,), dtype=np.uint8)
     mark = tmp_path / "mark"
@@ -634,7 +632,6 @@ def test_reading_in_any_order_gives_the_same(name, data):
     assert [read(i) for i in order] == [expected[i] for i in order]
 
 
-@pytest.mark.defect(12)
 def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
     from llmopt.policies.report.statistics import MAX_FEEDBACK
     from llmopt.prompt.describe import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS

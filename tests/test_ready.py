@@ -102,7 +102,6 @@ COMMANDS = (
 )
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize("entry", LIBRARY)
 def test_the_library_evaluates_nothing_with_a_refused_key(server, evaluated, entry):
     server.play(Say(openai_body("x: 0.5")))
@@ -114,7 +113,6 @@ def test_the_library_evaluates_nothing_with_a_refused_key(server, evaluated, ent
     assert server.seen == []
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize("entry", LIBRARY)
 def test_the_library_evaluates_nothing_without_a_server(server, evaluated, entry):
     server.close()
@@ -131,7 +129,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_refused_command_ends_with_one_line_and_a_status(server, folder, capsys, command, listed):
@@ -192,7 +189,6 @@ def ollama(server, monkeypatch):
     return server
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize("entry", LIBRARY)
 def test_a_model_that_is_not_in_the_list_is_named_with_the_nearest(ollama, evaluated, entry):
     with pytest.raises(ModelNotFoundError, match=r"did you mean 'llama3\.2:latest'\?") as caught:
@@ -217,7 +213,6 @@ def test_a_model_behind_an_alias_is_asked_for_by_its_name(ollama):
     check_ready(get_client("ollama:alias"))
 
 
-@pytest.mark.defect(2)
 @pytest.mark.parametrize("status", [401, 403, 404])
 @pytest.mark.parametrize("entry", LIBRARY[:1] + LIBRARY[3:])
 def test_a_refusal_of_the_first_request_is_no_result(server, evaluated, status, entry):

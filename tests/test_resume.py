@@ -61,7 +61,6 @@ class TestResume:
         search(plain, 24)
         assert outcome(resumed) == outcome(plain)
 
-    @pytest.mark.defect(24)
     def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):
         path, expected = whole
         for options, words in (
@@ -76,7 +75,6 @@ class TestResume:
                 assert resumed.seed == 5
             assert [r.message.count(words) for r in caplog.records] == [1], options
 
-    @pytest.mark.defect(24)
     def test_another_model_and_higher_caps_go_on_too(self, tmp_path, caplog):
         path = tmp_path / "run.jsonl"
         with contextlib.closing(self.open(path, max_requests=1)) as begun:
@@ -88,7 +86,6 @@ class TestResume:
         assert "another model (there 'scripted', now 'other')" in said
         assert "another max_requests (there 1, now 9)" in said
 
-    @pytest.mark.defect(3)
     def test_a_stored_search_knows_that_it_is_noisy(self, tmp_path):
         """Without it a loaded search took the lucky value for the best one."""
         path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
@@ -105,7 +102,6 @@ class TestResume:
         with contextlib.closing(self.open(path, noisy=True)) as resumed:
             assert resumed.best == best
 
-    @pytest.mark.defect(3)
     def test_load_keeps_what_the_search_was_given(self, tmp_path):
         optimizer = make([], may_stop=True, on_error="fallback", max_cost=1.5, max_tokens=7)
         optimizer.save(tmp_path / "saved.jsonl")
@@ -114,7 +110,6 @@ class TestResume:
         options = loaded.start_event()["options"]
         assert (options["may_stop"], options["on_error"]) == (True, "fallback")
 
-    @pytest.mark.defect(34)
     @pytest.mark.parametrize("name", ["custom", "props"])
     def test_a_file_brings_no_template(self, tmp_path, name):
         """A template of a file once wrote any bytes to any file."""
@@ -135,7 +130,6 @@ class TestResume:
         given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
         assert given.prompt.name == "opro"
 
-    @pytest.mark.defect(34, 35)
     @pytest.mark.parametrize("option", ["storage", "import_trials", "callbacks", "model"])
     def test_a_file_names_no_other_file(self, tmp_path, option):
         """A file that named a storage was once written to that place."""
@@ -156,7 +150,6 @@ class TestResume:
                 call()
         assert not other.exists()
 
-    @pytest.mark.defect(48)
     def test_a_key_that_is_there_twice_is_refused(self, tmp_path):
         path = tmp_path / "run.jsonl"
         search = self.open(path)
@@ -168,7 +161,6 @@ class TestResume:
         with pytest.raises(StorageError, match="'rewards' is there twice"):
             LLMOptimizer.load(path, ScriptedClient([]))
 
-    @pytest.mark.defect(48)
     @pytest.mark.parametrize("change", [{"options": 5}, {"space": []}])
     def test_a_first_line_of_other_types_is_refused_by_every_reader(self, tmp_path, change):
         path = tmp_path / "run.jsonl"
@@ -184,7 +176,6 @@ class TestResume:
             with pytest.raises(StorageError, match="event 1"):
                 call()
 
-    @pytest.mark.defect(38)
     @pytest.mark.parametrize(
         "usage",
         [
@@ -215,7 +206,6 @@ class TestResume:
         with pytest.raises(StorageError, match="event 2"):
             LLMOptimizer.load(path, ScriptedClient([]))
 
-    @pytest.mark.defect(38)
     def test_counts_of_an_ask_are_checked_too(self, tmp_path):
         path = tmp_path / "run.jsonl"
         with contextlib.closing(self.open(path)) as optimizer:
@@ -228,7 +218,6 @@ class TestResume:
         with pytest.raises(StorageError, match="event 2"):
             self.open(path)
 
-    @pytest.mark.defect(19)
     def test_load_takes_a_model_by_that_name(self, tmp_path):
         optimizer = make(answers((1.5, 7)))
         optimizer.tell(optimizer.ask(), 1.0)
@@ -238,7 +227,6 @@ class TestResume:
         with pytest.raises(TypeError, match="two names"):
             LLMOptimizer.load(tmp_path / "saved.jsonl", client, model=client)
 
-    @pytest.mark.defect(19)
     def test_save_where_the_storage_vanished(self, tmp_path):
         optimizer = self.open(tmp_path / "run.jsonl")
         optimizer.tell({"x": 0.5, "k": 1}, 1.0)

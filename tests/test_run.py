@@ -374,7 +374,6 @@ def test_failed_evaluations_are_told_and_counted(tmp_path, monkeypatch):
     assert ("nan" in text) == any(r.failure for r in rows if r.method == "llm")
 
 
-@pytest.mark.defect(15)
 @pytest.mark.parametrize("warmup", [8, 0])
 def test_an_environment_that_always_fails_ends_the_run_after_five_with_the_reason(
     tmp_path, monkeypatch, warmup
@@ -578,7 +577,6 @@ def test_caps_hold_for_all_methods_together(tmp_path):
     assert len(client.requests) == 6
 
 
-@pytest.mark.defect(29)
 def test_an_estimate_of_any_length_is_quick(capsys):
     assert main(["estimate", "cartpole", "--iterations", "10000000"]) == 0
     assert "10000020 evaluations per method" in capsys.readouterr().out
@@ -607,7 +605,6 @@ def test_an_estimate_of_any_length_is_quick(capsys):
         ({"methods": ("random,cma",)}, "without commas: --methods random cma"),
     ],
 )
-@pytest.mark.defect(28, 29, 48)
 def test_wrong_options(options, message):
     with pytest.raises(RunConfigError, match=re.escape(message)):
         RunConfig("mountaincar", **options)
@@ -625,7 +622,6 @@ def test_wrong_options(options, message):
         ({"prompt": "props-plus", "description": ""}, "description"),
     ],
 )
-@pytest.mark.defect(29)
 def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, options, message):
     with pytest.raises(LLMOptError, match=re.escape(message)):
         run(replace(CONFIG, **options), tmp_path / "r")

@@ -225,7 +225,6 @@ class TestDeath:
                 box.load("def f():\n    return 1\n")  # a fresh worker
                 assert box.call("f") == 1
 
-    @pytest.mark.defect(50)
     def test_the_calls_of_a_candidate_have_one_limit_over_all_of_its_workers(self):
         spin = "def f():\n    while True: pass\n"
         limits = WorkerLimits(call_seconds=0.3, total_seconds=0.5)
@@ -348,7 +347,6 @@ class TestDeath:
         assert caught.value.trace == ((1, "", ""),) * 8
         assert caught.value.printed == ""
 
-    @pytest.mark.defect(32)
     def test_a_well_forged_message_is_an_answer_and_no_more(self):
         """It can say what it could have returned; the next call finds it out of step."""
         forged = encoding.HEADER.pack(3, 3, 0) + b"1e9"

@@ -260,7 +260,6 @@ class TestShell:
         assert not (tmp_path / "search.jsonl").exists()
 
 
-@pytest.mark.defect(20)
 class TestWhatASearchBeginsWith:
     def test_status_begins_none(self, tmp_path, capsys):
         file = write(tmp_path)
@@ -287,7 +286,6 @@ class TestWhatASearchBeginsWith:
         run(capsys, "tell", file, '{"params": {"x": 1, "k": 2}, "reward": 1}')
 
 
-@pytest.mark.defect(47, 48)
 class TestFilesOfSomebodyElse:
     @pytest.mark.parametrize("command", ["ask", "tell", "status"])
     @pytest.mark.parametrize("name", ["search.json", "search.toml", "search.jsonl"])
@@ -307,7 +305,6 @@ class TestCompletion:
         assert "max-requests" in script
 
 
-@pytest.mark.defect(72)
 def test_a_description_makes_no_folder(tmp_path):
     from llmopt.service.search_file import open_file
 

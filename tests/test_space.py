@@ -761,7 +761,6 @@ def test_any_text_is_read_or_refused(space, text):
             assert math.isfinite(value)
 
 
-@pytest.mark.defect(25)
 def test_numbers_on_an_end_of_their_range_are_named():
     space = Space(
         {
@@ -781,7 +780,6 @@ def test_numbers_on_an_end_of_their_range_are_named():
     assert wide.on_bounds((0.0,) * 9)[-1] == "and 5 more"
 
 
-@pytest.mark.defect(75)
 @pytest.mark.parametrize(
     ("make", "remedy"),
     [

@@ -206,7 +206,6 @@ def won(*shares):
     return Pairing("rival", tasks)
 
 
-@pytest.mark.defect(83)
 def test_all_runs_meet_all_runs_of_the_rival_and_ties_are_named():
     scores = {
         "a": {"t": {0: 3.0, 1: 1.0}, "u in 2-D": {5: 2.0}, "u in 5-D": {0: 1.0}, "own": {0: 1.0}},
@@ -223,7 +222,6 @@ def test_all_runs_meet_all_runs_of_the_rival_and_ties_are_named():
     assert pair(scores, "a", "nobody", "N").tasks == 0
 
 
-@pytest.mark.defect(83)
 def test_level_is_said_only_where_the_interval_is_narrow():
     assert won(*[1.0] * 9).verdict(0.004) == "win"
     assert won(*[0.0] * 9).verdict(0.004) == "lose"

@@ -465,7 +465,6 @@ def test_a_forked_child_leaves_the_empty_file_to_its_parent(tmp_path):
     assert len(list(read_events(path))) == 2
 
 
-@pytest.mark.defect(73)
 def test_a_mistyped_path_makes_one_folder_at_most(tmp_path):
     options = {"storage": tmp_path / "new" / "run.jsonl"}
     LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), **options).close()

@@ -165,7 +165,6 @@ def test_auto_follows_what_the_provider_documents(model, expected, monkeypatch):
     assert model_facts(get_client(model)).structured is expected
 
 
-@pytest.mark.defect(9)
 def test_a_parameter_named_like_a_word_of_schemas_stays_in_strict_ones():
     names = ("maxLength", "type", "enum", "properties", "required", "items")
     space = Space({name: Float(0, 1) for name in names})

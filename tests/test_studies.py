@@ -91,7 +91,6 @@ def test_a_regret_is_of_the_choice_so_far_and_the_table_shows_it():
     assert "drift *" in page
 
 
-@pytest.mark.defect(83)
 def test_plain_words_hold_no_period_no_band_and_no_formula():
     told = {name: task for name, task in STUDIES.items() if task.plain}
     assert set(told) == {name for name, task in STUDIES.items() if not task.known}

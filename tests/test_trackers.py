@@ -185,7 +185,6 @@ def mlflow_runs(uri):
     return client.search_runs([client.get_experiment_by_name("llmopt").experiment_id])
 
 
-@pytest.mark.defect(59)
 @pytest.mark.parametrize("behaviour", [Say({}, 503), Hang()])
 def test_a_server_that_does_not_answer_holds_no_search_up(monkeypatch, caplog, behaviour):
     pytest.importorskip("mlflow")
@@ -201,7 +200,6 @@ def test_a_server_that_does_not_answer_holds_no_search_up(monkeypatch, caplog, b
     assert caplog.text.count("is switched off") == 1
 
 
-@pytest.mark.defect(59)
 def test_a_tracker_is_switched_off_after_three_failures(caplog):
     calls = []
 
@@ -215,7 +213,6 @@ def test_a_tracker_is_switched_off_after_three_failures(caplog):
     assert caplog.text.count("disk full") == 1
 
 
-@pytest.mark.defect(68)
 def test_no_text_and_no_name_keeps_mlflow_from_its_run(caplog, mlflow_uri):
     names = ["..", "a//b", "a/", "/a", ".", "x" * 300, "x" * 299, "./c", "ü"]
     space = {name: Float(0, 1) for name in names}
@@ -237,7 +234,6 @@ def objective(point):
     return 0.0
 
 
-@pytest.mark.defect(69)
 @pytest.mark.parametrize("content", [False, True])
 def test_the_task_is_written_only_if_it_is_asked_for(content, mlflow_uri):
     tracker = MLflow(tracking_uri=mlflow_uri, content=content)
@@ -354,7 +350,6 @@ def begun_twice(make):
         search.close()
 
 
-@pytest.mark.defect(21)
 class TestTwoSearchesOfOneName:
     def test_mlflow(self, mlflow_uri):
         from mlflow.tracking import MlflowClient
@@ -398,7 +393,6 @@ class TestTwoSearchesOfOneName:
 ODD_SPACE = {"x!": Float(0, 1), "x?": Float(0, 1), "größe/a b": Float(0, 1)}
 
 
-@pytest.mark.defect(21, 43)
 def test_names_and_words_of_any_kind_stay_data(tmp_path, caplog, mlflow_uri):
     pytest.importorskip("tensorboard")
     from mlflow.tracking import MlflowClient

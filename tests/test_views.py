@@ -59,7 +59,6 @@ def test_trials_and_points_handed_out_are_counted_apart():
     assert re.search(r"trials\s+3\s+proposed points\s+2 warmup", page)
 
 
-@pytest.mark.defect(21)
 def test_a_picture_has_the_points_of_every_source():
     pytest.importorskip("matplotlib")
     trials = [

@@ -17,7 +17,6 @@ from llmopt.cli import main
 RECORDINGS = Path(words.__file__).parents[1] / "recordings"
 
 
-@pytest.mark.defect(76)
 @pytest.mark.parametrize("task", ["zones", "mountaincar"])
 def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
     lines = read_lines(words.RESULTS)

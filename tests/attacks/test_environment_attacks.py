@@ -129,7 +129,6 @@ DOCSTRINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.defect(43, 49)
 @pytest.mark.parametrize("name", DOCSTRINGS)
 def test_docstrings_of_any_kind(name):
     kind = type("Described", (Anything,), {"__doc__": DOCSTRINGS[name]})
@@ -140,7 +139,6 @@ def test_docstrings_of_any_kind(name):
         text.encode()
 
 
-@pytest.mark.defect(15, 44)
 @pytest.mark.parametrize(
     ("method", "gives", "reason"),
     [

@@ -197,7 +197,6 @@ def replace_values(path: Path, read) -> None:
     path.write_bytes(whole)
 
 
-@pytest.mark.defect(48)
 @pytest.mark.parametrize("kind", ["storage", "saved", "journal", "recording", "policy", "run"])
 def test_a_value_of_another_kind_is_refused_in_our_words(tmp_path, kind):
     if kind in ("storage", "saved"):
@@ -316,7 +315,6 @@ NAMES = {
 }
 
 
-@pytest.mark.defect(47)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_file_hangs_no_reader(tmp_path, reader, kind, monkeypatch, capsys):

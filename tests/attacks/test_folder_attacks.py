@@ -88,7 +88,6 @@ def test_a_run_reads_no_model_file_that_its_folder_names(sent, model, capsys):
     assert "Give --model" in capsys.readouterr().err
 
 
-@pytest.mark.defect(35)
 @pytest.mark.parametrize(
     "prompt", ["/etc/passwd", "../secret.j2", "notes.txt", "{{ evidence }} write it"]
 )
@@ -136,7 +135,6 @@ def test_a_run_imports_no_task_that_its_folder_names(sent, evil, capsys):
     assert "Give the task" in capsys.readouterr().err
 
 
-@pytest.mark.defect(35)
 @pytest.mark.parametrize("wrapper", ["evil_module:Wrapper=3", "RecordVideo=videos"])
 def test_a_run_uses_no_wrapper_of_its_folder_that_reaches_further(sent, evil, wrapper, capsys):
     changed(sent, wrappers=[wrapper])
@@ -149,7 +147,6 @@ def test_a_run_uses_no_wrapper_of_its_folder_that_reaches_further(sent, evil, wr
         assert f"Give --wrap {wrapper}" in capsys.readouterr().err
 
 
-@pytest.mark.defect(35)
 @pytest.mark.parametrize(
     "forged",
     [
@@ -243,7 +240,6 @@ def test_a_code_run_asks_no_address_and_opens_no_sandbox(
 
 
 @needs_confinement
-@pytest.mark.defect(35)
 @pytest.mark.parametrize("command", ["code", "reward"])
 def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
     monkeypatch, code_folders, tmp_path, command, capsys
@@ -274,7 +270,6 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
 
 
 @needs_confinement
-@pytest.mark.defect(35, 48)
 @pytest.mark.parametrize(
     ("command", "name", "values"),
     [
@@ -306,7 +301,6 @@ def test_settings_of_a_code_run_are_refused_in_words(
 
 
 @needs_confinement
-@pytest.mark.defect(48)
 @pytest.mark.parametrize(
     ("policies", "said"),
     [
@@ -337,7 +331,6 @@ def test_a_policy_of_a_sent_reward_run_is_numbers_and_no_pickle(
 
 
 @needs_confinement
-@pytest.mark.defect(36)
 @pytest.mark.parametrize(
     "data",
     [

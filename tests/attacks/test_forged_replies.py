@@ -135,7 +135,6 @@ def wired(request):
     return f"x: {np.random.default_rng(request.seed).uniform():.6f}, k: a\n{ODD}"
 
 
-@pytest.mark.defect(40, 49)
 @pytest.mark.parametrize("prompt", ["words", "props"])
 @pytest.mark.parametrize("where", ["feedback", "reason", "description", "enqueue", "start", "file"])
 def test_no_text_of_a_user_ends_a_hosted_search(tmp_path, prompt, where):

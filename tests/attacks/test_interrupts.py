@@ -247,7 +247,6 @@ def storms(home: Path, strikes: int, by_signal: bool) -> Iterator[Storm]:
         yield storm
 
 
-@pytest.mark.defect(52)
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals come to the main one"
 )
