@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llmopt.client import ScriptedClient as ScriptedClient
     from llmopt.client import get_client as get_client
     from llmopt.client.local.local import LocalClient as LocalClient
-    from llmopt.compute.data import Evaluation as Evaluation
+    from llmopt.data import Evaluation as Evaluation
     from llmopt.errors import BudgetExceededError as BudgetExceededError
     from llmopt.errors import ClientError as ClientError
     from llmopt.errors import FallbackWarning as FallbackWarning
@@ -71,7 +71,7 @@ _HOMES = {
     "llmopt.client": "Client Completion Message RecordClient ReplayClient Reply Request "
     "ScriptedClient get_client",
     "llmopt.client.local.local": "LocalClient",
-    "llmopt.compute.data": "Evaluation",
+    "llmopt.data": "Evaluation",
     "llmopt.errors": "BudgetExceededError ClientError FallbackWarning LLMOptError MissingKeyError "
     "ModelNotFoundError NoTrialsError ParameterError ParseError PromptTooLongError RewardError "
     "SearchStopped SpaceError StorageError TemplateError",

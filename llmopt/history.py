@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
-from llmopt.compute.data import NO_DATA, TrialData
+from llmopt.data import NO_DATA, TrialData
 from llmopt.util.arguments import number, whole_number
 from llmopt.util.other_libraries import HintedTrial
 from llmopt.util.text import clean, short
@@ -484,7 +484,7 @@ class Usage:
             recorded without `ask` do not count.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
-        blocks: Number of the model's blocks of Python; see `llmopt.compute`.
+        blocks: Number of the model's blocks of Python; see `llmopt.lab`.
         compute_seconds: Seconds in which these blocks ran.
         block_tokens: Tokens of the requests that were answered by a block.
     """

@@ -30,7 +30,7 @@ from typing import (
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.compute.data import Evaluation
+from llmopt.data import Evaluation
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
-from llmopt.compute.blocks import let_compute
-from llmopt.compute.data import Evaluation, folder_of
+from llmopt.data import Evaluation, folder_of
 from llmopt.errors import RewardError, SearchStopped, warn_user
 from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
+from llmopt.lab.blocks import let_compute
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import as_written, read_events

@@ -28,9 +28,9 @@ from llmopt.code.answer import block_to_run, read_answer
 from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.reward.reward import Training, training_data
 from llmopt.code.secret_seeds import Starts
-from llmopt.compute import blocks
-from llmopt.compute.blocks import Calculator
 from llmopt.errors import ParseError
+from llmopt.lab import blocks
+from llmopt.lab.blocks import Calculator
 from llmopt.policies.episode import episode
 from llmopt.policies.report.steps import StepData
 from llmopt.prompt.python_block import Computed

@@ -12,7 +12,6 @@ from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.prompt import CodePrompt
-from llmopt.compute.packing import DataError, pack
 from llmopt.errors import (
     LLMOptError,
     NoTrialsError,
@@ -21,6 +20,7 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
+from llmopt.packing import DataError, pack
 from llmopt.prompt.budget import TokenBudget
 from llmopt.sandbox.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.search.eventlog import read_events

@@ -19,9 +19,9 @@ from llmopt import (
 )
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.compute import blocks as calculator
 from llmopt.errors import StorageError, TemplateError
 from llmopt.history import History, Trial
+from llmopt.lab import blocks as calculator
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
 from llmopt.sandbox import confine

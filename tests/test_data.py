@@ -6,12 +6,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.compute import data as stored
-from llmopt.compute import packing
-from llmopt.compute.data import NO_DATA, TrialData, read_data_file
-from llmopt.compute.packing import DataError, pack, summary, unpack
+from llmopt import Float, LLMOptimizer, ScriptedClient, packing
+from llmopt import data as stored
+from llmopt.data import NO_DATA, TrialData, read_data_file
 from llmopt.errors import StorageError
+from llmopt.packing import DataError, pack, summary, unpack
 
 SPACE = {"x": Float(0.0, 1.0)}
 DATA = {

@@ -21,10 +21,10 @@ from llmopt import (
     minimize,
 )
 from llmopt.client.model_facts import ModelFacts
-from llmopt.compute import blocks
-from llmopt.compute.blocks import Calculator
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
+from llmopt.lab import blocks
+from llmopt.lab.blocks import Calculator
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.kept import MOST_VALUES, plain_values
 from llmopt.prompt.python_block import Computed
@@ -316,7 +316,7 @@ def test_values_of_any_length_fit_into_the_message_of_a_block(run, item):
     "forged", ["{'w': [float('nan'), 1]}", "{'w': [1] * 20_000}", "5", "{'w': ['n' * 999]}"]
 )
 def test_a_worker_that_forges_values_ends_its_block(run, forged):
-    module = "import sys\nlab = sys.modules['llmopt.compute.laboratory']\n"
+    module = "import sys\nlab = sys.modules['llmopt.lab.laboratory']\n"
     block = run(f"{module}lab._points = lambda *_: {forged}")
     assert "The block was ended" in block.output
     assert block.values == {}

@@ -21,9 +21,9 @@ from llmopt import (
     ScriptedClient,
     minimize,
 )
-from llmopt.compute import blocks
-from llmopt.compute.blocks import Calculator
-from llmopt.compute.data import TrialData
+from llmopt.data import TrialData
+from llmopt.lab import blocks
+from llmopt.lab.blocks import Calculator
 from llmopt.prompt.python_block import MOST_OUTPUT
 from llmopt.sandbox import encoding, worker, worker_process
 from llmopt.sandbox.encoding import EncodingError, decode

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient
-from llmopt.compute.packing import pack, unpack
+from llmopt.packing import pack, unpack
 from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
 from llmopt.policies.episode import Step
 from llmopt.policies.report.steps import StepData, Together, describe_data

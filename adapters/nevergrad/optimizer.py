@@ -29,9 +29,9 @@ from nevergrad.parametrization.utils import float_penalty
 from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
 from llmopt.history import History, Proposal, Trial
+from llmopt.lab.blocks import let_compute
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.search.emitter import ModelEmitter

@@ -11,8 +11,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.space import Known
-from llmopt.compute.data import TrialData
-from llmopt.compute.packing import DataError
+from llmopt.data import TrialData
+from llmopt.packing import DataError
 from llmopt.search.optuna_trials import PREFIX, stderr_of, text_of, told_of
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT

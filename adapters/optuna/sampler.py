@@ -52,8 +52,8 @@ from llmopt.adapters.optuna.space import (
 )
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.compute.blocks import let_compute
 from llmopt.errors import BudgetExceededError
+from llmopt.lab.blocks import let_compute
 from llmopt.prompt import Prompt
 from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
 from llmopt.search.meter import Meter

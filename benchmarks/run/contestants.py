@@ -17,8 +17,8 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient
-from llmopt.compute.blocks import check_compute
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.lab.blocks import check_compute
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter

@@ -26,8 +26,8 @@ from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import Estimate, estimate
-from llmopt.compute.blocks import why_not
 from llmopt.errors import PromptTooLongError, SpaceError
+from llmopt.lab.blocks import why_not
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.prompt import ColumnsPrompt, get_prompt
 

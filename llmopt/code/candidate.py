@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from llmopt.code.checks import Function, check
-from llmopt.compute.data import NO_DATA, TrialData
+from llmopt.data import NO_DATA, TrialData
 from llmopt.sandbox.sandbox import Sandbox
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.closing import Closing

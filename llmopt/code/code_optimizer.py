@@ -34,10 +34,10 @@ from llmopt.code.computing import CANDIDATE
 from llmopt.code.events import FORMAT, CodeState, GaveUp, Scored, Written, check_start
 from llmopt.code.prompt import CodePrompt, mentions_computing
 from llmopt.code.writer import Writer
-from llmopt.compute.blocks import calculator_for
-from llmopt.compute.data import Evaluation, TrialData
+from llmopt.data import Evaluation, TrialData
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
+from llmopt.lab.blocks import calculator_for
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.search.eventlog import Event

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from llmopt.code.candidate import CodeTrial, Origin
-from llmopt.compute.data import TrialData
+from llmopt.data import TrialData
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import Event, as_written
 from llmopt.search.spend_log import Books, checked_text

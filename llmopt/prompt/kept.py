@@ -1,7 +1,7 @@
 """Variables of a model's Python in place of values: ``kept: NAME`` in an answer.
 
 After each block its worker sends the plain values of the variables that can be a point
-(`llmopt.compute.laboratory`). They are stored with the block (`Computed.values`), so that an answer
+(`llmopt.lab.laboratory`). They are stored with the block (`Computed.values`), so that an answer
 is read without the worker: in a replay or a resumed search a name means the same point.
 """
 

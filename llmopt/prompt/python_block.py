@@ -1,7 +1,7 @@
 """A block of Python in place of a point: how an answer gives one, what it finds and leaves.
 
 A model that computes may answer with Python, which is run beside the search
-(`llmopt.compute.blocks`). The next prompt shows what it printed.
+(`llmopt.lab.blocks`). The next prompt shows what it printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute.data import TrialData
+from llmopt.data import TrialData
 from llmopt.history import History
 from llmopt.prompt.answer import MARKER, is_proposal
 from llmopt.prompt.describe import quoted

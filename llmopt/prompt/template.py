@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jinja2
 
 from llmopt.client.base import Message, Request, Style
-from llmopt.compute.data import NO_DATA
+from llmopt.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import AnswerReader, zero_point

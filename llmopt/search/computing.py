@@ -20,7 +20,7 @@ class Blocks:
     Args:
         meter: Stores the output of blocks, and knows the blocks of earlier asks.
         options: Their limits.
-        calculator: Runs them (`llmopt.compute.blocks.Calculator`); ``None`` if there may be none.
+        calculator: Runs them (`llmopt.lab.blocks.Calculator`); ``None`` if there may be none.
 
     Attributes:
         done: The blocks of this ask.
@@ -65,7 +65,7 @@ class Blocks:
     def run(
         self, code: str, data: Callable[[int | None], Mapping[str, Any]], reply: Reply
     ) -> Computed:
-        """Run a block of `reply`; see `llmopt.compute.blocks.Data` for `data`.
+        """Run a block of `reply`; see `llmopt.lab.blocks.Data` for `data`.
 
         A block of an interrupted ask is not run again.
         """

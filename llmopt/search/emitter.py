@@ -72,7 +72,7 @@ class ModelEmitter(Metered):
     Attributes:
         options: How the model is asked.
         points: Maximum points of one answer; see `AskOptions`.
-        calculator: Runs the Python that the model gives; see `llmopt.compute.blocks.let_compute`.
+        calculator: Runs the Python that the model gives; see `llmopt.lab.blocks.let_compute`.
         tools: Lines for the model on functions that its Python finds; see `LLMOptimizer.equip`.
         shown: The points of the history as prompts show them.
         explores: Whether its prompt explores branches; false if an Optuna sampler is a partner.
@@ -210,7 +210,7 @@ class ModelEmitter(Metered):
         """
         if self.options.compute is True and self.calculator is None:
             raise ValueError(
-                "compute=True: give the emitter to llmopt.compute.blocks.let_compute first"
+                "compute=True: give the emitter to llmopt.lab.blocks.let_compute first"
             )
         if not self.options.noisy:
             self.shown.read(space, history)

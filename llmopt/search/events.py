@@ -16,7 +16,7 @@ import numpy as np
 
 from llmopt._version import __version__
 from llmopt.client.base import Reply
-from llmopt.compute.data import NO_DATA, TrialData
+from llmopt.data import NO_DATA, TrialData
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.prompt.python_block import Computed

@@ -107,7 +107,7 @@ class AskOptions:
             points of one answer do not learn from each other.
         compute: Whether a model may answer the prompt ``"words"`` with a block of Python instead of
             a point. A block costs a request but no evaluation, and runs in a sandbox
-            (`llmopt.compute.blocks`; Linux only); the next request shows what it printed.
+            (`llmopt.lab.blocks`; Linux only); the next request shows what it printed.
             ``"auto"`` means yes for chat models if the sandbox is available; ``True`` raises an
             error if not.
         compute_seconds: Maximum seconds of one block, at most 3,600, without the time in which it

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from llmopt.compute.data import NO_DATA, TrialData
-from llmopt.compute.packing import DataError
+from llmopt.data import NO_DATA, TrialData
+from llmopt.packing import DataError
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean, cut, describe_curve
 

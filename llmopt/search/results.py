@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt._version import __version__
 from llmopt.client.base import client_name
-from llmopt.compute.data import data_file, folder_of
+from llmopt.data import data_file, folder_of
 from llmopt.errors import LLMOptError, NoTrialsError, StorageError
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, why_no_best
 from llmopt.prompt import Prompt

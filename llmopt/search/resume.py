@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmopt.client.scripted import ScriptedClient
-from llmopt.compute.data import folder_of
+from llmopt.data import folder_of
 from llmopt.errors import StorageError
 from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped

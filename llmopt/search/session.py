@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmopt.compute.data import TrialData, data_file, folder_of
+from llmopt.data import TrialData, data_file, folder_of
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Metered

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute.data import NO_DATA
+from llmopt.data import NO_DATA
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.eventlog import Event
 from llmopt.search.events import (

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.compute.data import read_data_file
-from llmopt.compute.packing import DataError
+from llmopt.data import read_data_file
 from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
 from llmopt.optimizer import LLMOptimizer
+from llmopt.packing import DataError
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,

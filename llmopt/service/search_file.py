@@ -21,11 +21,11 @@ from llmopt.client.model_string import (
     with_options,
 )
 from llmopt.client.scripted import ScriptedClient
-from llmopt.compute.data import read_data_file
-from llmopt.compute.packing import DataError
+from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import History, Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
+from llmopt.packing import DataError
 from llmopt.search.eventlog import as_written, holders_in_words, holders_of, read_events
 from llmopt.search.resume import start_of, stored_options
 from llmopt.service.description import read_description

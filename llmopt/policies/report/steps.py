@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.compute.packing import MOST_ARRAYS
+from llmopt.packing import MOST_ARRAYS
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.linear import BoundPolicy
 from llmopt.policies.wrapping import Kept, stack

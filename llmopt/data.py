@@ -4,7 +4,7 @@
     return llmopt.Evaluation(reward, "overshot", {"position": positions})   # from an objective
 
 Prompts show only their names and shapes. They are stored compressed, one file for each trial beside
-the search's storage; blocks of Python read them (`llmopt.compute.blocks`).
+the search's storage; blocks of Python read them (`llmopt.lab.blocks`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.errors import RewardError, StorageError
+from llmopt.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.util.arguments import checked_init
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
 from llmopt.util.text import a_type, cut, short

@@ -1,6 +1,6 @@
 """Runs the Python that a model gives in place of a point: its laboratory.
 
-Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.compute.laboratory`): no file, no
+Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.lab.laboratory`): no file, no
 network, no further process. Its variables, functions, files and jobs stay for later blocks. After
 each block the worker gives a snapshot, bytes that only a confined worker ever reads again: with it
 a new worker continues where the last one ended, in this process or a later one.
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmopt.client.model_facts import model_facts
-from llmopt.compute.data import TrialData
-from llmopt.compute.packing import MOST_PACKED
+from llmopt.data import TrialData
 from llmopt.errors import ClientError, StorageError
+from llmopt.packing import MOST_PACKED
 from llmopt.prompt import Prompt, Traits
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
@@ -252,7 +252,7 @@ class Calculator:
         memory = max(128 << 20, min(512 << 20, WORKERS_MEMORY // max(1, self.workers)))
         options = {"workers": self.workers, "memory": memory, "cpu": cpu, "wall": int(3 * _LIFE)}
         extension = {
-            "module": "llmopt.compute.laboratory",
+            "module": "llmopt.lab.laboratory",
             "root": str(Path(__file__).parents[2]),
             "options": options,
         }

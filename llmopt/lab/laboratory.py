@@ -1,6 +1,6 @@
 """What runs in the confined worker: blocks of Python in one namespace, and what they find there.
 
-`llmopt.compute.blocks` has a worker import this file before its confinement; nothing else does.
+`llmopt.lab.blocks` has a worker import this file before its confinement; nothing else does.
 It may import only files beside it, and modules that the worker has imported.
 """
 
@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute import function_pickles as pickles
-from llmopt.compute import pool, toolbox
-from llmopt.compute.packing import pack, unpack
+from llmopt.lab import function_pickles as pickles
+from llmopt.lab import pool, toolbox
+from llmopt.packing import pack, unpack
 
 _ALLOWED = ("poll", "ppoll", "clock_nanosleep")
 _MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
@@ -41,7 +41,7 @@ _NUMBERS = {
 }
 
 _block = sys.modules[pickles.BLOCK] = ModuleType(pickles.BLOCK)  # a data class looks it up
-sys.modules["llmopt.compute.functions"] = pickles  # its name in earlier snapshots
+sys.modules["llmopt.lab.functions"] = pickles  # its name in earlier snapshots
 _space: dict[str, Any] = vars(_block)
 _tools = sys.modules["tools"] = ModuleType("tools")
 _given: set[str] = set()  # what no block made

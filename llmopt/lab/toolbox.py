@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.compute import pool
+from llmopt.lab import pool
 
 _FAST = 1e-3  # seconds of one population below which sending it to workers does not pay
 

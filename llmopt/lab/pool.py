@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from llmopt.compute import function_pickles as pickles
+from llmopt.lab import function_pickles as pickles
 
 _SLOT = 1 << 20  # bytes of what a job reports on its way
 _HEAD = struct.Struct("<QQ")  # a counter, odd while it is written, and the length
