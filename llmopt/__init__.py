@@ -7,8 +7,7 @@ llmopt`` stays light.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,28 +90,10 @@ __all__ = sorted((*_HOME_OF, "__version__"))
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise _no_attribute(name)
+        raise AttributeError(f"module 'llmopt' has no attribute {name!r}", name=name)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
-
-
-def _no_attribute(name: str) -> Exception:
-    """Return the error about an attribute that is not there, with what to type instead."""
-    from llmopt.util.other_libraries import module_hint
-
-    hint = "" if name.startswith("_") else module_hint(name, __all__)
-    said = f"module 'llmopt' has no attribute {name!r}" + (f": {hint}" if hint else "")
-    # Of ``from llmopt import NAME`` Python would drop the text of an AttributeError. After one it
-    # imports the module of that name, if there is one: ``from llmopt import space``.
-    asked_by = sys._getframe(2).f_globals.get("__name__")
-    if hint and asked_by == "importlib._bootstrap" and not _is_module(name):
-        return ImportError(said, name="llmopt")
-    return AttributeError(said)
-
-
-def _is_module(name: str) -> bool:
-    return importlib.util.find_spec(f"llmopt.{name}") is not None
 
 
 def __dir__() -> list[str]:

@@ -52,10 +52,6 @@ COMMANDS = {
     "mcp": Command(
         "llmopt.service.mcp", "serve searches to agents over the Model Context Protocol"
     ),
-    "completion": Command(
-        "llmopt.commands.completion",
-        "print the script with which bash, zsh or fish completes these commands",
-    ),
     "next": Command(
         "llmopt.commands.next", "answer the requests of a search whose model is folder:DIR"
     ),
@@ -88,12 +84,6 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, wrong: str) -> str:
         """Return the option that a wrong one stands for, as a question."""
-        from llmopt.util.other_libraries import called_here
-
-        options = {o.lstrip("-").replace("-", "_"): o for o in self._option_string_actions}
-        found = called_here(wrong.lstrip("-").replace("-", "_"), options)
-        if found:
-            return f": here {found[0]} {options[found[1]]}"
         near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
         return "".join(f": did you mean {n}?" for n in near)
 

@@ -23,7 +23,6 @@ import numpy as np
 
 from llmopt.errors import RewardError, StorageError
 from llmopt.packing import MOST_PACKED, DataError, pack, summary, unpack
-from llmopt.util.arguments import checked_init
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
 from llmopt.util.text import a_type, cut, short
 
@@ -31,7 +30,6 @@ _FILE = re.compile(r"\d{6}\.npz")
 _MOST_WORDS = 1000  # characters of names and shapes in a file
 
 
-@checked_init("Evaluation(0.3, 'what was seen')")
 @dataclass(frozen=True)
 class Evaluation:
     """A result that an objective function may return instead of a number.

@@ -13,7 +13,6 @@ import numpy as np
 
 from llmopt.data import NO_DATA, TrialData
 from llmopt.util.arguments import number, whole_number
-from llmopt.util.other_libraries import HintedTrial
 from llmopt.util.text import clean, short
 
 if TYPE_CHECKING:
@@ -37,13 +36,8 @@ _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spen
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
-Kind = Literal["search", "check", "finalist", "imported"]
-Source = Literal[
-    "warmup", "llm", "drawn", "fallback", "cma", "refine", "network", "sampler", "finish", "user"
-]
-
-OLD_SOURCES: tuple[Source, ...] = ("refine", "finish")
-"""Sources of points in files of earlier versions: small random changes of the best point."""
+Kind = Literal["search", "finalist", "imported"]
+Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "network", "sampler", "user"]
 
 RANDOM_SOURCES: tuple[Source, ...] = ("warmup", "fallback")
 """Sources of points that are sampled at random, or given before the first request."""
@@ -59,7 +53,7 @@ class Proposal:
             (read from a model's reply), ``"drawn"`` (sampled by the prompt from the best trials,
             without a model: see `ColumnsPrompt`), ``"fallback"`` (sampled at random because the
             model did not deliver); for a partner's point, ``"cma"`` (CMA-ES), ``"network"`` (the
-            small network) or ``"sampler"`` (an Optuna sampler); or one of `OLD_SOURCES`.
+            small network) or ``"sampler"`` (an Optuna sampler).
         explanation: The model's explanation, if there is one.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.
@@ -82,7 +76,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Trial(HintedTrial, Generic[Params]):
+class Trial(Generic[Params]):
     """One evaluated point; the type `Params` of `params` is the form of the given space.
 
     Attributes:
@@ -104,9 +98,8 @@ class Trial(HintedTrial, Generic[Params]):
         evaluations: Number of evaluations of the point; `rewards` is their mean.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
-        kind: ``"search"``; ``"check"`` (earlier versions only) for a re-evaluation before the end
-            of a search; ``"finalist"`` for a re-evaluation of a best point at the end of a noisy
-            search; ``"imported"`` for a trial of an earlier search.
+        kind: ``"search"``; ``"finalist"`` for a re-evaluation of a best point at the end of a
+            noisy search; ``"imported"`` for a trial of an earlier search.
         clipped: Whether an out-of-range value was moved to its bound.
         data: Named arrays that the evaluation recorded: a mapping that is read on first use, empty
             if there are none. A repeated point has the arrays of its last evaluation.

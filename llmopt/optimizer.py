@@ -60,8 +60,6 @@ from llmopt.space import Dimension, Space
 from llmopt.trackers.callback import Callbacks
 from llmopt.util.arguments import (
     MOST_POINTS,
-    checked_call,
-    checked_init,
     one_of,
     seed_or_fresh,
     whole_number,
@@ -81,7 +79,6 @@ if TYPE_CHECKING:
         def contains(self, x: Any) -> bool: ...  # noqa: D102
 
 
-@checked_init("LLMOptimizer({'x': Float(0, 1)}, 'smollm2')")
 class LLMOptimizer(Results[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
@@ -365,7 +362,6 @@ class LLMOptimizer(Results[Params]):
 
     # -- telling --------------------------------------------------------------------------
 
-    @checked_call("tell({'x': 0.5}, 1.0)")
     def tell(
         self,
         params: Any,
@@ -429,7 +425,6 @@ class LLMOptimizer(Results[Params]):
             )
         )
 
-    @checked_call("tell_failure({'x': 0.5}, 'it diverged')")
     def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 

@@ -641,28 +641,6 @@ def test_initial_code_can_be_scored_first(tmp_path):
         assert again.trials == optimizer.trials
 
 
-def test_a_journal_with_the_earlier_names_of_events_goes_on(tmp_path):
-    path = tmp_path / "run.jsonl"
-    optimizer, _ = make(
-        "no", "no", fenced("return 1.0"), ClientError("broke"), storage=path, repairs=0
-    )
-    with optimizer:
-        with pytest.raises(NoCandidateError):
-            optimizer.ask()
-        optimizer.ask()
-        with pytest.raises(ClientError):
-            optimizer.ask()
-    earlier = {"failure": "error", "give_up": "failure"}
-    events = [{**e, "event": earlier.get(e["event"], e["event"])} for e in read_events(path)]
-    assert {"error", "failure"} <= {event["event"] for event in events}
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    again, _ = make(storage=path)
-    with again:
-        assert again.usage == optimizer.usage
-        assert again.failures == 1
-        assert again.ask().source == optimizer._pending[0].source
-
-
 @pytest.mark.parametrize(
     ("kind", "change"),
     [

@@ -47,7 +47,6 @@ class TestConfig:
         [
             ('max-cost = "much"', "invalid float value: 'much'"),
             ("giff = 1", "unknown option 'giff'; did you mean 'gif'"),
-            ("budget = 9", "unknown option 'budget'; here trials are counted by 'iterations'"),
             ("gif = 1", "expected true or false"),
             ('iterations = "many"', "iterations = 'many'"),
             ("iterations = 1.5", "iterations = 1.5: invalid int value: '1.5'"),

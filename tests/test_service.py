@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SpaceError
-from llmopt.cli import COMMANDS, main
+from llmopt.cli import main
 from llmopt.errors import LLMOptError
 from llmopt.service.description import read_description, read_space
 
@@ -293,16 +293,6 @@ class TestFilesOfSomebodyElse:
         os.mkfifo(tmp_path / name)
         result = ['{"params": {"x": 1, "k": 2}, "reward": 1}'] if command == "tell" else []
         assert "pipe" in run(capsys, command, str(tmp_path / name), *result, status=2)
-
-
-class TestCompletion:
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_names_every_command(self, shell, capsys):
-        pytest.importorskip("shtab")
-        assert main(["completion", shell]) == 0
-        script = capsys.readouterr().out
-        assert all(name in script for name in COMMANDS)
-        assert "max-requests" in script
 
 
 def test_a_description_makes_no_folder(tmp_path):

@@ -244,13 +244,6 @@ def test_progress_names_the_objectives(capfd):
     assert "warmup cost 1 yield 2, 1 on the Pareto front" in capfd.readouterr().err
 
 
-def test_a_trial_says_what_its_attributes_are_called_here():
-    trial = searched().best
-    with pytest.raises(AttributeError, match=r"no attribute 'value': write \.reward"):
-        _ = trial.value
-    assert not hasattr(trial, "another")
-
-
 def test_a_home_folder_is_meant_by_its_sign(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

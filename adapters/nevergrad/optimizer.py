@@ -47,7 +47,6 @@ from llmopt.util.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
     check_names,
-    checked_call,
     describe,
     whole_number,
     whole_or_auto,
@@ -346,7 +345,6 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
 
     # -- tell ---------------------------------------------------------------------------------
 
-    @checked_call("tell_feedback(candidate, 'it overshot')")
     def tell_feedback(
         self, candidate: p.Parameter, feedback: str = "", *, stderr: float | None = None
     ) -> None:
@@ -373,7 +371,6 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
                 raise RewardError(f"stderr={given!r}: expected a finite number of 0 or more")
         self._words[candidate.uid] = (feedback, stderr)
 
-    @checked_call("tell(candidate, 0.5)")
     def tell(
         self,
         candidate: p.Parameter,

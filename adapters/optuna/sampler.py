@@ -65,7 +65,6 @@ from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,
-    checked_call,
     seed_or_fresh,
     whole_number,
     whole_or_auto,
@@ -234,8 +233,7 @@ class LLMSampler(Session, BaseSampler):
             return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # The first two are not in what earlier versions pickled.
-        self.__dict__.update({"_made": datetime.now(), "_looked": set(), **state})
+        self.__dict__.update(state)
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -257,7 +255,6 @@ class LLMSampler(Session, BaseSampler):
     # -- the interface of an Optuna sampler -------------------------------------------------
 
     @staticmethod
-    @checked_call("recommend(study)")
     def recommend(study: Study) -> FrozenTrial:
         """Return the trial to keep from a study with noisy values.
 

@@ -44,7 +44,6 @@ from llmopt.benchmarks.run.published import (
     rollout_text,
 )
 from llmopt.errors import StorageError
-from llmopt.history import OLD_SOURCES
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 from llmopt.util.closing import Closing
@@ -59,7 +58,7 @@ SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
 _STOPPED = "stopped.json"
-_BY_MODEL = ("llm", "fallback", *OLD_SOURCES)  # sources of a model's points, or its stand-in's
+_BY_MODEL = ("llm", "fallback")  # sources of a model's points, or its stand-in's
 _RECORD = b'{"method":'
 
 

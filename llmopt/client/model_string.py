@@ -23,8 +23,7 @@ from llmopt.client.base import Client
 from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
-from llmopt.util.arguments import check_names, checked_call
-from llmopt.util.other_libraries import argument_hint
+from llmopt.util.arguments import check_names
 from llmopt.util.text import short
 
 _SECRET = "api_key"
@@ -85,7 +84,6 @@ for _name, _server in SERVERS.items():
 factory; any other prefix is a whole model string."""
 
 
-@checked_call("get_client('openai:gpt-6-luna')")
 def get_client(model: str | Client, **options: Any) -> Client:
     """Return the client for a model string.
 
@@ -298,7 +296,7 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
             from llmopt.client.http.remote import RemoteClient  # only for this message
 
             others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
-            hint = argument_hint(name, list(hints)) or did_you_mean(name, hints, 0.7)
+            hint = did_you_mean(name, hints, 0.7)
             raise OptionError(f"it has no option {name!r}{others}; {hint}")
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 

@@ -10,14 +10,12 @@ from typing import TypeAlias
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError
-from llmopt.util.arguments import checked_init
 from llmopt.util.text import counted, short
 
 Answer: TypeAlias = str | list[str] | Reply | Exception
 Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[Request], Answer]
 
 
-@checked_init("ScriptedClient(['x: 0.5'])")
 class ScriptedClient:
     """Returns prepared answers in order, and stores the requests.
 

@@ -86,7 +86,7 @@ def read_event(line: Event, space: Space | None) -> CodeEvent:
         case "reject":
             texts = (rest["text"], rest["reason"], rest.get("kind", "unreadable"))
             return Refused(whole_number("number", rest["number"], 0), *map(checked_text, texts))
-        case "give_up" | "failure":  # the name in older files
+        case "give_up":
             return GaveUp()
         case "tell":
             return Scored(_trial(rest, space))

@@ -10,7 +10,6 @@ from typing import Any
 from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.util.files import read_text, read_toml
-from llmopt.util.other_libraries import called_here
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -42,9 +41,7 @@ def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     for name, value in options.items():
         action = actions.get(name.replace("_", "-"))
         if action is None:
-            same = called_here(name.replace("-", "_"), [n.replace("-", "_") for n in actions])
-            meant = f"here {same[0]} {same[1]!r}" if same else did_you_mean(name, actions)
-            raise LLMOptError(f"{path}: unknown option {name!r}; {meant}")
+            raise LLMOptError(f"{path}: unknown option {name!r}; {did_you_mean(name, actions)}")
         try:
             found = _value(parser, action, value)
         except (argparse.ArgumentError, TypeError, ValueError) as error:

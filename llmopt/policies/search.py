@@ -70,8 +70,6 @@ from llmopt.search.views import Views
 from llmopt.util.arguments import (
     MOST_SEED,
     check_names,
-    checked_call,
-    checked_init,
     number,
     one_of,
     whole_number,
@@ -86,7 +84,6 @@ _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-@checked_init("PolicySearch('CartPole-v1', 'smollm2')")
 class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
@@ -323,7 +320,6 @@ class PolicySearch(Views, Closing):
 
     # -- searching ------------------------------------------------------------------------
 
-    @checked_call("run(50)")
     def run(
         self, evaluations: int, *, progress: bool | None = None
     ) -> Trial[dict[str, Any]] | None:

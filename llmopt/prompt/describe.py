@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from llmopt.history import OLD_SOURCES, Direction, Trial
+from llmopt.history import Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences
@@ -30,7 +30,6 @@ SOURCES = {
     "network": "drawn by a small network",
     "sampler": "found by a sampler",
     "fallback": "drawn at random",
-    **dict.fromkeys(OLD_SOURCES, "a small random change of the best"),
 }
 """Who proposed a point, in words, if it was not the model."""
 

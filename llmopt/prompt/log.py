@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.history import OLD_SOURCES, RANDOM_SOURCES, Follower, History, Trial
+from llmopt.history import RANDOM_SOURCES, Follower, History, Trial
 from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of, zero_point
 from llmopt.prompt.budget import LogBudget
 from llmopt.prompt.describe import (
@@ -59,7 +59,6 @@ _BRIEF = 330  # characters of feedback on a point that no model proposed, unless
 _SHOWN = 2  # best points whose values are shown again at the end, if the log has no columns
 _ANSWERS, _POINTS = 3, 5  # latest answers, and points in them, that show whether it still gains
 _MOST_ENTRIES = 5_000  # cached texts; further ones are made again when needed
-_TUNED = ("cma", *OLD_SOURCES)
 
 
 @dataclass(eq=False, slots=True)
@@ -169,7 +168,7 @@ class Log(Follower):
         nearest = self._nearest(trial.rewards[0]) if complete and trial.rewards else None
         said = notes_of(trial.explanation) if asked else Answer()
         self._seen.append(_Seen(said, best, nearest, len(self._leaders) - 1))
-        if complete and trial.kind != "check":
+        if complete:
             insort(self._ranks, (rank, place))
         self.has_errors |= trial.stderr is not None
         if (count := len(trial.samples)) > 1 and not history.noisy:
@@ -321,7 +320,7 @@ class Log(Follower):
         if value is ABSENT or not isinstance(dimension, Float) or dimension.step is not None:
             return self.space.format(index, value)
         digits = 9
-        if trial.source in _TUNED or (trial.source != "llm" and len(self.labels) > _COLUMNS):
+        if trial.source == "cma" or (trial.source != "llm" and len(self.labels) > _COLUMNS):
             best = self._before(trial)
             other = value if best is None else best.values[index]
             other = value if other is ABSENT else other
@@ -450,7 +449,7 @@ class Log(Follower):
         """Return the best trials, best first, but for checks."""
         if len(self.history.directions) == 1:
             return [self.history.trials[number] for _, number in self._ranks[:n]]
-        return [t for t in self.history.ranked if t.kind != "check"][:n]
+        return list(self.history.ranked[:n])
 
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first.
@@ -482,7 +481,7 @@ class Log(Follower):
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
         cells = self.score(trial, self._before(trial))
-        said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
+        said = self._outcome(trial)
         return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
     def noise(self) -> str:

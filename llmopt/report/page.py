@@ -17,13 +17,12 @@ from markupsafe import Markup
 
 from llmopt._version import __version__
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.history import OLD_SOURCES, Trial, Usage
+from llmopt.history import Trial, Usage
 from llmopt.report import charts
 from llmopt.report.data import GIVEN, UNFINISHED, SearchData, value_text
 from llmopt.report.importance import importance, left_out
 from llmopt.report.scales import number_text
 from llmopt.report.sources import read_search
-from llmopt.util.arguments import checked_call
 from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut, ended, short
 
@@ -41,7 +40,6 @@ SOURCES = {
     "fallback": "random, where the model did not deliver",
     "drawn": "sampled by the prompt",
     "cma": "CMA-ES",
-    **dict.fromkeys(OLD_SOURCES, "small changes of the best"),
     "network": "the small network",
     "sampler": "a sampler of Optuna",
     "user": "given by the user",
@@ -52,13 +50,11 @@ _PROPOSED = {
     "warmup": "a warm-up point",
     "fallback": "a random point where the model did not deliver",
     "drawn": "sampled by the prompt",
-    **dict.fromkeys(OLD_SOURCES, "a small change of the best"),
     "user": "given by the user",
 }
 """How the others of `SOURCES` gave a point."""
 
 
-@checked_call("write_report(result, 'report.html')")
 def write_report(
     source: Any,
     path: str | os.PathLike[str] = "report.html",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmopt.errors import LLMOptError, needs
-from llmopt.history import OLD_SOURCES, Trial
+from llmopt.history import Trial
 from llmopt.report.charts import MOST_PARAMETERS, outside
 from llmopt.report.data import SearchData
 from llmopt.report.hypervolume import Reference, given_reference, hypervolumes
@@ -29,7 +29,6 @@ COLOURS = {
     "fallback": "#d55e00",
     "warmup": "#999999",
     "cma": "#009e73",
-    **dict.fromkeys(OLD_SOURCES, "#56b4e9"),
     "network": "#e69f00",
     "sampler": "#009e73",
     "user": "#cc79a7",

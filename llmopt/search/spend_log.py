@@ -133,8 +133,7 @@ class Books:
             self.computed.append(block := Computed.read(event))
             self.usage.add_block(block.seconds, block.tokens)
             self.computed_open += 1
-        elif kind == "error" or (kind == "failure" and "requests" in event):
-            # Earlier searches over code called it "error", and another event "failure".
+        elif kind == "failure":
             self.usage.add_failure(*_read_failures(event, "requests"))
             self._lost = _NOTHING
         else:

@@ -15,8 +15,6 @@ from llmopt.history import History, Trial
 from llmopt.prompt.log import Log
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
-from llmopt.util.arguments import checked_call
-from llmopt.util.other_libraries import Hinted
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
@@ -69,10 +67,9 @@ def dataframe(
     return pandas.DataFrame(rows)
 
 
-class Views(Hinted):
+class Views:
     """Plots and the report of a search."""
 
-    @checked_call("report('report.html')")
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str = "") -> Path:
         """Write the search as one self-contained HTML page, and return its path.
 

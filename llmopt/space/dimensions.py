@@ -35,7 +35,6 @@ from llmopt.space.values import (
     stable_repr,
 )
 from llmopt.space.when import When, read_when
-from llmopt.util.arguments import checked_call
 from llmopt.util.text import a_type
 
 __all__ = [
@@ -72,7 +71,6 @@ class Categorical(BaseDimension):
 
     when: Any
 
-    @checked_call("Categorical(['a', 'b'])")
     def __init__(
         self, choices: Iterable[Hashable] = (), *others: Hashable, when: Any = None
     ) -> None:

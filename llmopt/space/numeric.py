@@ -14,7 +14,6 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError, warn_user
 from llmopt.space.values import Value, as_number, decimal_places, read_float, read_number
 from llmopt.space.when import read_when
-from llmopt.util.arguments import checked_init
 
 # Integers are encoded as floats and stored as NumPy integers; this covers int64 and uint64.
 _INT_LIMIT = 2**64
@@ -182,7 +181,6 @@ class _Number(BaseDimension):
     key = code
 
 
-@checked_init("Float(0, 1)")
 @dataclass(frozen=True, repr=False)
 class Float(_Number):
     """A real number in a closed interval.
@@ -308,7 +306,6 @@ class Float(_Number):
         return number
 
 
-@checked_init("Int(1, 6)")
 @dataclass(frozen=True, repr=False)
 class Int(_Number):
     """An integer in a closed interval.

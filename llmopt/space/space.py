@@ -47,7 +47,6 @@ from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidd
 from llmopt.space.numeric import read_decimals
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, read_tests
-from llmopt.util.arguments import checked_call
 from llmopt.util.text import a_type, short
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
@@ -99,7 +98,6 @@ class Space:
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
 
-    @checked_call("Space({'x': Float(0, 1)})")
     def __init__(
         self,
         dimensions: Mapping[str, Dimension],

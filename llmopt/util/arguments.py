@@ -9,12 +9,11 @@ import numbers
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from llmopt.errors import did_you_mean
-from llmopt.util.other_libraries import NEAR, argument_hint
 from llmopt.util.text import function_name, short
 
 _MOST_SOURCE = 20_000  # characters of a function's source that is sent
@@ -24,9 +23,6 @@ MOST_AT_ONCE = 1000
 
 MOST_POINTS = 100_000
 """Points of one call that draws them without a model."""
-
-_Call = TypeVar("_Call", bound=Callable[..., Any])
-_Class = TypeVar("_Class")
 
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
@@ -126,51 +122,8 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     names = list(valid)
     for name in given:
         if name not in names:
-            of = call
             call = call if call.endswith(")") else f"{call}()"
-            remedy = argument_hint(name, names, call=of) or did_you_mean(name, names, NEAR)
-            raise TypeError(f"{call} has no argument {name!r}; {remedy}")
-
-
-def checked_call(example: str) -> Callable[[_Call], _Call]:
-    """Have a function name the arguments that it lacks or does not have; see `check_names`.
-
-    `example` is a call, for the message.
-    """
-
-    def checked(function: _Call) -> _Call:
-        @functools.wraps(function)
-        def call(*args: Any, **named: Any) -> Any:
-            try:
-                return function(*args, **named)
-            except TypeError:  # binding takes as long as a whole `tell`, so only now
-                signature = inspect.signature(function)
-                try:
-                    signature.bind(*args, **named)
-                except TypeError as error:
-                    name = function.__name__
-                    if name == "__init__":
-                        name = type(args[0]).__name__
-                    own = signature.parameters
-                    if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
-                        check_names(name, named, [n for n in own if n != "self"])
-                    said = str(error).replace("'self'", "the object")
-                    raise TypeError(f"{name}(): {said}; write {example}") from None
-                raise
-
-        return cast("_Call", call)
-
-    return checked
-
-
-def checked_init(example: str) -> Callable[[type[_Class]], type[_Class]]:
-    """Have a class name the arguments that it does not have, as `checked_call` does."""
-
-    def checked(cls: type[_Class]) -> type[_Class]:
-        setattr(cls, "__init__", checked_call(example)(cls.__init__))  # noqa: B010
-        return cls
-
-    return checked
+            raise TypeError(f"{call} has no argument {name!r}; {did_you_mean(name, names)}")
 
 
 def describe(description: str | Callable[..., Any] | None) -> str:
