@@ -350,3 +350,29 @@ def test_a_search_resumes_and_is_imported(tmp_path):
     table = LLMOptimizer(DIMENSIONS, "network")
     table.import_trials(rows)
     assert [t.params for t in table.trials] == [{"optimizer": "adam", "layers": 1}] * 2
+
+
+@pytest.mark.defect(10)
+@examples(25)
+@given(spaces(), st.integers(0, 9))
+def test_the_keyless_default_searches_any_conditional_space(space, seed):
+    optimizer = LLMOptimizer(space, "network", warmup=2, seed=seed, noisy=True)
+    for k in range(8):
+        point = optimizer.ask()
+        assert space.unflatten(space.flatten(point)) == point
+        optimizer.tell(point, None if k == 3 else float(len(point)))
+    assert optimizer.usage.fallbacks == 0
+
+
+@pytest.mark.defect(10)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_branch_without_a_number_is_searched(seed):
+    space = {
+        "aug": Categorical(["no", "flip", "mix"]),
+        "alpha": Float(0, 1, when={"aug": ["mix"]}),
+        "act": Categorical(["relu", "tanh"]),
+    }
+    optimizer = LLMOptimizer(space, "network", seed=seed)
+    for _ in range(20):
+        optimizer.tell(point := optimizer.ask(), len(point) + point.get("alpha", 0.5))
+    assert optimizer.usage.fallbacks == 0

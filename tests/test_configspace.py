@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from llmopt import Categorical, Float, Int, ScriptedClient, Space
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.errors import SpaceError
 
@@ -178,3 +178,14 @@ def test_an_optuna_study_with_declared_conditions_repeats_no_request():
     texts = ["\n".join(m.content for m in r.messages) for r in client.requests]
     assert all("only with opt = sgd" in text for text in texts)
     assert not any("no trial has had" in text for text in texts)
+
+
+@pytest.mark.defect(21)
+def test_cma_searches_beside_a_constant():
+    theirs = C.ConfigurationSpace({"x": (0.0, 1.0), "y": (0.0, 1.0), "version": "v1"})
+    optimizer = LLMOptimizer(theirs, "network", partner="cma", warmup=2, seed=0)
+    for _ in range(8):
+        point = optimizer.ask()
+        assert point["version"] == "v1"
+        optimizer.tell(point, point["x"])
+    assert "cma" in {trial.source for trial in optimizer.trials}

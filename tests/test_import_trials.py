@@ -305,3 +305,38 @@ def test_several_rewards_are_read_from_a_table(columns):
     table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
     assert optimizer.import_trials(table).counts == {"taken": 1}
     assert optimizer.trials[0].rewards == (1.0, 2.0)
+
+
+@pytest.mark.defect(8)
+@pytest.mark.parametrize("source", ["rows", "csv", "frame", "dataframe"])
+def test_a_missing_cell_is_the_choice_none(source, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    pandas = pytest.importorskip("pandas")
+    rows = [{"d": None, "k": 1, "reward": 1.0}, {"d": 3, "k": 2, "reward": 2.0}]
+    path = tmp_path / "rows.csv"
+    path.write_text("d,k,reward\n,1,1.0\n3,2,2.0\n")
+    study = optuna.create_study()
+    kinds = {
+        "d": optuna.distributions.CategoricalDistribution([None, 3]),
+        "k": optuna.distributions.IntDistribution(1, 2),
+    }
+    for row in rows:
+        params = {"d": row["d"], "k": row["k"]}
+        trial = optuna.create_trial(params=params, distributions=kinds, value=row["reward"])
+        study.add_trial(trial)
+    sources = {
+        "rows": rows,
+        "csv": path,
+        "frame": pandas.DataFrame(rows),
+        "dataframe": study.trials_dataframe(),
+    }
+    optimizer = make({"d": Categorical([None, 3]), "k": Int(1, 2)})
+    report = optimizer.import_trials(sources[source])
+    assert [row.outcome for row in report.rows] == ["taken", "taken"]
+    assert [trial.params["d"] for trial in optimizer.trials] == [None, 3]
+
+
+def test_a_column_that_a_table_lacks_is_no_choice():
+    optimizer = make({"d": Categorical([None, 3]), "k": Int(1, 2)})
+    report = optimizer.import_trials([{"k": 1, "reward": 1.0}])
+    assert report.rows[0].outcome == "refused"

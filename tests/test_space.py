@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import any_spaces, examples, gymnasium_spaces, plain_spaces, seeds
 
+from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
 from llmopt.space import Categorical, Float, Int, Space
 
@@ -816,3 +818,33 @@ def test_a_bound_that_steps_reach_is_not(recwarn):
     for dimension in (Float(0, 1, step=0.1), Int(1, 10, step=3), Float(1e-6, 0.3, step=1e-7)):
         assert Space({"x": dimension}) == Space.from_dict(Space({"x": dimension}).to_dict())
     assert not recwarn.list
+
+
+@pytest.mark.defect(21)
+@pytest.mark.parametrize("name", ["gr\u00f6\u00dfe", "gro\u0308\u00dfe"])
+@pytest.mark.parametrize("form", [unicodedata.normalize("NFC", "ö"), "o\u0308"])
+def test_names_are_compared_in_their_composed_form(name, form):
+    space = Space({name: Float(0, 1), "k": Categorical(["b\u00e4r", "no"])})
+    asked = f"gr{form}ße"
+    assert space.flatten({asked: 0.5, "k": "no"}) == (0.5, "no")
+    assert list(space.unflatten((0.5, "no"))) == [name, "k"]
+    answers = [f"{asked}: 0.25\nk: ba\u0308r", f'{{"{asked}": 0.25, "k": "b\u00e4r"}}']
+    for k, answer in enumerate(answers):
+        client = ScriptedClient([answer])
+        optimizer = LLMOptimizer(space, client, ["words", "props"][k], warmup=0, compute=False)
+        assert optimizer.ask() == {name: 0.25, "k": "b\u00e4r"}
+
+
+@pytest.mark.defect(35)
+@pytest.mark.parametrize(
+    ("choices", "value", "words"),
+    [
+        ([1, 2], "1", "`x`='1' is a str; expected the choice 1, an int: write it without quotes"),
+        ([None, "a"], "None", "expected the choice None, a NoneType: write it without quotes"),
+        ([1, 2], 3, "`x`=3 is not one of its choices; Valid: '1', '2'"),
+    ],
+)
+def test_the_text_of_a_choice_is_no_choice(choices, value, words):
+    with pytest.raises(ParameterError) as error:
+        Space({"x": Categorical(choices)}).flatten({"x": value})
+    assert words in str(error.value)

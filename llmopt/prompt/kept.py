@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from llmopt.errors import ParseError
 from llmopt.prompt.values_in_text import ValueMatcher, unknown_names
 from llmopt.space import Categorical, Space, Value
-from llmopt.util.text import cut
+from llmopt.util.text import cut, nfc
 
 MOST_VALUES = 10_000
 """Values of all variables together that are stored with a block; a text counts as more."""
@@ -181,4 +181,4 @@ def values_of(
 
 
 def _folded(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return " ".join(nfc(name).casefold().split())

@@ -28,6 +28,7 @@ from typing import Any, Literal
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.space import Categorical, Float, Int, Space, Value
 from llmopt.space.values import ABSENT
+from llmopt.util.text import nfc
 
 OutOfRange = Literal["clip", "reject"]
 
@@ -145,7 +146,7 @@ class Reader:
     """One answer, read in every way that is known."""
 
     def __init__(self, text: str, space: Space, labels: tuple[str, ...]) -> None:
-        self.text = _FENCE.sub("", text)
+        self.text = nfc(_FENCE.sub("", text))
         self.space = space
         self.labels = labels
         self.n = len(labels)
@@ -440,7 +441,7 @@ def expected_values(names: Sequence[str], where: str, whole: bool = True) -> str
 
 
 def _label_key(label: str) -> str:
-    return _SPACES.sub("", label)
+    return _SPACES.sub("", nfc(label))
 
 
 def _leaves(node: Any) -> Iterator[tuple[str, Any]]:
@@ -478,7 +479,7 @@ class ValueMatcher:
         spellings = (dimension.format, _json_text, repr, str, '"{}"'.format)
         for spell in spellings:  # the prompt's own form wins where two choices look alike
             for choice in self.choices:
-                self.by_text.setdefault(spell(choice), choice)
+                self.by_text.setdefault(nfc(spell(choice)), choice)
         self.by_text.pop("", None)
         self.by_fold: dict[str, Any] = {}
         for text, choice in self.by_text.items():
@@ -518,7 +519,7 @@ class ValueMatcher:
             return (value if abs(value) < 1e300 else math.inf,)
         if isinstance(value, dict | list):
             return None
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = nfc(value) if isinstance(value, str) else json.dumps(value)
         read = self.match(text, 0, end_of(BEFORE_VALUE, text, 0)) if text else None
         return (read[0],) if read and not text[read[1] :].strip() else None
 

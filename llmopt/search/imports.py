@@ -80,6 +80,7 @@ class Row:
     reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
     words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
     trouble: str = ""  # why it is no trial, if it is none
+    blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
 
 
 @dataclass
@@ -234,7 +235,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         if name in words:
             words[name] = _as_number(words[name])
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
-    return Row(prefixed or cells, _as_number(reward), words, trouble)
+    start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
+    blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
+    return Row(prefixed if start else cells, _as_number(reward), words, trouble, blank)
 
 
 def _is_missing(value: Any) -> bool:
@@ -296,6 +299,11 @@ class Importer:
         troubles: dict[int, ParameterError] = {}
         for index, name in enumerate(self._space.names):
             if name not in row.params:
+                dimension = self._space.dimensions[index]
+                if name in row.blank and isinstance(dimension, Categorical):
+                    if None in dimension.choices:
+                        values.append(None)
+                        continue
                 if not self._space.condition(index):
                     raise ParameterError(f"no value for {name!r}: add it to the table")
                 values.append(ABSENT)  # `check` says where it is needed

@@ -142,6 +142,11 @@ class Categorical(BaseDimension):
         near = [i for i, choice in enumerate(self.choices) if _stands_for(value, choice)]
         if len(near) != 1:
             label = value if isinstance(value, str) else stable_repr(value)
+            if label in self.labels and (choice := self.choices[self.labels.index(label)]) != value:
+                raise ParameterError(
+                    f"`{self._name}`={value!r} is {a_type(value)}; expected the choice "
+                    f"{choice!r}, {a_type(choice)}: write it without quotes"
+                )
             raise ParameterError(
                 f"`{self._name}`={value!r} is not one of its choices; "
                 f"{did_you_mean(label, self.labels)}"

@@ -18,7 +18,7 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Dimension, Float, Int
 from llmopt.space.values import ABSENT, Value, as_number, choice_from_json, choice_to_json
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, nfc
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,11 @@ class _Dict:
             raise ParameterError(
                 f"{_at(path)}got {a_type(params)}; expected a dict with the keys {list(self.keys)}."
             )
+        composed = {nfc(key): key for key in self.keys if isinstance(key, str)}
+        params = {
+            composed.get(nfc(key), key) if isinstance(key, str) else key: value
+            for key, value in params.items()
+        }
         there = [key for key in self.keys if key in params]
         if len(there) < len(params) or not self.optional.issuperset({*self.keys} - {*there}):
             raise ParameterError(self._mismatch(params, path))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from llmopt.errors import SpaceError
+from llmopt.util.text import nfc
 
 # One scalar of one dimension: a float, an int, or a choice, which may be any hashable.
 Value: TypeAlias = Any
@@ -81,7 +82,7 @@ def decimal_places(number: float) -> int:
 
 def fold(text: str) -> str:
     """Text without case, quotes and white space, for a forgiving comparison."""
-    return re.sub(r"[\s'\"`]+", "", text).casefold()
+    return re.sub(r"[\s'\"`]+", "", nfc(text)).casefold()
 
 
 def _plain(text: str) -> str:

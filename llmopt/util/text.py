@@ -45,6 +45,11 @@ def _written_out(found: re.Match[str]) -> str:
     return c.encode("unicode_escape").decode()
 
 
+def nfc(text: str) -> str:
+    """Return a text with composed characters (Unicode NFC): names that look alike are equal."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's text, clean and cut, even if its own method fails."""
     try:

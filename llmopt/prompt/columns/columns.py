@@ -241,8 +241,13 @@ class ColumnsPrompt:
             point = _draw_branch(now, shares, rng, even=explores)
             there = [value is not ABSENT for value in point]
             chosen = [i for i, own in enumerate(there) if own and i not in shares]
+            if not chosen:  # choices alone
+                points.append(point)
+                pending = (*now.history.pending, point)
+                now = replace(now, history=replace(now.history, pending=pending))
+                continue
             part = _part(now, chosen, there)
-            count = len(part.history.complete) if chosen else 0
+            count = len(part.history.complete)
             asks = not explores and not points and count >= FEWEST
             if asks and (situation.explores or rng.random() >= AT_RANDOM):
                 own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))

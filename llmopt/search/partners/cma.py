@@ -115,7 +115,7 @@ class CMAEmitter(Follower):
                 "numbers: leave `partner` out, or take partner='network'"
             )
         for name, dimension in zip(space.names, space.dimensions, strict=True):
-            if isinstance(dimension, Categorical):
+            if isinstance(dimension, Categorical) and dimension.count > 1:
                 raise SpaceError(
                     f"{name!r} is a choice, and partner='cma' searches numbers only: leave "
                     "`partner` out, or search this choice with another optimizer"
@@ -133,7 +133,7 @@ class CMAEmitter(Follower):
         # Less than a fifth of a step would draw the same value again and again.
         self._least = np.zeros(self._size)
         # On a logarithmic scale the first step is the widest.
-        low = tuple(d.low for d in space.dimensions if not isinstance(d, Categorical))
+        low = tuple(d.value(0) for d in space.dimensions)
         self._least[: len(self._free)] = 0.2 * step_lengths(space, low)[self._free]
         self._space = space
         self._reset()
