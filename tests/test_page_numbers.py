@@ -16,15 +16,14 @@ from statistics import mean, median
 import pytest
 
 from llmopt.benchmarks.engine.cell import read_lines
-from llmopt.benchmarks.experiments import claims, findings, hpo, studies, words
-from llmopt.benchmarks.experiments.design import earlier
-from llmopt.benchmarks.experiments.recordings import spent
-from llmopt.benchmarks.report.stats import pair
-from llmopt.benchmarks.tasks.studies import STUDIES
+from llmopt.benchmarks.experiments import regret, words
+from llmopt.benchmarks.experiments.recordings import FOLDER
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
+from llmopt.client.record_replay import ReplayClient
 from llmopt.prompt import get_prompt
 from llmopt.search.options import AskOptions, SearchOptions
+from llmopt.util.text import estimate_tokens
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -58,15 +57,15 @@ def chat_studies(trials):
 
 @functools.cache
 def regrets():
-    return studies.regrets(read_lines(RESULTS / "studies.jsonl"))
+    return regret.of_studies(read_lines(RESULTS / "studies.jsonl"))
 
 
 def studies_against_tpe():
     def ahead(trials):
         told, rival = (regrets()[method][trials] for method in ("words", "tpe"))
         leads = {}
-        for (task, seed), regret in told.items():
-            leads.setdefault(task, []).append(rival[task, seed] - regret)
+        for (task, seed), value in told.items():
+            leads.setdefault(task, []).append(rival[task, seed] - value)
         return [mean(lead) > 0 for lead in leads.values()]
 
     return sum(ahead(20)), len(ahead(20)), sum(ahead(40))
@@ -94,7 +93,9 @@ WHO = ("the model", "TPE")
 
 
 def recorded_study():
-    sent, answered = spent(ROOT / "benchmarks" / "recordings" / "study-bearing.jsonl")
+    exchanges = ReplayClient(FOLDER / "study-bearing.jsonl").exchanges
+    sent = sum(estimate_tokens(request.text) for request, _ in exchanges)
+    answered = sum(estimate_tokens(c.text) for _, reply in exchanges for c in reply.completions)
     return f"{round(sent, -2):,}", f"{round(answered, -2):,}"
 
 
@@ -192,7 +193,7 @@ def costs_of_the_sandbox():
 
 
 def attacks_on_the_sandbox():
-    text = (RESULTS / "sandbox_attacks.md").read_text(encoding="utf-8")
+    text = (RESULTS / "archive.md").read_text(encoding="utf-8").partition("## Attacks on the")[2]
     return (" ".join(re.search(r"\| attack.*", text, re.DOTALL)[0].split()),)
 
 
@@ -326,124 +327,3 @@ def test_a_default_on_a_page_is_that_of_the_code(page):
     assert defaults(page)
     for row in defaults(page):
         assert row in normalized(page)
-
-
-# -- what the page of all results says beside its tables ------------------------------------
-
-
-def duels_of_the_embedded_model():
-    found = hpo.regrets(read_lines(RESULTS / "hpo.jsonl"))
-    own = found[EMBEDDED][50]
-    for rival in ("random", "TPE", "GP"):
-        theirs = found[rival][50]
-        pairs = [(mine, theirs[at]) for at, mine in own.items() if at in theirs]
-        yield f"{sum(a < b for a, b in pairs)} : {sum(a > b for a, b in pairs)}"
-
-
-EMBEDDED = "smollm2, names"
-
-
-def regrets_by_knowledge():
-    for method in ("words", "names", "anonymous", "tpe"):
-        found = {task: r for (task, seed), r in regrets()[method][20].items() if seed == 0}
-        for known in ((True, False), (True,), (False,)):
-            yield f"{mean(r for task, r in found.items() if STUDIES[task].known in known):.2f}"
-    yield from map(str, ends_of_studies())
-    for line in lines("start_up_words"):
-        for count in (5, 15):
-            yield str(min(line["values"][:count]))
-
-
-def llambo_beside_the_sampler():
-    of_llambo = [x for x in lines("studies") if x["cell"]["method"] == "llambo"]
-    yield from map(str, claims.llambo_requests())
-    for method in ("llambo", "words"):
-        asked = [x for x in lines("studies") if x["cell"]["method"] == method]
-        tokens = [x["tokens"][0] for x in asked if x["cell"]["task"] in findings.ASKED]
-        known = [round(count, -3) for count in tokens if count]
-        yield f"{min(known)} {max(known)}"
-    for method in ("llambo", "words", "tpe"):
-        found = [regrets()[method][20][task, 0] for task in findings.ASKED]
-        yield f"{mean(found):.2f}"
-    yield str(len(of_llambo))
-    scores = findings.study_scores("studies", 20)
-    asked = pair(findings.only(scores, findings.ASKED), "words", "llambo", "")
-    yield f"{findings.share(asked, ' %')} {asked.p:.3f}"
-    yield f"{100 * pair(scores, 'words', 'llambo', '').effect:.0f}"
-    for task in set(STUDIES) - set(findings.ASKED):
-        assert [x["requests"] for x in of_llambo if x["cell"]["task"] == task] == [0]
-
-
-def facts_of_studies():
-    yield from regrets_by_knowledge()
-    yield from llambo_beside_the_sampler()
-
-
-def medians_of_hopper():
-    for arm in ("prompt-seven", "prompt-six", "prompt-five", "default"):
-        found = [
-            x
-            for x in lines("design")
-            if (x["cell"]["task"], x["cell"]["method"]) == ("hopper", arm)
-        ]
-        yield f"{median(x['held_out'] for x in found):.0f}"
-    before = [x for x in earlier([]) if x["task"] == "hopper"]
-    yield f"{median(x['held_out'] for x in before):.0f}"
-
-
-EXPLORED = [
-    "(40 seeds each)",
-    "52 of 400 studies of 40 trials (81 before, TPE 68)",
-    "the median of 40 random searches has 1.11 % errors",
-    "4 of 12 studies before and is in none of 24",
-    "16 of 45 studies and worse in 25 (embedded model 21 and 17)",
-]
-
-FINDINGS = {
-    "What words are worth": (["design.md"], list, ["reach 2,500", "It is 12.4 now", "at -7.09"]),
-    "Design, then tune": (
-        ["design.md"],
-        medians_of_hopper,
-        [
-            "and 30 evaluations",
-            "passes 2,500 in half",
-            "took 17 minutes of Python each",
-            "10 % worse on ,",
-        ],
-    ),
-    "Studies": (
-        ["studies.md"],
-        facts_of_studies,
-        ["study of 15 trials for each", "package of August 2026", *EXPLORED],
-    ),
-    "Functions: BBOB": (
-        ["bbob.md"],
-        list,
-        ["(53 in 20-D", "(51 a function", "80,000 weights", "the first 60 evaluations"],
-    ),
-    "Hyper-parameters": (["hpo.md"], duels_of_the_embedded_model, ["NAS-Bench-201"]),
-}
-"""By section: the made pages whose numbers its sentences may name beside those of its own tables,
-what else is made, and what is stated."""
-
-_NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
-
-
-def numbers(text):
-    return [x.rstrip(",").replace(",", "").replace("−", "-") for x in _NUMBER.findall(text)]
-
-
-@pytest.mark.parametrize("head", FINDINGS)
-def test_a_finding_names_numbers_of_its_tables(head):
-    files, made, stated = FINDINGS[head]
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
-    section = re.split(r"^## ", page.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
-    tables = re.findall(r"^\|.*$", section, re.MULTILINE)
-    tables += [(RESULTS / name).read_text(encoding="utf-8") for name in files]
-    known = [abs(float(x)) for x in numbers("\n".join([*tables, *made()]))]
-    text = " ".join(re.sub(r"^\|.*$|`[^`\n]*`|\]\([^)]*\)", "", section, flags=re.M).split())
-    assert [held for held in stated if held not in text] == []
-    for number in numbers(functools.reduce(lambda t, held: t.replace(held, ""), stated, text)):
-        digits = len(number.partition(".")[2])
-        near = [k for k in known if abs(k - abs(float(number))) <= 0.5 * 10**-digits + 1e-12]
-        assert near or sum(map(str.isdigit, number)) < 2, number

@@ -163,7 +163,6 @@ EXPERIMENT = Experiment(
     list(METHODS),
     RESULTS,
     run_cell,
-    None,
     lambda method: METHODS[method].asks_model,
     "steps",
     {"methods": RUN, "seeds": [1, 2, 3, 4, 5], "evaluations": 100, "model": "smollm2"},

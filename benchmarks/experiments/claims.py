@@ -13,9 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llmopt.benchmarks.experiments import weak_models
-from llmopt.benchmarks.experiments.design import interrupted
+import numpy as np
+
 from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of
+from llmopt.benchmarks.experiments.words import CHANGED, TUNING, WRITTEN, is_present
+from llmopt.benchmarks.tasks.studies import STUDIES
 
 Numbers = Iterable[Any]
 _FIGURE = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?")
@@ -39,18 +41,14 @@ def _loaded(name: str) -> Any:
 
 def policies() -> Sequence[int]:
     """Return how many policies were searched with words: all, written, changed, known."""
-    from llmopt.benchmarks.experiments.words import CHANGED, WRITTEN, is_present
-
     tried = {x["task"] for x in lines_of("words") if x["method"] == "words" and is_present(x)}
-    tried -= {"spills", "switches"}
+    tried -= set(TUNING)
     written, changed = (len(tried.intersection(some)) for some in (WRITTEN, CHANGED))
     return len(tried), written, changed, len(tried) - written - changed
 
 
 def tuning() -> Sequence[int]:
     """Return how many tuning tasks the chat model had: all, and those on data made here."""
-    from llmopt.benchmarks.tasks.studies import STUDIES
-
     return len(STUDIES), sum(not task.known for task in STUDIES.values())
 
 
@@ -105,7 +103,7 @@ def hoppers() -> Numbers:
     yield len(found)
     yield from (min(counts), max(counts))
     yield from (f"{value:,.0f}" for value in (median(returns), min(returns), max(returns)))
-    yield sum(map(interrupted, found))
+    yield sum(x["stopped"].startswith("interrupted") for x in found)
 
 
 def hopper_rivals() -> Numbers:
@@ -146,15 +144,43 @@ def llambo_requests() -> Numbers:
 def small_chat_models() -> Numbers:
     """Return shares of small chat models in percent.
 
-    Under ``props`` as JSON: the usable answers, least and most, and the pairs that proposed points
-    win, least and most; under ``words``: the usable answers, most.
+    Under ``props`` as JSON: the usable answers, minimum and maximum, and the pairs with random
+    points that proposed points win (a tie counts half), minimum and maximum; under ``words``: the
+    usable answers, maximum.
     """
-    found = weak_models.rows(lines_of("weak_models"))
-    props = [row for row in found if row[1] == weak_models.ARMS["props-json"]]
-    for place in (4, 9):
-        shares = [int(row[place].split()[0]) for row in props]
-        yield from (min(shares), max(shares))
-    yield max(int(row[4].split()[0]) for row in found if row not in props)
+    usable: dict[str, list[float]] = {}
+    won = []
+    random: dict[str, list[float]] = {}
+    searches: dict[tuple[str, str], list[Any]] = {}
+    for line in lines_of("weak_models"):
+        if line["method"] == "random":
+            sound = [value for value in line["values"] if value is not None]
+            random.setdefault(line["task"], []).extend(sound)
+        elif line["method"] in ("props-json", "words", "words-json"):
+            searches.setdefault((line["method"], line["model"]), []).append(line)
+    for (arm, _), lines in searches.items():
+        proposed = sum(line["sources"].count("llm") for line in lines)
+        usable.setdefault(arm, []).append(100 * proposed / sum(line["requests"] for line in lines))
+        if arm == "props-json":
+            shares = [_share(lines, task, values) for task, values in random.items()]
+            won.append(100 * np.nanmean(shares))
+    yield from (f"{end(usable['props-json']):.0f}" for end in (min, max))
+    yield from (f"{end(won):.0f}" for end in (min, max))
+    yield f"{max(*usable['words'], *usable['words-json']):.0f}"
+
+
+def _share(lines: Sequence[Any], task: str, random: Sequence[float]) -> float:
+    """Return the share of pairs with random points that the proposed points of a task win."""
+    pairs = [
+        pair
+        for line in lines
+        if line["task"] == task
+        for pair in zip(line["values"], line["sources"], strict=True)
+    ]
+    proposed = np.array([-np.inf if v is None else v for v, source in pairs if source == "llm"])
+    if not proposed.size:
+        return np.nan
+    return float(np.mean(np.sign(proposed[:, None] - np.array(random)) / 2 + 0.5))
 
 
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (

@@ -1,39 +1,34 @@
 """The page of results: one row for each question, made from the committed lines alone.
 
-    python -m llmopt.benchmarks.experiments.findings  # writes docs/results.md and its figure
+    python -m llmopt.benchmarks.experiments.findings  # writes README, docs/results.md, pictures
 
-All runs of a method meet all runs of its rival on the same task. The effect is the share of these
-pairs that the method wins, ties counting half, averaged over tasks: the probability of improvement
-of Agarwal et al. 2021 (arXiv 2108.13264). Its interval comes from drawing tasks again, and on each
-task the runs of both. A task is the unit: the dimensions of a BBOB function are parts of one task.
-The p value is that of a two-sided sign-flip test over tasks, raw and after Holm's correction
-within a question. First designs, controllers, ablations and other versions of the prompt are paired
-with the run of the same seed alone. "Level" is said only where the whole interval lies between 40
-and 60 %; what is neither significant nor level is "inconclusive", with the number of tasks that
-would be needed where no outcome could have been significant. Tasks of one family can be counted as
-one task: see `FAMILIES`.
+docs/results.md says how to read the rows, `llmopt.benchmarks.report.stats` computes them. A task is
+the unit: the dimensions of a BBOB function are parts of one task. First designs, controllers,
+ablations and other versions of the prompt meet only the run of the same seed. `FAMILIES` counts
+related tasks as one.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from llmopt.benchmarks.engine.cell import Row, read_lines
-from llmopt.benchmarks.report import figures
+from llmopt.benchmarks.experiments import regret
+from llmopt.benchmarks.experiments.bbob import precision, read_runs
+from llmopt.benchmarks.experiments.words import CHANGED, TASKS, TUNING, WRITTEN, is_present
+from llmopt.benchmarks.report.lines import score
 from llmopt.benchmarks.report.markdown import between_markers
 from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair
 from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
-FIGURE = ROOT / "docs" / "images" / "results.png"
+PICTURES = ROOT / "docs" / "images"
 AREAS = ("policies", "hyperparameters", "functions")
 """The tables of the page, in order; a question belongs to one."""
 
@@ -75,8 +70,8 @@ def lines_of(name: str) -> list[Row]:
 def scores_of(found: Iterable[tuple[str, str, int, float]]) -> Scores:
     """Return scores from rows of method, task, seed and score."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
-    for method, task, seed, score in found:
-        scores.setdefault(method, {}).setdefault(task, {})[seed] = score
+    for method, task, seed, value in found:
+        scores.setdefault(method, {}).setdefault(task, {})[seed] = value
     return scores
 
 
@@ -86,8 +81,6 @@ def words_scores(tasks: Iterable[str] = ()) -> Scores:
     Args:
         tasks: Only these; all policies by default.
     """
-    from llmopt.benchmarks.experiments.words import TASKS, is_present
-
     wanted = set(tasks or TASKS)
     return scores_of(
         (line["method"], line["task"], line["seed"], line["held_out"])
@@ -104,8 +97,6 @@ def only(scores: Scores, tasks: Iterable[str]) -> Scores:
 
 def policy_scores() -> Scores:
     """Return the held-out returns of the suite of policies."""
-    from llmopt.benchmarks.report.lines import score
-
     lines = [*lines_of("policies"), *lines_of("more-policies")]
     return scores_of((line["method"], line["task"], line["seed"], score(line)) for line in lines)
 
@@ -135,8 +126,6 @@ def beside_suite() -> Scores:
 
 def function_scores(budget: int) -> Scores:
     """Return minus the logarithm of the distance to the optimum on BBOB."""
-    from llmopt.benchmarks.experiments.bbob import precision, read_runs
-
     return scores_of(
         (method, f"f{function} in {d}-D", instance, -math.log10(precision(steps, budget)))
         for method, runs in read_runs(lines_of("bbob"), budget).items()
@@ -146,13 +135,11 @@ def function_scores(budget: int) -> Scores:
 
 def study_scores(name: str, trials: int) -> Scores:
     """Return minus the regret of searches for hyper-parameters after some trials."""
-    from llmopt.benchmarks.experiments import hpo, studies
-
-    regrets = {"hpo": hpo.regrets, "studies": studies.regrets}[name]
+    regrets = {"hpo": regret.of_hpo, "studies": regret.of_studies}[name]
     return scores_of(
-        (method, task, seed, -regret)
+        (method, task, seed, -value)
         for method, by_trials in regrets(lines_of(name)).items()
-        for (task, seed), regret in by_trials.get(trials, {}).items()
+        for (task, seed), value in by_trials.get(trials, {}).items()
     )
 
 
@@ -178,7 +165,7 @@ ASKED = ("cancer", "wine", "strokes", "bearing", "brewery", "orchard", "gears")
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
 
-_FEWEST = 6
+FEWEST = 6
 """Minimum number of tasks for a bootstrap interval."""
 
 _CHANCE = {"random": "random search"}
@@ -214,12 +201,9 @@ _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
 
 def questions() -> list[Question]:
     """Return all questions, with the committed scores that answer them."""
-    from llmopt.benchmarks.experiments.words import UNKNOWN
-    from llmopt.benchmarks.tasks.studies import STUDIES
-
     words, policies, hpo = words_scores(), policy_scores(), study_scores("hpo", 50)
     short, long = function_scores(100), function_scores(400)
-    tuned = words_scores(("spills", "switches"))
+    tuned = words_scores(TUNING)
     studies, made_here = study_scores("studies", 20), [s for s in STUDIES if not STUDIES[s].known]
     after_forty = study_scores("studies", 40)
     suite = beside_suite()
@@ -237,7 +221,7 @@ def questions() -> list[Question]:
                  "words", budget | {"columns": "embedded model, 100"} | _DESIGN, chat,
                  ("CMA-ES, 100", _DESIGN["design-near"], _DESIGN["controller"])),
         Question(policy, CHAT, "of these, the four systems written or changed for this",
-                 only(words, UNKNOWN), "words", {"cma": "CMA-ES, 100"}),
+                 only(words, (*WRITTEN, *CHANGED)), "words", {"cma": "CMA-ES, 100"}),
         Question(policy, CHAT, "policies, against methods of the suite (other initial states)",
                  suite, "words", in_suite, chat, ("CMA-ES (suite), 120",)),
         Question(policy, CHAT, "policies, with related tasks as one task", by_family(words),
@@ -319,7 +303,7 @@ def _unbroken(text: str) -> str:
 
 def share(each: Pairing, unit: str) -> str:
     """Return the effect of a pairing in percent, and its interval, if there are enough tasks."""
-    if each.tasks < _FEWEST:
+    if each.tasks < FEWEST:
         return f"{100 * each.effect:.0f}{unit} [–]"
     low, high = each.interval
     return f"{100 * each.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
@@ -336,33 +320,6 @@ def core(asked: Sequence[Question]) -> Table:
                 rows.append([question.core, each.rival, *found])
     head = ["method, on what", "rival", "pairs won [95 %]", "tasks, pairs", "p raw, corrected"]
     return Table.of([*head, "result"], rows)
-
-
-def figure(asked: Sequence[Question]) -> bytes:
-    """Draw the share of pairs won on each task as a PNG file's content, a row a rival."""
-    found = [(question, each) for question in asked for each, _ in question.pairings]
-    rng = np.random.default_rng(0)
-    canvas = figures.new_figure(10, 0.26 * len(found) + 1.2)
-    axes = canvas.add_subplot()
-    for place, (question, each) in enumerate(found):
-        y = place + rng.uniform(-0.28, 0.28, each.tasks)
-        color = figures.COLORS[asked.index(question) % len(figures.COLORS)]
-        axes.scatter(each.shares, y, s=7, alpha=0.45, color=color, lw=0)
-        if each.tasks >= _FEWEST:
-            axes.plot(each.interval, [place, place], color="black", lw=1.2)
-        axes.plot([each.effect], [place], "o", color="black", ms=3.5)
-    for question in asked:
-        rows = [place for place, (own, _) in enumerate(found) if own is question]
-        text = textwrap.fill(f"{question.who}: {question.title}", 48)
-        axes.text(1.04, np.mean(rows), text, va="center", fontsize="small")
-        axes.axhline(rows[-1] + 0.5, color="0.7", lw=0.8)
-    axes.axvline(0.5, color="0.4", lw=0.8)
-    axes.set_yticks(range(len(found)), [each.rival for _, each in found], fontsize="small")
-    axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_xlabel("share of pairs won: each task, and the mean with its 95 % interval")
-    figures.plain(axes)
-    return figures.png(canvas)
 
 
 def put(shown: Table, text: str, name: str) -> str:
@@ -382,11 +339,14 @@ def readme(asked: Sequence[Question], text: str) -> str:
 
 
 def main() -> None:
-    """Write the page, its figure, and the README's rows."""
+    """Write the page, the README's rows, and the pictures of both."""
+    from llmopt.benchmarks.experiments import pictures
+
     asked = questions()
     for path, made in ((PAGE, page), (README, readme)):
         path.write_text(made(asked, path.read_text(encoding="utf-8")), encoding="utf-8")
-    FIGURE.write_bytes(figure(asked))
+    (PICTURES / "results.png").write_bytes(pictures.shares(asked))
+    (PICTURES / "words.png").write_bytes(pictures.curves(lines_of("words")))
 
 
 if __name__ == "__main__":

@@ -33,20 +33,14 @@ from llmopt.benchmarks.engine.cell import Cell, Row, read_lines
 from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments import controllers, words
 from llmopt.benchmarks.experiments.command import Experiment, agree, load
+from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.benchmarks.methods.libraries import Optuna
 from llmopt.benchmarks.methods.protocol import Method, Problem
-from llmopt.benchmarks.report.table import Table
 from llmopt.policies import EnvMaker
 from llmopt.policies.episode_seeds import held_out_seeds
-from llmopt.search.partners.cma import CMA
 
 RESULTS = Path(__file__).parents[1] / "results" / "rivals.jsonl"
-LABELS = {
-    "design-cma": "first design, then CMA-ES",
-    "design-near": "first design, then CMA-ES in small steps",
-    "design-tpe": "first design, then TPE",
-    "controller": "controller tuned by hand",
-}
+ARMS = ("design-cma", "design-near", "design-tpe", "controller")
 DESIGNED = words.WARMUP + 1
 
 
@@ -138,52 +132,11 @@ def searched(wanted: Sequence[Cell], lines: Sequence[Row]) -> list[Cell]:
     ]
 
 
-def make_page(lines: Sequence[Row]) -> str:
-    """Return the Markdown page."""
-    told = [x for x in read_lines(words.RESULTS) if x["method"] == "words"]
-    by_key = {(x["task"], x["seed"]): x for x in told}
-    rows = []
-    for task in words.TASKS:
-        for seed in sorted({x["seed"] for x in lines if x["task"] == task}):
-            own = {x["method"]: x for x in lines if (x["task"], x["seed"]) == (task, seed)}
-            chat = by_key[task, seed]
-            first: list[float] = next(
-                (x["curve"][:DESIGNED] for x in own.values() if "same_start" in x), []
-            )
-            rows.append(
-                [
-                    task,
-                    str(seed),
-                    f"{max(first):.4g}" if first else "–",
-                    f"{chat['held_out']:.4g} ({len(chat['curve'])})",
-                    *(f"{own[arm]['held_out']:.4g}" if arm in own else "–" for arm in LABELS),
-                ]
-            )
-    head = ["task", "seed", "first six points, best", "chat model to the end", *LABELS.values()]
-    return "\n".join(
-        [
-            "# Rivals",
-            "",
-            "Mean return on 100 fresh starts, of the seed's own, after 30 evaluations (HalfCheetah "
-            "and Walker2d: 40); the chat model's own search may have ended before (brackets). The "
-            "third column is on the starts of the search: the best of five random points and the "
-            "first one that the model designed.",
-            "",
-            "```",
-            "python -m llmopt.benchmarks.experiments.rivals --table",
-            "```",
-            "",
-            *Table.of(head, rows).markdown(),
-        ]
-    )
-
-
 EXPERIMENT = Experiment(
     list(words.TASKS),
-    tuple(LABELS),
+    ARMS,
     RESULTS,
     run_cell,
-    make_page,
     lambda method: False,
     "curve",
     {"seeds": list(range(words.PRESENT, 11)), "evaluations": words.EVALUATIONS},

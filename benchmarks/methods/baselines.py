@@ -1,6 +1,6 @@
 """Methods that need no library: random search, CMA-ES with restarts, augmented random search.
 
-Plain CMA-ES is the library's own partner of a model, `llmopt.search.partners.cma.CMA`.
+Plain CMA-ES is that of the library, `CMA`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.local.network import draw_rows
 from llmopt.search.partners.cma import CMA
+
+__all__ = ["ARS", "CMA", "BipopCMA", "GaussianGrammarClient", "RandomSearch"]
 
 
 class RandomSearch:

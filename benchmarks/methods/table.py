@@ -18,6 +18,7 @@ import numpy as np
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.baselines import (
     ARS,
+    CMA,
     BipopCMA,
     GaussianGrammarClient,
     RandomSearch,
@@ -31,7 +32,6 @@ from llmopt.client.local.network import NetworkClient
 from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
-from llmopt.search.partners.cma import CMA
 
 Group = Literal["model", "ablation", "baseline"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -205,39 +204,6 @@ def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
         low = max(low, min(high - 4 * span, max(min(middles), high - 10 * span)))
     pad = 0.05 * (high - low) or 1.0
     return low - pad, high + pad
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One of several axes that share a legend."""
-
-    title: str
-    curves: Sequence[tuple[str, np.ndarray, np.ndarray]]  # name, x and y of each curve
-    limits: tuple[float, float]  # of the vertical axis
-
-
-def panels(
-    grid: Sequence[Sequence[Panel]],
-    styles: Mapping[str, Mapping[str, Any]],
-    labels: Mapping[str, str],
-) -> bytes:
-    """Draw rows of panels with one legend; `styles` are arguments of `plot`, in its order."""
-    columns = max(map(len, grid))
-    figure = new_figure(4.0 * columns, 3.0 * len(grid) + 0.6, 100)
-    table = figure.subplots(len(grid), columns, squeeze=False)
-    drawn: dict[str, Any] = {}
-    for places, row in zip(table, grid, strict=True):
-        for axes in places[len(row) :]:
-            axes.set_axis_off()
-        for axes, panel in zip(places, row, strict=False):
-            for name, x, y in panel.curves:
-                (drawn[name],) = axes.plot(x, y, **styles[name])
-            axes.set_ylim(*panel.limits)
-            axes.set_xlabel("evaluations")
-            plain(axes, panel.title)
-        places[0].set_ylabel("best so far")
-    handles = {labels[name]: drawn[name] for name in styles if name in drawn}
-    return png(figure, handles, 5)
 
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:

@@ -8,7 +8,7 @@ letter are where the coordinate is drawn from. Categorical parameters have no li
 
 For the embedded model an adapter comes with the package that was trained on such lines
 (`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
-them (benchmarks/results/notes.md).
+them (benchmarks/results/archive.md).
 """
 
 from __future__ import annotations
@@ -135,13 +135,13 @@ class ColumnsPrompt:
     it as wide as `WIDEST`, uniform on a logarithmic scale; ``None`` never widens. A
     value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
     100 evaluations this costs more than it gives, in one of 400 it pays (round 13 of
-    benchmarks/results/notes.md).
+    benchmarks/results/archive.md).
 
     With more than `most_lines` parameters only the most informative lines are asked for:
     the slope's, and those whose letters change most from the best trials to the others;
     `LINES_OF_ONE` for each sample, at most `most_lines`. The others are sampled, without a model,
     from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
-    costs and gives is in benchmarks/results/README.md, "Many parameters".
+    costs and gives is in benchmarks/results/archive.md, "Many parameters".
 
     Pruned trials, feedback, notes, pending points and the task's description are not shown. Failed
     trials are the worst of the lines and of the slope, make their choices rarer, and move points
