@@ -24,7 +24,8 @@ PUBLIC = {
     "get_client get_prompt parse_parameters ModelEmitter History Trial Usage Proposal",
     "llmopt.space": "Space Float Int Categorical Value",
     "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt "
-    "Situation Query Reading Complaint Entry Selection estimate_tokens PROMPTS PROMPT_VERSION",
+    "Situation Question Reading ToolCall Complaint Entry Selection "
+    "estimate_tokens PROMPTS PROMPT_VERSION",
     "llmopt.history": "History Trial Usage Proposal",
     "llmopt.optimizer": "LLMOptimizer",
     "llmopt.errors": "LLMOptError BudgetExceededError ParseError StorageError FallbackWarning",

@@ -406,7 +406,8 @@ for path in PATHS:
         print("READ", len(open(path).read()))
     except Exception as error:
         print(type(error).__name__)
-print("MODULES", [n for n in sys.modules if re.match("llmopt[.](?!compute|sandbox)|gymnasium", n)])
+other = "llmopt[.](?!lab|packing|sandbox)|gymnasium"
+print("MODULES", [n for n in sys.modules if re.match(other, n)])
 print("ENVIRONMENT", "PLANTED_KEY" in os.environ)
 print("DATA", sorted(data[0]), sorted(data[0]["components"]))
 print(data[0]["returns"][1].shape, data[0]["judged"].shape, data[0]["observations"][3].shape)

@@ -272,7 +272,7 @@ CHOICES = Space({"kind": Categorical(list("abc")), "on": Categorical([True, Fals
 
 def test_categorical_parameters_alone_are_drawn_with_no_model():
     query = ColumnsPrompt().prepare(situation(CHOICES, n=3, seed=5))
-    assert query.drawn
+    assert query.sampled
     tried = {CHOICES.key(t.values) for t in situation(CHOICES, n=3, seed=5).history.trials}
     drawn = [CHOICES.key(r.values) for r in read_all(query, [""] * (6 - len(tried)))]
     assert len({*tried, *drawn}) == 6
@@ -660,8 +660,8 @@ def drawn_points(counts, draws=300):
     found = []
     for seed in range(draws):
         query = ColumnsPrompt().prepare(branched(counts, seed))
-        text = "" if query.drawn else NetworkClient().complete(query.request).completions[0].text
-        found.append((query.read(text).values, query.drawn, query.request.columns))
+        text = "" if query.sampled else NetworkClient().complete(query.request).completions[0].text
+        found.append((query.read(text).values, query.sampled, query.request.columns))
     return found
 
 
@@ -700,7 +700,7 @@ def test_beside_a_sampler_that_explores_one_point_of_ten_is_drawn_evenly():
     drawn = []
     for seed in range(200):
         state = replace(branched({"a": 20, "b": 20}, seed), explores=False)
-        drawn.append(ColumnsPrompt().prepare(state).drawn)
+        drawn.append(ColumnsPrompt().prepare(state).sampled)
     assert 0.03 < np.mean(drawn) < 0.2
 
 
@@ -714,7 +714,7 @@ def test_where_trials_failed_few_points_explore():
     drawn = []
     for seed in range(200):
         query = ColumnsPrompt().prepare(replace(state, history=history, seed=seed))
-        drawn += [query.read("").values[2]] if query.drawn else []
+        drawn += [query.read("").values[2]] if query.sampled else []
     numbers = np.array([y for y in drawn if y is not ABSENT])
     assert (numbers < -3).mean() < 0.2
     assert (np.abs(numbers + 2) < 1).mean() > 0.4  # the next best
@@ -731,7 +731,7 @@ def test_several_points_that_explore_are_new_ones_of_several_branches():
     for seed in range(20):
         state = Situation(space, History(tuple(trials)), 14, seed=seed, samples=4)
         query = ColumnsPrompt().prepare(state)
-        if query.drawn:
+        if query.sampled:
             found = [query.read("", i).values for i in range(4)]
             assert len({*map(space.key, found)} - tried) == 4
             assert all(values == space.conform(values) for values in found)

@@ -19,10 +19,10 @@ from llmopt import (
 )
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.errors import StorageError, TemplateError
+from llmopt.errors import ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.lab import blocks as calculator
-from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import SandboxUnavailableError
@@ -267,16 +267,18 @@ def test_an_answer_in_json_may_hold_python(plain):
     assert '"python": "<a block of Python and no point, or empty>"' in query.request.text
     changes = [{"parameter": "x", "value": 0.5}, {"parameter": "y", "value": 0.5}]
     proposal = {"hypothesis": "h", "start_from": "new", "changes": changes}
-    assert query.code(json.dumps({"python": " print(1)\n", "proposals": []})) == "print(1)"
+    assert query.read(json.dumps({"python": " print(1)\n", "proposals": []})) == ToolCall(
+        "print(1)"
+    )
     fenced = {"python": FENCE.format("print(1)"), "proposals": []}
-    assert query.code(json.dumps(fenced)) == "print(1)"
-    assert len(query.code(json.dumps({"python": "1\n" * 50_000}))) <= 40_000
+    assert query.read(json.dumps(fenced)) == ToolCall("print(1)")
+    assert len(query.read(json.dumps({"python": "1\n" * 50_000})).code) <= 40_000
     both = json.dumps({"python": "print(1)", "proposals": [proposal]})
-    assert query.code(both) == ""
     assert query.read(both).values == (0.5, 0.5)
     off = get_prompt("words").prepare(Situation.after(History(), Space(SPACE), facts))
     assert "python" not in off.request.json_schema["properties"]
-    assert off.code is None
+    with pytest.raises(ParseError):
+        off.read(json.dumps({"python": "print(1)", "proposals": []}))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.lab import blocks
 from llmopt.lab.blocks import Calculator
-from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.kept import MOST_VALUES, plain_values
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox import confine
@@ -158,7 +158,7 @@ def test_json_may_say_in_words_that_it_names_no_variable(nothing):
     changes = [{"parameter": "x", "value": 0.25}]
     assert query.read(json.dumps({**fields, "changes": changes})).values == (0.25, 0.75)
     block = {**fields, "python": "print(1)", "changes": []}
-    assert query.code(json.dumps(block)) == "print(1)"
+    assert query.read(json.dumps(block)) == ToolCall("print(1)")
 
 
 def test_several_points_and_answers_in_json_name_variables():
@@ -181,8 +181,10 @@ def test_several_points_and_answers_in_json_name_variables():
     with pytest.raises(ParseError, match="no variable `gone` was kept"):
         read(kept="gone", changes=[])
     alone = prepared(facts=facts, points=1)
-    assert alone.code(json.dumps({"python": "1", "kept": "best", "changes": []})) == ""
-    assert alone.code(json.dumps({"python": "1", "kept": "", "changes": []})) == "1"
+    both = json.dumps({"python": "1", "kept": "best", "changes": []})
+    assert alone.read(both).values == (THIRD, 0.1 + 0.2)
+    block = json.dumps({"python": "1", "kept": "", "changes": []})
+    assert alone.read(block) == ToolCall("1")
 
 
 def test_it_is_offered_with_python_alone_and_to_no_parameter_of_that_name():

@@ -30,7 +30,7 @@ from llmopt import (
 )
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.history import History
-from llmopt.prompt import Query, Reading
+from llmopt.prompt import Question, Reading
 
 SPACE = {"x": Float(-5.0, 5.0)}
 
@@ -284,10 +284,10 @@ class TestState:
             name = "plain"
 
             def prepare(self, situation):
-                def read(text):
+                def read(text, index=0, earlier=()):
                     return Reading((float(text),), "", False)
 
-                return Query(Request((Message("user", "a number?"),)), read)
+                return Question(Request((Message("user", "a number?"),)), read)
 
             def to_dict(self):
                 return {"name": "plain"}

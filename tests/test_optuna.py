@@ -8,8 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ from llmopt import (
 )
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Message, Request
-from llmopt.prompt import Query, Situation
+from llmopt.prompt import Question, Reading, Situation
 
 # Registered before its import, so that a failure in Optuna's suite shows the values.
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
@@ -84,10 +83,13 @@ class SpacePrompt:
 
     name = "space"
 
-    def prepare(self, situation: Situation) -> Query:
+    def prepare(self, situation: Situation) -> Question:
         text = json.dumps(situation.space.to_dict())
-        request = Request((Message("user", text),))
-        return Query(request, partial(parse_parameters, space=situation.space))
+
+        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            return parse_parameters(text, situation.space)
+
+        return Question(Request((Message("user", text),)), read)
 
     def to_dict(self) -> dict[str, str]:
         return {"name": self.name}

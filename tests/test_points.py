@@ -12,7 +12,7 @@ from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.prompt import get_prompt
 from llmopt.prompt.answer import notes_of
-from llmopt.prompt.situation import Query, Situation
+from llmopt.prompt.situation import Question, Situation
 from llmopt.prompt.values_in_text import Reading
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -29,13 +29,13 @@ class Several:
     def prepare(self, situation):
         self.asked.append(situation)
         text = f"{len(situation.history.trials)} {situation.notes} {situation.complaint}"
-        return Query(Request((Message("user", text),), n=situation.samples), _read)
+        return Question(Request((Message("user", text),), n=situation.samples), _read)
 
     def to_dict(self):
         return get_prompt("words").to_dict()
 
 
-def _read(text):
+def _read(text, index=0, earlier=()):
     parts = text.split()
     made = [
         Reading((0.0,), "flat", False, stop=True)

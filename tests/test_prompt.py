@@ -28,9 +28,9 @@ from llmopt.prompt import (
     PROMPTS,
     Complaint,
     Prompt,
+    PromptCapabilities,
     Selection,
     Situation,
-    Traits,
     estimate_tokens,
     get_prompt,
     jinja_sandbox,
@@ -373,11 +373,17 @@ def test_what_a_prompt_does_not_say_of_itself_has_a_default():
     class Plain:
         name, labels = "plain", None
 
-    assert Traits.of(Plain()) == Traits((), False, False, False, True)
-    assert Traits.of(get_prompt("words")) == Traits(changes=True, computes=True)
-    assert Traits.of(get_prompt("props-ab")) == Traits(labels=("a", "b"))
-    assert Traits.of(get_prompt("props-plus")) == Traits(needs_description=True)
-    assert Traits.of(get_prompt("columns")) == Traits(reads_description=False)
+    assert PromptCapabilities.of(Plain()) == PromptCapabilities((), False, False, False, True)
+    assert PromptCapabilities.of(get_prompt("words")) == PromptCapabilities(
+        changes=True, computes=True
+    )
+    assert PromptCapabilities.of(get_prompt("props-ab")) == PromptCapabilities(labels=("a", "b"))
+    assert PromptCapabilities.of(get_prompt("props-plus")) == PromptCapabilities(
+        needs_description=True
+    )
+    assert PromptCapabilities.of(get_prompt("columns")) == PromptCapabilities(
+        reads_description=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -623,7 +629,7 @@ def test_reading_in_any_order_gives_the_same(name, data):
 
     def read(i):
         try:
-            return query.read(texts[i], *((i, texts[:i]) if query.placed else ()))
+            return query.read(texts[i], i, texts[:i])
         except ParseError as error:
             return error.reason
 

@@ -15,7 +15,7 @@ from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt import check_prompt_for, prompt_for
+from llmopt.prompt import Reading, check_prompt_for, prompt_for
 from llmopt.prompt.situation import Situation
 from llmopt.space import Float, Space
 from llmopt.util.text import clean, cut
@@ -51,6 +51,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     readable = True
     try:
         reading = query.read(text)
+        assert isinstance(reading, Reading)  # `compute` is off
         values = ", ".join(f"{v:g}" for v in reading.values)
         read = f"x, y = {values}" + (" (moved into its range)" if reading.clipped else "")
     except ParseError as error:

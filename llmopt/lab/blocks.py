@@ -21,7 +21,7 @@ from llmopt.client.model_facts import model_facts
 from llmopt.data import TrialData
 from llmopt.errors import ClientError, StorageError
 from llmopt.packing import MOST_PACKED
-from llmopt.prompt import Prompt, Traits
+from llmopt.prompt import Prompt, PromptCapabilities
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
 from llmopt.search.emitter import ModelEmitter
@@ -392,7 +392,7 @@ def _cores() -> int:
 
 def check_compute(prompt: Prompt) -> None:
     """Raise where answers to a prompt cannot be Python, or no code can be confined here."""
-    Traits.of(prompt).check_computes(prompt.name)
+    PromptCapabilities.of(prompt).check_computes(prompt.name)
     Calculator()
 
 
@@ -436,7 +436,7 @@ def why_not(client: Client, prompt: Prompt | None) -> str:
     from llmopt.sandbox.confine import support
 
     facts = model_facts(client)
-    if prompt is not None and not Traits.of(prompt).computes:
+    if prompt is not None and not PromptCapabilities.of(prompt).computes:
         return f"the prompt {prompt.name!r} takes no Python"
     if not facts.chats:
         return f"{facts.name} is no chat model"

@@ -59,7 +59,7 @@ from llmopt.policies.saved import save_policy
 from llmopt.policies.source import policy_source
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
-from llmopt.prompt import Traits, prompt_for
+from llmopt.prompt import PromptCapabilities, prompt_for
 from llmopt.search.emitter import NUMBERS_FIRST
 from llmopt.search.evaluation_loop import INTERRUPTED, drive
 from llmopt.search.eventlog import stored_start
@@ -215,7 +215,7 @@ class PolicySearch(Views, Closing):
             made.close()
         client = get_client(one_model(client, options.pop("model", None)))
         facts = model_facts(client)
-        reads_words = Traits.of(prompt_for(prompt, facts)).changes
+        reads_words = PromptCapabilities.of(prompt_for(prompt, facts)).changes
         begun = stored_start(storage)
         usual = isinstance(box, str) and box == "auto"
         extended = extension_of(usual and bool(reads_words), options, begun)

@@ -59,9 +59,15 @@ from llmopt.errors import StorageError, TemplateError, did_you_mean
 from llmopt.prompt.budget import Selection
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
-from llmopt.prompt.situation import Complaint, Prompt, Query, Situation, Traits
+from llmopt.prompt.situation import (
+    Complaint,
+    Prompt,
+    PromptCapabilities,
+    Question,
+    Situation,
+)
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
-from llmopt.prompt.values_in_text import Reading
+from llmopt.prompt.values_in_text import Reading, ToolCall
 from llmopt.util.files import read_text
 from llmopt.util.text import cut, estimate_tokens
 
@@ -72,12 +78,13 @@ __all__ = [
     "Complaint",
     "Entry",
     "Prompt",
-    "Query",
+    "PromptCapabilities",
+    "Question",
     "Reading",
     "Selection",
     "Situation",
     "TemplatePrompt",
-    "Traits",
+    "ToolCall",
     "estimate_tokens",
     "get_prompt",
     "prompt_for",

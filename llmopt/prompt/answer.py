@@ -191,7 +191,7 @@ def start_in(said: str) -> Start:
 
 @dataclass(frozen=True)
 class AnswerReader:
-    """Reads a reply as a point of a space; see `Query.read`."""
+    """Reads a reply as a point of a space; see `Question.read`."""
 
     space: Space  # the search space
     labels: tuple[str, ...]  # what the prompt calls the parameters

@@ -1,8 +1,8 @@
-"""The frame of every prompt: it turns a `Situation` into a `Query`."""
+"""The frame of every prompt: it turns a `Situation` into a `Question`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +12,7 @@ from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.kept import Plain
 from llmopt.prompt.python_block import IN_A_ROW, Computed
-from llmopt.prompt.values_in_text import OutOfRange, Reading
+from llmopt.prompt.values_in_text import OutOfRange, Reading, ToolCall
 from llmopt.space import Space
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean
@@ -73,33 +73,45 @@ class Situation:
         return cls(space, history, iteration, model=model, **others)
 
 
+class ReadAnswer(Protocol):
+    """Reads one sample of a reply. It keeps no state: samples may be read in any order, twice."""
+
+    def __call__(
+        self, text: str, index: int = 0, earlier: Sequence[str] = ()
+    ) -> Reading | ToolCall:
+        """Return the points of an answer, or its Python.
+
+        Args:
+            text: The answer.
+            index: Its place among the samples of the reply, from 0.
+            earlier: The samples before it.
+
+        Raises:
+            ParseError: It holds no point that can be used, and no Python where it may.
+        """
+
+
 @dataclass(frozen=True)
-class Query:
+class Question:
     """One question to a model.
 
     Attributes:
-        request: What to send.
-        read: ``read(text)`` turns one sample of the reply into a point, with further ones in
-            `Reading.more` where the answer gives several, and raises `ParseError` where there
-            is none. It keeps no state: samples may be read in any order, and again.
-        code: Returns the Python of an answer that gives no point, or nothing; ``None`` where no
-            answer may be Python.
-        drawn: Whether the prompt samples its points without a model. Then nothing is sent, and
-            they are read from empty texts.
-        placed: Whether ``read(text, sample_index, earlier)`` also takes the place of a sample
-            among those of the reply, from 0, and the texts before it: a line that was there
-            before is placed elsewhere in its cells, so that both can be used.
+        request: The request to send.
+        read: Reads one sample of the reply: a `Reading` (further points in `Reading.more`), or a
+            `ToolCall` if the situation says that an answer may be Python. If the answer was cut at
+            its token limit (finish reason ``"length"``), a reading with `Reading.unterminated` is
+            not to be used, since digits or values may be missing.
+        sampled: Whether the prompt samples its points itself. Then nothing is sent, and they are
+            read from empty texts.
     """
 
     request: Request
-    read: Callable[..., Reading]
-    drawn: bool = False
-    code: Callable[[str], str] | None = None
-    placed: bool = False
+    read: ReadAnswer
+    sampled: bool = False
 
 
 @dataclass(frozen=True)
-class Traits:
+class PromptCapabilities:
     """What a search asks of a prompt beside the members of `Prompt`.
 
     Attributes:
@@ -118,7 +130,7 @@ class Traits:
     reads_description: bool = True
 
     @classmethod
-    def of(cls, prompt: Prompt) -> Traits:
+    def of(cls, prompt: Prompt) -> PromptCapabilities:
         """Return the attributes of a prompt; a missing one, or ``None``, has its default here."""
         found = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
         return cls(**{name: value for name, value in found.items() if value is not None})
@@ -134,16 +146,17 @@ class Traits:
 
 @runtime_checkable
 class Prompt(Protocol):
-    """Anything that makes a `Query` of a `Situation`. It keeps no history.
+    """Anything that makes a `Question` of a `Situation`. It keeps no history.
 
-    Only these members are required. A prompt may also have any of the attributes of `Traits`.
+    Only these members are required. A prompt may also have the attributes of
+    `PromptCapabilities`.
     """
 
     @property
     def name(self) -> str:
         """Short name for tables and files."""
 
-    def prepare(self, situation: Situation) -> Query:
+    def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation.
 
         Raises:

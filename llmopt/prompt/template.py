@@ -40,13 +40,14 @@ from llmopt.prompt.python_block import (
 )
 from llmopt.prompt.situation import (
     Complaint,
-    Query,
+    Question,
     Situation,
     changed_options,
     chat_messages,
     check_counts,
 )
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
+from llmopt.prompt.values_in_text import Reading, ToolCall
 from llmopt.space import Categorical, Space
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
@@ -184,7 +185,7 @@ class TemplatePrompt:
             data["template"] = self.template
         return data
 
-    def prepare(self, situation: Situation) -> Query:
+    def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation; see `Prompt.prepare`."""
         space, known = situation.space, self._known(situation.space)
         labels = known.words["labels"]
@@ -281,7 +282,7 @@ class TemplatePrompt:
             json_schema=None if form is None else form.schema,
         )
         points = [t.values for t in situation.history.trials] if self.changes else ()
-        read = AnswerReader(
+        points_of = AnswerReader(
             space,
             labels,
             situation.out_of_range,
@@ -294,10 +295,8 @@ class TemplatePrompt:
             first=situation.iteration,
             kept=kept,
         )
-        code = None
-        if situation.compute:
-            code = code_in if form is None else lambda text: form.code(text) or code_in(text)
-        return Query(request, read, code=code)
+
+        return Question(request, _Reader(points_of, form, situation.compute))
 
     def _fewer_levels(self, levels: int, characters: int, log: Log) -> int:
         """Return the level of the log at which a rendered text keeps to `max_chars`."""
@@ -526,3 +525,21 @@ def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> 
     if isinstance(error, jinja2.UndefinedError) and undefined and variables:
         what += f"; {did_you_mean(undefined[1], variables)}"
     return TemplateError(f"{where}: {what}")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads points, and Python if the answers may be that."""
+
+    points_of: AnswerReader
+    form: Form | None
+    computes: bool
+
+    def __call__(
+        self, text: str, index: int = 0, earlier: Sequence[str] = ()
+    ) -> Reading | ToolCall:
+        """Return the points of an answer, or its Python; see `Question.read`."""
+        code = ""
+        if self.computes:
+            code = code_in(text) if self.form is None else self.form.code(text) or code_in(text)
+        return ToolCall(code) if code else self.points_of(text)

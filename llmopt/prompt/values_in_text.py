@@ -89,6 +89,8 @@ class Reading:
     dropped: tuple[str, ...] = ()
     # the point to take instead if `values`, which were moved to a bound, are an evaluated point
     otherwise: tuple[Value, ...] | None = None
+    # whether the text ends with the values: if it was cut there, digits or values may be missing
+    unterminated: bool = False
 
     @property
     def each(self) -> tuple[Reading, ...]:
@@ -99,6 +101,13 @@ class Reading:
         """Return the reading with its point, and the one to take instead, moved."""
         otherwise = None if self.otherwise is None else move(self.otherwise)
         return replace(self, values=move(self.values), otherwise=otherwise)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """An answer that is a block of Python in place of a point."""
+
+    code: str
 
 
 def strip_thinking(text: str) -> str:

@@ -21,7 +21,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import TemplateError, warn_user
 from llmopt.history import History, Proposal, Source
-from llmopt.prompt import Prompt, Traits, check_prompt_for, prompt_for
+from llmopt.prompt import Prompt, PromptCapabilities, check_prompt_for, prompt_for
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.model_ask import ModelBatch, Taken, Wanted
 from llmopt.search.options import AskArguments, AskOptions, Composed
@@ -111,9 +111,9 @@ class ModelEmitter(Metered):
         self._meter = Meter(client, self.options.limits)
 
     @cached_property  # what earlier versions pickled lacks it
-    def traits(self) -> Traits:
+    def traits(self) -> PromptCapabilities:
         """What the prompt can do."""
-        return Traits.of(self.prompt)
+        return PromptCapabilities.of(self.prompt)
 
     def _most_points(self, client: Client) -> int:
         """Return the most points of one answer."""

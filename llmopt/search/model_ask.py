@@ -21,11 +21,10 @@ from llmopt.client.base import Completion, Reply, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import BudgetExceededError, ClientError, ParseError, SearchStopped, is_permanent
 from llmopt.history import History, Proposal, Source
-from llmopt.prompt import Complaint, Query, Situation
+from llmopt.prompt import Complaint, Question, Reading, Situation, ToolCall
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import IN_A_ROW, data_of
-from llmopt.prompt.values_in_text import Reading
 from llmopt.search.computing import Blocks
 from llmopt.search.points import draw_fallbacks, draw_new, list_of, untried, what_is_known
 from llmopt.space import Space, Value
@@ -173,7 +172,7 @@ class ModelBatch(Batch):
         self._left: tuple[tuple[Value, ...], ...] = ()  # points to choose from, if few are left
         self._samples = 0
         self._blocks: float = IN_A_ROW
-        self._query: Query
+        self._query: Question
         self._completions: Sequence[Completion] = ()
 
     @property
@@ -201,7 +200,7 @@ class ModelBatch(Batch):
         self._blocks = min(self._ran.left, self._most - len(self._replies) - 1)
         self._query = query = self._prepare(facts, several, self._hints(wanted, several))
         self._completions = (Completion(""),) * self._samples
-        if query.drawn:
+        if query.sampled:
             return True
         try:
             reply = model.meter.send(query.request)
@@ -231,7 +230,7 @@ class ModelBatch(Batch):
             hints += (_AT_ONCE.format(n=wanted, k=min(wanted, several)),)
         return hints
 
-    def _prepare(self, facts: ModelFacts, points: int, notes: tuple[str, ...]) -> Query:
+    def _prepare(self, facts: ModelFacts, points: int, notes: tuple[str, ...]) -> Question:
         model, seed = self._model, int(self.rng.integers(2**31))
         ran, options, samples = self._ran, model.options, self._samples
         situation = Situation.after(
@@ -288,17 +287,15 @@ class ModelBatch(Batch):
 
     def _read_all(self) -> tuple[SearchStopped | None, str]:
         """Add the points of all samples; return the stop and the Python that they hold."""
-        query, stop, code = self._query, None, ""
+        stop, code = None, ""
         texts = [completion.text for completion in self._completions]
         for k, completion in enumerate(self._completions[: self._samples]):
             try:
-                if query.code is not None and (block := query.code(completion.text)):
-                    if self._blocks <= 0:
-                        why = "no further block of Python is possible here; now propose a point"
-                        raise self._unusable("unreadable", why, completion)
-                    code = code or block
+                answer = self._answer(completion, texts[:k])
+                if isinstance(answer, ToolCall):
+                    code = code or answer.code
                 else:
-                    stop = self._read(completion, texts[:k]) or stop
+                    stop = self._add(answer, completion) or stop
             except ParseError as error:
                 said = error.reason.partition("; ")[0]  # then follows what it is to do
                 self._trouble = (
@@ -312,14 +309,13 @@ class ModelBatch(Batch):
         self._model.meter.count_rejection(kind)
         return ParseError(reason, completion.text)
 
-    def _read(self, completion: Completion, earlier: Sequence[str]) -> SearchStopped | None:
-        """Add the new points of one sample; return its stop, if it gave one."""
+    def _answer(self, completion: Completion, earlier: Sequence[str]) -> Reading | ToolCall:
+        """Read one sample; count and raise one that cannot be used."""
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
             raise self._unusable(completion.finish_reason, withheld, completion)
         try:
-            place = (len(earlier), earlier) if self._query.placed else ()
-            first = self._query.read(completion.text, *place)
+            answer = self._query.read(completion.text, len(earlier), earlier)
         except ParseError as error:
             kind, reason = "unreadable", error.reason
             if withheld:
@@ -328,6 +324,17 @@ class ModelBatch(Batch):
                 kind = "truncated"
                 reason = f"the answer was cut off at the token limit ({error.reason})"
             raise self._unusable(kind, reason, completion) from error
+        if isinstance(answer, ToolCall) and self._blocks <= 0:
+            why = "no further block of Python is possible here; now propose a point"
+            raise self._unusable("unreadable", why, completion)
+        if isinstance(answer, Reading) and answer.unterminated:
+            if completion.finish_reason == "length":
+                why = "the answer was cut off at the token limit inside its values"
+                raise self._unusable("truncated", why, completion)
+        return answer
+
+    def _add(self, first: Reading, completion: Completion) -> SearchStopped | None:
+        """Add the new points of one sample; return its stop, if it gave one."""
         for why in first.dropped:
             self._model.meter.count_rejection("unreadable")
             logger.warning("one of several points of an answer is skipped: %s", why)
@@ -380,7 +387,7 @@ class ModelBatch(Batch):
             why = "this point was already tried; propose another"
             raise self._unusable("duplicate", why, completion)
         self.seen.add(key)
-        source: Source = "drawn" if self._query.drawn else "llm"
+        source: Source = "drawn" if self._query.sampled else "llm"
         return Proposal(values, source, reading.explanation, clipped=clipped)
 
     def _compute(self, code: str) -> None:

@@ -45,7 +45,7 @@ from llmopt.prompt.columns.letters import (
     row_tokens,
     write_row,
 )
-from llmopt.prompt.situation import Query, Situation, changed_options, check_counts
+from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
 from llmopt.prompt.values_in_text import Reading, strip_thinking
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
@@ -121,7 +121,7 @@ class ColumnsPrompt:
 
     A categorical parameter's choices have no order and no line: they are sampled, without a model,
     with their weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With
-    categorical parameters alone no model is asked (`Query.drawn`).
+    categorical parameters alone no model is asked (`Question.sampled`).
 
     In a conditional space the choices are sampled first. The lines then show the numbers of that
     branch, in the better half of its trials. Two of three points explore (`EXPLORE_BRANCHES`):
@@ -187,14 +187,15 @@ class ColumnsPrompt:
         """Return a JSON form with the options that are not the default, for `get_prompt`."""
         return {"name": self.name, **changed_options(self)}
 
-    def prepare(self, situation: Situation) -> Query:
+    def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation; see `Prompt.prepare`."""
         query, history = self._prepared(situation), situation.history
+        read: Any = query.read
         if not history.failed:
             return query
-        return replace(query, read=away_from_failures(situation.space, history, query.read))
+        return replace(query, read=away_from_failures(situation.space, history, read))
 
-    def _prepared(self, situation: Situation) -> Query:
+    def _prepared(self, situation: Situation) -> Question:
         lacking = any(ABSENT in trial.values for trial in situation.history.trials)
         if lacking or situation.space.conditional:
             return self._ask_branch(situation)
@@ -202,7 +203,7 @@ class ColumnsPrompt:
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if not numeric:
             draw = _reader_of_choices(situation)
-            return Query(Request(messages=()), draw, drawn=True, placed=True)
+            return Question(Request(messages=()), draw, sampled=True)
         few = len(situation.history.complete) < FEWEST
         choices = [d.count for d in dimensions if isinstance(d, Categorical)]
         # Rows of letters hold choices, too, where there is a letter for each.
@@ -212,11 +213,12 @@ class ColumnsPrompt:
         if part is situation:
             return query
         shares = _shares(situation)
+        read_numbers: Any = query.read
 
-        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            reading = query.read(text, sample_index, earlier)
+        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            reading: Reading = read_numbers(text, index, earlier)
             rng = np.random.default_rng((situation.seed, situation.iteration))
-            rng.random(sample_index * len(shares))  # the draws of the samples before
+            rng.random(index * len(shares))  # the draws of the samples before
             choices = _draw(shares, rng)
 
             def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -227,7 +229,7 @@ class ColumnsPrompt:
 
         return replace(query, read=read)
 
-    def _ask_branch(self, situation: Situation) -> Query:
+    def _ask_branch(self, situation: Situation) -> Question:
         """Choose a branch, and draw or ask for its numbers, by its trials alone.
 
         The model is asked by the better half of them, so that a branch is not given up after a few
@@ -258,12 +260,12 @@ class ColumnsPrompt:
             points.append(point)
             now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
 
-        def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            return Reading(points[sample_index], "", clipped=False)
+        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+            return Reading(points[index], "", clipped=False)
 
-        return Query(Request(messages=()), read, drawn=True, placed=True)
+        return Question(Request(messages=()), read, sampled=True)
 
-    def _ask_rows(self, situation: Situation) -> Query:
+    def _ask_rows(self, situation: Situation) -> Question:
         """Ask for the next of some rows of letters, as long as there are too few for lines."""
         space = situation.space
         whole = whole_frame(space, WHOLE, LETTERS)
@@ -275,9 +277,9 @@ class ColumnsPrompt:
             return _Lines((*map(write_row, rows), ""), range(len(space)), frame)
 
         _, request, read = self._ask(situation, situation.model, whole, render, len(best), 1.0)
-        return Query(request, read, placed=True)
+        return Question(request, read)
 
-    def _ask_lines(self, situation: Situation) -> Query:
+    def _ask_lines(self, situation: Situation) -> Question:
         """Ask for one letter after each line."""
         space, history = situation.space, situation.history
         # Discrete values are read off the cells, so that all lines are alike.
@@ -312,22 +314,22 @@ class ColumnsPrompt:
         wide = wide and shown.frame.axes is not None
         read: Callable[..., Reading] = _widening(line, situation) if wide else line
         if len(shown.asked) == len(space):
-            return Query(request, read, placed=True)
+            return Question(request, read)
 
-        def whole_row(text: str, sample_index: int) -> str:
+        def whole_row(text: str, index: int) -> str:
             """Return the letters of an answer among those of the other parameters, drawn."""
             cells = len(ascii_lowercase)
-            rng = np.random.default_rng([situation.seed, situation.iteration + sample_index])
+            rng = np.random.default_rng([situation.seed, situation.iteration + index])
             drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), len(space))
             row = drawn.round().clip(0, cells - 1).astype(int)
             row[list(shown.asked)] = read_row(strip_thinking(text), len(shown.asked))
             return write_row(row.tolist())
 
-        def read_part(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        def read_part(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
             before = [whole_row(t, i) for i, t in enumerate(earlier)]
-            return read(whole_row(text, sample_index), sample_index, before)
+            return read(whole_row(text, index), index, before)
 
-        return Query(request, read_part, placed=True)
+        return Question(request, read_part)
 
     def _ask(
         self,
@@ -481,15 +483,18 @@ def _whole(space: Space, values: tuple[Value, ...], rng: np.random.Generator) ->
     return values
 
 
-def _at(situation: Situation, point: Sequence[Value], chosen: Sequence[int], query: Query) -> Query:
+def _at(
+    situation: Situation, point: Sequence[Value], chosen: Sequence[int], query: Question
+) -> Question:
     """Return a question for the values of a point at some places as one for the whole point."""
     seed = (situation.seed, situation.iteration)
+    read_numbers: Any = query.read
 
-    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        reading = query.read(text, sample_index, earlier)
+    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        reading: Reading = read_numbers(text, index, earlier)
 
         def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
-            rng = np.random.default_rng((*seed, sample_index))
+            rng = np.random.default_rng((*seed, index))
             return _whole(situation.space, _with(point, chosen, numbers), rng)
 
         return reading.moved(whole)
@@ -502,9 +507,9 @@ def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
     space, history, shares = situation.space, situation.history, _shares(situation)
     known = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
 
-    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         rng, tried = np.random.default_rng((situation.seed, situation.iteration)), set(known)
-        for _ in range(sample_index + 1):
+        for _ in range(index + 1):
             for k in range(2 * _DRAWS):
                 values = tuple(_draw(shares, rng, even=k >= _DRAWS).values())
                 if situation.noisy or space.key(values) not in tried:
@@ -529,10 +534,10 @@ def _widening(reader: RowReader, situation: Situation) -> Callable[..., Reading]
     # Where the number of samples is odd, the seed decides which answers these are.
     first = situation.samples % 2 == 0 or situation.seed % 2 == 0
 
-    def read(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        if (sample_index % 2 == 0) != first:
-            return reader(text, sample_index, earlier)
-        seed = [reader.seed, situation.iteration + sample_index]
+    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        if (index % 2 == 0) != first:
+            return reader(text, index, earlier)
+        seed = [reader.seed, situation.iteration + index]
         share = np.random.default_rng(seed).random()
         wider = frame.widened(np.minimum(math.exp(share * room), most))
         return reader.read(text, earlier, wider)

@@ -75,7 +75,7 @@ def row_tokens(parts: Sequence[Levels | Cells]) -> int:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads one row as a point; see `Query.read`.
+    """Reads one row as a point; see `Question.read`.
 
     A batch of samples holds the same row now and then. With `dither` it is placed elsewhere in
     its cells each time, so that all of these points can be used. With `reject` a letter beyond
@@ -87,7 +87,7 @@ class RowReader:
     dither: bool
     reject: bool
 
-    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+    def __call__(self, text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         """Return the point of a row, or raise `ParseError`."""
         return self.read(text, earlier, self.frame)
 
