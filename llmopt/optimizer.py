@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
+from llmopt.callbacks import Callbacks
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.data import Evaluation, folder_of
@@ -57,7 +58,6 @@ from llmopt.search.results import Results
 from llmopt.search.resume import start_of, stored_options
 from llmopt.search.session import described
 from llmopt.space import Dimension, Space
-from llmopt.trackers.callback import Callbacks
 from llmopt.util.arguments import (
     MOST_POINTS,
     one_of,

@@ -33,7 +33,7 @@ from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
 from llmopt.search.resume import start_of
-from llmopt.trackers.callback import Callback, Callbacks, Search
+from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.util.arguments import MOST_COUNT
 
 _EXPLANATION = 600  # characters kept of what the model said about one point

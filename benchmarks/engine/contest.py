@@ -39,7 +39,7 @@ from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
 from llmopt.search.evaluation_loop import FailureWatch
-from llmopt.trackers.callback import Callbacks
+from llmopt.callbacks import Callbacks
 
 
 @dataclass(frozen=True)

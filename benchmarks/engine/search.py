@@ -13,7 +13,7 @@ from llmopt.benchmarks.methods.protocol import Method
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.evaluation import Evaluation
-from llmopt.trackers.callback import Callbacks
+from llmopt.callbacks import Callbacks
 
 FINALISTS = 5
 """Number of best policies of a search that are compared on held-out initial states."""

@@ -18,7 +18,7 @@ from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt
 from llmopt.space import Float, Space
-from llmopt.trackers.callback import Callbacks
+from llmopt.callbacks import Callbacks
 
 
 def shown_decimals(low: float, high: float) -> int:

@@ -49,7 +49,7 @@ from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.words.describe import solved_from
-from llmopt.trackers.callback import Callback, Callbacks, Search
+from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.util.files import (
     write_bytes_atomically,
     write_text_atomically,

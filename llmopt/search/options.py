@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict, get_args
 
+from llmopt.callbacks import Callback, check_callbacks
 from llmopt.client.base import Client
 from llmopt.search.limits import Limits
-from llmopt.trackers.callback import Callback, check_callbacks
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt._version import __version__
+from llmopt.callbacks import Search
 from llmopt.client.base import client_name
 from llmopt.data import data_file, folder_of
 from llmopt.errors import LLMOptError, NoTrialsError, StorageError
@@ -28,7 +29,6 @@ from llmopt.search.session import StoredSession
 from llmopt.search.state import SearchState
 from llmopt.search.views import TrialList, Views, dataframe, outcome, search_html
 from llmopt.space import Space
-from llmopt.trackers.callback import Search
 from llmopt.util.arguments import MOST_SEED, whole_number
 from llmopt.util.files import check_folder, write_bytes_atomically
 from llmopt.util.threads import Lock

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmopt.callbacks import Callbacks
 from llmopt.data import TrialData, data_file, folder_of
 from llmopt.errors import BudgetExceededError, SearchStopped, StorageError
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Metered
 from llmopt.search.resume import EventState, replay
 from llmopt.search.spend_log import SpendFile, Spent
-from llmopt.trackers.callback import Callbacks
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, cut
 from llmopt.util.threads import uninterrupted
