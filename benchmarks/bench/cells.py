@@ -28,12 +28,12 @@ from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, check_names
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
 from llmopt.search.resume import start_of
-from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.util.arguments import MOST_COUNT
 
 _EXPLANATION = 600  # characters kept of what the model said about one point

@@ -32,6 +32,7 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
 from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.callbacks import Callbacks
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
@@ -39,7 +40,6 @@ from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
 from llmopt.search.evaluation_loop import FailureWatch
-from llmopt.callbacks import Callbacks
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method
+from llmopt.callbacks import Callbacks
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.evaluation import Evaluation
-from llmopt.callbacks import Callbacks
 
 FINALISTS = 5
 """Number of best policies of a search that are compared on held-out initial states."""

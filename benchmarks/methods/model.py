@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.benchmarks.methods.protocol import Problem
+from llmopt.callbacks import Callbacks
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt
 from llmopt.space import Float, Space
-from llmopt.callbacks import Callbacks
 
 
 def shown_decimals(low: float, high: float) -> int:

@@ -44,12 +44,12 @@ from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
+from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.words.describe import solved_from
-from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.util.files import (
     write_bytes_atomically,
     write_text_atomically,
