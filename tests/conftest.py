@@ -77,6 +77,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="rewrite the prompts in tests/golden with what the code renders now",
     )
     parser.addoption(
+        "--update-frozen",
+        action="store_true",
+        help="rewrite tests/data/frozen.json with what the recordings replay to now",
+    )
+    parser.addoption(
         "--sweeps", action="store_true", help="run the slow sweeps, too: once before a release"
     )
 
