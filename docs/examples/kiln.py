@@ -58,4 +58,4 @@ if __name__ == "__main__":
     result = llmopt.minimize(fire, space, n_trials=12, client=model, description=WORDS, seed=0)
     for trial in result.trials:
         print(f"{trial.reward:.3f} K, {trial.feedback}")
-    print(result.stopped.partition(":")[0])
+    print(result.stopped)
