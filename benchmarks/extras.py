@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
@@ -37,8 +38,8 @@ def require_packages(purpose: str, packages: Sequence[str]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of llmopt and of the packages on which results depend."""
-    versions = {"llmopt": __version__}
+    """Return the versions of Python, llmopt and the packages on which results depend."""
+    versions = {"python": platform.python_version(), "llmopt": __version__}
     for name in _VERSIONED:
         try:
             versions[name] = metadata.version(name)

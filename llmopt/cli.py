@@ -56,7 +56,7 @@ COMMANDS = {
         "llmopt.commands.next", "answer the requests of a search whose model is folder:DIR"
     ),
     "estimate": Command(
-        "llmopt.benchmarks.run.estimate", "estimate the tokens and the cost of a run before it"
+        "llmopt.commands.estimate", "estimate the requests, tokens and cost of a search before it"
     ),
     "code": Command(
         "llmopt.benchmarks.code.write_policy",

@@ -156,7 +156,7 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
 def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
     out = tmp_path / "r.jsonl"
     command = [sys.executable, "-m", "llmopt", "bench", "--tasks", "cartpole"]
-    command += ["--methods", "random", "--seeds", "4000", "--evaluations", "30", "--out", str(out)]
+    command += ["--methods", "random", "--seeds", "4000", "--iterations", "30", "--out", str(out)]
     running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not out.exists() or out.read_bytes().count(b"\n") < 2:
         assert running.poll() is None
@@ -176,7 +176,7 @@ def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
 
 def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = "bench --tasks cartpole --methods random ars --seeds 2 --evaluations 3 --warmup 2"
+    command = "bench --tasks cartpole --methods random ars --seeds 2 --iterations 3 --warmup 2"
     assert main([*command.split(), "--heldout", "2", "--episodes", "1"]) == 0
     assert len(read_results("bench.jsonl")) == 4
     assert "llmopt report bench.jsonl" in capsys.readouterr().err

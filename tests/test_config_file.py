@@ -78,9 +78,6 @@ class Everything(Callback):
         assert best.reward >= trial.reward
         self.events.append(("told", search.name, trial.number))
 
-    def sent(self, search, spent):
-        self.events.append(("sent", search.name, spent.reply.prompt_tokens))
-
     def ended(self, search, reason):
         self.events.append(("ended", search.name, reason))
 
@@ -111,16 +108,14 @@ class TestTrack:
         told = Everything()
         run(CONFIG, tmp_path / "r", client=ScriptedClient(answers), callbacks=[told])
         llm = [
-            ("sent", "r-llm", 700),
             ("asked", "r-llm", "llm"),
             ("told", "r-llm", 0),
-            ("sent", "r-llm", 700),
             ("asked", "r-llm", "llm"),
             ("told", "r-llm", 1),
             ("ended", "r-llm", ""),
         ]
-        assert told.events[:7] == llm
-        assert [e[:2] for e in told.events[7:]] == [
+        assert told.events[:5] == llm
+        assert [e[:2] for e in told.events[5:]] == [
             *[("asked", "r-random"), ("told", "r-random")] * 2,
             ("ended", "r-random"),
         ]

@@ -18,16 +18,13 @@ from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.http.endpoint import SERVERS, Server
 from llmopt.client.model_string import PROVIDERS, get_client
-from llmopt.client.prices import Price, price_source
+from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
-from llmopt.client.record_replay import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
-from llmopt.commands.estimate import estimate, prefix_use, price_of
+from llmopt.commands.estimate import price_of
 from llmopt.commands.models import _ask_server, survey
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
-from llmopt.space import Float, Space
-from llmopt.util.text import estimate_tokens
 
 __all__ = ["no_proxies", "server"]
 KEY = "sk-planted-0123456789"
@@ -264,12 +261,12 @@ def test_check_takes_every_option_of_the_client(server, capsys):
 
 def test_every_command_takes_options(capsys, monkeypatch, tmp_path):
     prices = '{"input": 1000000, "output": 0}'
-    command = ["estimate", "mountaincar", "--model", "openai:some", "--iterations", "1"]
+    command = ["estimate", "--model", "openai:some", "--evaluations", "1"]
     assert main([*command, "--option", f"price={prices}"]) == 0
     assert re.search(r"\$\d{3,}", capsys.readouterr().out)
     monkeypatch.chdir(tmp_path)
     task = "mountaincar"
-    for name in (["run", task], ["estimate", task], ["code", task], ["reward", task],
+    for name in (["run", task], ["estimate"], ["code", task], ["reward", task],
                  ["bench", "--tasks", task]):  # fmt: skip
         assert main([*name, "--model", "openai:some", "--option", "timeout=x"]) == 2
         assert "expected a number" in capsys.readouterr().err
@@ -312,174 +309,12 @@ def test_imports_that_fail_are_one_line(capsys, monkeypatch):
         main(["models"])
 
 
-# llmopt estimate
-
-SPACE = Space({f"p{i}": Float(-6.0, 6.0) for i in range(4)}, decimals=1)
-
-
-def test_estimate_counts_what_would_really_be_sent():
-    seen = []
-
-    def answer(request):
-        seen.append(request)
-        return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
-
-    from llmopt import LLMOptimizer
-    from llmopt.util.text import estimate_tokens
-
-    client = ScriptedClient(answer)
-    optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)
-    for _ in range(50):
-        params = optimizer.ask()
-        optimizer.tell(params, 12.34)
-    sent = sum(estimate_tokens(m.content) for r in seen for m in r.messages)
-    found = estimate(SPACE, client, "props", iterations=40, warmup=10)
-    assert found.requests == len(seen) == 40
-    assert found.prompt_tokens == pytest.approx(sent, rel=0.1)
-    assert found.cost is None
-    assert "unknown" in found.summary()
-    assert "extra 'prices'" in found.summary()
-
-
-def test_estimate_counts_blocks_of_python():
-    client = get_client("openai:gpt-6-luna")
-    without = estimate(SPACE, client, "words", iterations=5)
-    found = estimate(SPACE, client, "words", iterations=5, compute=True)
-    assert (without.blocks, found.blocks) == (0, found.requests - 5)
-    assert found.blocks >= 5
-    assert found.prompt_tokens > 2 * without.prompt_tokens
-    assert found.completion_tokens > 2 * without.completion_tokens
-    assert found.cost > 2 * without.cost
-    assert str(found.blocks) in found.summary()
-
-
-def test_estimate_of_cost():
-    client = OpenAIClient("m", price=Price(10.0, 100.0, cached=1.0))
-    found = estimate(SPACE, client, "props", iterations=100, warmup=100)
-    assert found.cost == pytest.approx(
-        (found.prompt_tokens * 10 + found.completion_tokens * 100) / 1e6, rel=0.01
-    )
-    assert found.cacheable_tokens > 0.8 * found.prompt_tokens
-    assert found.cached_cost == pytest.approx(
-        found.cost - found.cacheable_tokens * 9 / 1e6, rel=0.01
-    )
-    assert f"${found.cost:.2f}" in found.summary()
-    assert "several times the completion tokens shown" in found.summary()
-
-
-def test_estimate_knows_what_writing_to_a_cache_costs():
-    price = Price(10.0, 0.0, cached=1.0, written=12.5, written_long=20.0)
-
-    def found(cache="short", warmup=200):
-        client = get_client("anthropic:m", price=price, cache=cache)
-        return estimate(SPACE, client, "props", iterations=100, warmup=warmup)
-
-    short, long, off = found(), found("long"), found("off")
-    plain = short.prompt_tokens - short.cacheable_tokens - short.written_tokens
-    assert min(plain, short.cacheable_tokens, short.written_tokens) > 0
-    for estimated, rate in ((short, 12.5), (long, 20.0)):
-        assert estimated.cached_cost == pytest.approx(
-            (plain * 10 + short.cacheable_tokens + rate * short.written_tokens) / 1e6, rel=0.01
-        )
-    assert (off.cacheable_tokens, off.written_tokens, off.cached_cost) == (0, 0, off.cost)
-    assert found(warmup=1).cacheable_tokens < short.cacheable_tokens
-    assert "prices: your own" in short.summary()
-    listed = estimate(SPACE, get_client("openai:gpt-6-luna"), "words", iterations=5)
-    assert price_source("openai:gpt-6-luna") in listed.summary()
-
-
-def test_a_prefix_is_found_at_marks_alone():
-    def ask(text):
-        return Request((Message("user", text),))
-
-    lines = "".join(f"{k}: some line of a history that only grows\n" for k in range(400))
-    before, now = ask(lines + "now 1"), ask(lines + "one line more\nnow 2")
-    marked, plain = get_client("anthropic:m"), get_client("openai:gpt-4.1")
-    total = estimate_tokens(now.text)
-    read, written = prefix_use(before, now, marked, estimate_tokens)
-    assert 0.8 * total < read < total
-    assert written == 0
-    read, written = prefix_use(None, now, marked, estimate_tokens)
-    assert read == 0
-    assert 0.8 * total < written < total
-    assert prefix_use(before, now, plain, estimate_tokens)[0] > 0.95 * total
-    changed = ask("0" + lines)
-    assert prefix_use(before, changed, marked, estimate_tokens)[0] == 0
-    short = ask("hello\n" * 10)
-    assert prefix_use(short, short, plain, estimate_tokens) == (0, 0)
-
-
-def test_estimate_of_models_without_tokens(tmp_path):
-    path = tmp_path / "run.jsonl"
-    recorder = RecordClient(ScriptedClient(["x: 1"]), path)
-    recorder.complete(Request((Message("user", "hi"),)))
-    for client in (get_client("network"), get_client(f"replay:{path}")):
-        told = estimate(Space({"x": Float(0, 1)}), client, iterations=9)
-        assert (told.prompt_tokens, told.completion_tokens, told.cost) == (0, 0, 0.0)
-        assert "free" in told.summary()
-        assert "prompt tokens" not in told.summary()
-
-
-def test_estimate_of_nothing():
-    found = estimate(SPACE, ScriptedClient([]), iterations=0, warmup=0)
-    assert (found.requests, found.prompt_tokens, found.completion_tokens) == (0, 0, 0)
-
-
 def test_prices_of_clients(tmp_path):
     assert price_of(get_client("smollm2")).cost(10, 10) == 0.0
     assert price_of(CachedClient(get_client("smollm2"), tmp_path)).cost(10, 10) == 0.0
     paid = OpenAIClient("gpt-5", price=Price(1.0, 2.0))
     assert price_of(CachedClient(paid, tmp_path)) == Price(1.0, 2.0)
     assert price_of(ScriptedClient([])) is None
-
-
-def test_estimate_command(capsys):
-    command = ["estimate", "mountaincar", "--model", "openai:gpt-5-mini", "--prompt", "props"]
-    assert main([*command, "--iterations", "30"]) == 0
-    shown = capsys.readouterr().out
-    assert "30 requests to openai:gpt-5-mini" in shown
-    assert "$" in shown
-    assert main([*command, "--iterations", "-1"]) == 2
-    assert main(["estimate", "mountaincar", "--model", "openia:gpt"]) == 2
-
-
-def test_estimate_says_what_it_counts_and_which_price_applies(capsys):
-    command = ["estimate", "cartpole", "--model", "anthropic:m", "--prompt", "props"]
-    command += ["--iterations", "90", "--warmup", "15"]
-
-    def told(*options):
-        assert main([*command, *options]) == 0
-        return capsys.readouterr().out
-
-    price = '{"input": 100, "output": 100, "cached": 10, "written": 125, "written_long": 200}'
-    paid = told("--option", f"price={price}")
-    assert paid.startswith("105 evaluations per method, 15 of them warm-up; about 90 requests to")
-    sums = re.search(
-        r"\$([\d.]+) where an evaluation takes less than 5 minutes.*up to \$([\d.]+)", paid
-    )
-    assert float(sums[1]) < float(sums[2])
-    long = told("--option", f"price={price}", "--option", "cache=long")
-    assert "less than 60 minutes" in long
-    off = told("--option", f"price={price}", "--option", "cache=off")
-    assert "minutes" not in off
-    assert re.search(r"; \$[\d.]+ \(prices: your own", off)
-
-
-def test_estimate_takes_the_options_of_run(capsys):
-    options = [
-        "--episodes",
-        "2",
-        "--max-cost",
-        "3",
-        "--methods",
-        "llm",
-        "--batch",
-        "2",
-        "--seed",
-        "4",
-    ]
-    assert main(["estimate", "cartpole", "--iterations", "6", *options]) == 0
-    assert "about 3 requests" in capsys.readouterr().out
 
 
 def test_nothing_that_moves_the_cursor_is_printed(capsys):

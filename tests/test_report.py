@@ -242,7 +242,7 @@ def test_a_figure_is_drawn_of_whatever_was_found():
 
 def test_the_command_line_makes_page_table_and_readme(tmp_path, capsys):
     raw = tmp_path / "r.jsonl"
-    command = "bench --tasks mountaincar --methods cma random --seeds 2 --evaluations 3"
+    command = "bench --tasks mountaincar --methods cma random --seeds 2 --iterations 3"
     command += " --episodes 1 --warmup 2 --heldout 2"
     assert main([*command.split(), "--out", str(raw)]) == 0
     readme = tmp_path / "README.md"

@@ -33,7 +33,6 @@ from llmopt.errors import (
 )
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.picture import CAPTION
-from llmopt.search.eventlog import EventLog
 
 LINE = "llmopt-test/Line-v0"
 
@@ -418,12 +417,12 @@ def test_a_failing_model_or_ctrl_c_stops_the_run_and_a_resume_goes_on(tmp_path, 
 def test_a_full_disk_stops_the_run_and_a_resume_goes_on(
     tmp_path, monkeypatch, reference, where, nth
 ):
-    owner, name = (EventLog, "append") if where == "journal" else (os, "replace")
+    owner, name = (LinesFile, "append") if where == "journal" else (os, "replace")
     write, calls = getattr(owner, name), iter(range(1, 10_000))
 
     def full(*args):
         if next(calls) == nth:
-            raise (StorageError if owner is EventLog else OSError)("No space left")
+            raise (StorageError if owner is LinesFile else OSError)("No space left")
         return write(*args)
 
     with monkeypatch.context() as patch:
@@ -450,8 +449,6 @@ def test_a_finished_run_is_not_run_again(tmp_path, reference):
 
 def kill_at(nth, path):
     """Run in a child process that is killed at its nth write; return how the child ended."""
-    from llmopt.search.eventlog import EventLog
-
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
@@ -462,7 +459,7 @@ def kill_at(nth, path):
             when()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    append, replace = EventLog.append, os.replace
+    append, replace = LinesFile.append, os.replace
 
     def dying_append(self, event):
         line = json.dumps(event).encode()
@@ -475,7 +472,7 @@ def kill_at(nth, path):
         replace(source, target)
 
     try:
-        EventLog.append, os.replace = dying_append, dying_replace
+        LinesFile.append, os.replace = dying_append, dying_replace
         run(CONFIG, path, client=model())
         os._exit(0)
     finally:
@@ -575,11 +572,6 @@ def test_caps_hold_for_all_methods_together(tmp_path):
     with pytest.raises(BudgetExceededError):
         run(config, tmp_path / "r", client=client)
     assert len(client.requests) == 6
-
-
-def test_an_estimate_of_any_length_is_quick(capsys):
-    assert main(["estimate", "cartpole", "--iterations", "10000000"]) == 0
-    assert "10000020 evaluations per method" in capsys.readouterr().out
 
 
 # -- wrong calls --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from llmopt import ReplayClient, ScriptedClient
-from llmopt.benchmarks.run import RunConfig, contestants, estimate, run
+from llmopt.benchmarks.run import RunConfig, contestants, run
 from llmopt.benchmarks.run import session as session_module
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
@@ -61,8 +61,7 @@ class Closing(ScriptedClient):
 
 
 def use(monkeypatch, client):
-    for module in (contestants, estimate):
-        monkeypatch.setattr(module, "get_client", lambda model: client)
+    monkeypatch.setattr(contestants, "get_client", lambda model: client)
 
 
 # -- what the model is told ---------------------------------------------------------------
@@ -81,7 +80,7 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
     told = map(json.loads, Path("r/trials.jsonl").read_text().splitlines())
-    assert {t["method"] for t in told if t["told"]} == {"warmup", "llm"}  # none of a baseline
+    assert {t["method"] for t in told if t["feedback"]} == {"warmup", "llm"}  # none of a baseline
     decimals = [p for method, params, _ in rows("r") for p in params if method == "llm"]
     assert any(round(p, 1) != p for p in decimals)
 
@@ -94,7 +93,6 @@ def test_statistics_can_be_left_out_and_are_not_given_to_the_published_prompts()
             run(config(iterations=1, **options), name, client=client)
         assert "Mean return " not in client.requests[-1].text
         assert "feedback" not in client.requests[-1].messages[-1].content
-        assert '"told":{}' in Path(name, "trials.jsonl").read_text().replace(" ", "")
         assert "Mean return" not in Path(name, "trials.jsonl").read_text()
         stored = json.loads(Path(name, "config.json").read_text())["run"]
         assert stored["statistics"] is False

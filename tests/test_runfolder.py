@@ -38,11 +38,11 @@ def test_records_come_back_as_they_were(tmp_path):
     with RunFolder.create(tmp_path / "run", CONFIG) as folder:
         for row in rows:
             folder.add(row)
-        folder.add(record(1, round="heldout", told={"names": "It fell."}))
+        folder.add(record(1, round="heldout", feedback="It fell."))
         folder.add(record(0, round="final"))
     with RunFolder(tmp_path / "run") as folder:
         assert folder.records == {"warmup": rows[:1], "llm": rows[1:]}
-        assert folder.heldout == {"llm": record(1, round="heldout", told={"names": "It fell."})}
+        assert folder.heldout == {"llm": record(1, round="heldout", feedback="It fell.")}
         assert folder.finals == {"llm": [record(0, round="final")]}
         assert folder.config == CONFIG
 

@@ -17,9 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
+from llmopt.benchmarks.engine.asking import repeatable, sample_warmup
 from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
+from llmopt.benchmarks.engine.lines import read_file
 from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.records import WARMUP, Records
@@ -32,9 +33,7 @@ from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
-from llmopt.search.eventlog import read_events
-from llmopt.search.resume import start_of
-from llmopt.util.arguments import MOST_COUNT
+from llmopt.callbacks import Callback, Callbacks, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 
@@ -44,7 +43,6 @@ _RANGES = {
     "evaluations": (1, MOST_POINTS),
     "warmup": (0, MOST_POINTS),
     "batch": (0, RANGES["batch"][1]),
-    "max_tokens": (0, MOST_COUNT),
 }
 
 
@@ -65,7 +63,6 @@ def make_cell(
     box: tuple[float, float] | None = None,
     bias: bool | None = None,
     batch: int = 1,
-    max_tokens: int = 0,
     wrappers: tuple[str, ...] | None = None,
     finalists: int = FINALISTS,
 ) -> Cell:
@@ -77,16 +74,16 @@ def make_cell(
         raise BenchConfigError(str(error)) from None
     spec = METHODS[method]
     if not spec.asks_model:
-        model, max_tokens = "", 0
+        model = ""
         batch = batch if spec.group == "ablation" else 0
     return Cell.make(
         task, method, seed, evaluations, model,
         episodes=episodes, warmup=warmup, heldout=heldout, box=box, bias=bias, batch=batch,
-        max_tokens=max_tokens, wrappers=wrappers, finalists=finalists,
+        max_tokens=0, wrappers=wrappers, finalists=finalists,
     )  # fmt: skip
 
 
-_OPTIONS = set(inspect.signature(make_cell).parameters)
+_OPTIONS = {*inspect.signature(make_cell).parameters, "max_tokens"}
 
 
 def task_of(cell: Cell) -> Task:
@@ -109,10 +106,13 @@ def run_cell(
     terms = Terms(cell.seed, cell.evaluations, cell["episodes"], cell["heldout"], cell["finalists"])
     kept = Records()
     contest = Contest(evaluator, terms, [Entrant(name, spec)], kept)
-    contest.check()
+    asking = Asking(client, max(cell["batch"], 1))
+    contest.check(name, asking)
     started = time.perf_counter()
     n = contest.policy.n_parameters
-    contest.warm_up([(p, ()) for p in draw_warmup(task.box, n, cell["warmup"], cell.seed).tolist()])
+    contest.warm_up(
+        [(p, ()) for p in sample_warmup(task.box, n, cell["warmup"], cell.seed).tolist()]
+    )
     told = None
     if callbacks:
         names = tuple(f"params[{i}]" for i in range(n))
@@ -120,7 +120,6 @@ def run_cell(
         told = Callbacks(callbacks, Search(title, names, ("maximize",), cell.line()["cell"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
-        asking = Asking(client, max(cell["batch"], 1), cell["max_tokens"] or None)
         contest.search(name, asking, told)
     own = kept.records[name]
     points = [*kept.records[WARMUP], *own]
@@ -208,10 +207,7 @@ def read_results(*paths: str | Path) -> list[Row]:
             raise StorageError(
                 f"cannot read {path}: {got}; give a file of results that llmopt bench wrote"
             )
-        events = list(read_events(path))
-        if not events and Path(path).stat().st_size:
-            start_of(events, path)  # raises: it holds no results, and no search either
-        for line in events:
+        for line in read_file(path):
             cell = Cell.of(line)
             if lacking := _OPTIONS - set(line["cell"]):
                 raise StorageError(

@@ -50,14 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_track_argument(parser)
     numbers = {
         "--batch": f"points of one request (default: 1, as of llmopt run; {BATCH} for a suite)",
-        "--max-tokens": "cap on a model's answer (default: 0, the prompt's own)",
         "--jobs": "cells run at once (default: 1)",
         "--seeds": "seeds 0 to N-1 (default: 5)",
-        "--evaluations": "of each cell (default: 100)",
+        "--iterations": "evaluations of each method (default: 100)",
         "--warmup": "shared points (default: 20)",
     }
     add_numbers(parser, numbers)
-    parser.set_defaults(model="smollm2", jobs=1, max_tokens=0, seeds=5, evaluations=100, warmup=20)
+    parser.set_defaults(model="smollm2", jobs=1, seeds=5, iterations=100, warmup=20)
     add(
         "--methods",
         nargs="+",
@@ -152,10 +151,10 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
     for name in ("box", "wrappers"):
         if getattr(args, name) is not None:
             given[name] = tuple(getattr(args, name))
-    given |= {name: getattr(args, name) for name in ("model", "max_tokens", "warmup")}
+    given |= {name: getattr(args, name) for name in ("model", "warmup")}
     return [
         make_cell(
-            task, method, seed, args.evaluations, **{"episodes": get_task(task).episodes, **given}
+            task, method, seed, args.iterations, **{"episodes": get_task(task).episodes, **given}
         )
         for task in args.tasks
         for seed in range(args.seeds)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.lines import read_file
 from llmopt.errors import StorageError
-from llmopt.search.eventlog import read_events
 
 Row = dict[str, Any]
 
@@ -52,13 +52,13 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.task} {self.method} seed {self.seed} ({self.evaluations})"
 
-    def line(self, **found: Any) -> Row:
-        """Return the line of the search: the cell, and what was found."""
+    def line(self, **outcome: Any) -> Row:
+        """Return the line of the search: the cell and the outcome."""
         fixed = ("task", "method", "seed", "evaluations", "model")
         cell = {name: getattr(self, name) for name in fixed}
-        return {"cell": {**cell, **dict(self.options)}, **found}
+        return {"cell": {**cell, **dict(self.options)}, **outcome}
 
 
 def read_lines(path: str | Path) -> list[Row]:
-    """Read a file of results; what each line's cell holds stands beside what was found, too."""
-    return [{**line["cell"], **line} for line in read_events(path)]
+    """Read a file of results; the entries of each line's cell are added to the line."""
+    return [{**line["cell"], **line} for line in read_file(path)]

@@ -1,55 +1,50 @@
-"""Several methods on one task from one seed, on equal terms: what `run` and `bench` both do.
+"""Several methods on one task from one seed, on equal terms: the engine of `run` and `bench`.
 
-All methods get the same warm-up points, initial states in every evaluation and problem,
-and one loop runs their asks and tells. Each method has a separate random stream, so that it finds
-the same points whichever command runs it, and whatever runs beside it. The best few points of each
-method are compared on held-out initial states; the winner is evaluated on states that no search
-saw.
+All methods get the same warm-up points, initial states in every evaluation and problem. Each method
+has a separate random stream, so that it finds the same points whichever command runs it, and
+whatever runs beside it. The best few points of each method are compared on held-out initial states;
+the winner is evaluated on states that no search saw.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.engine.asking import (
-    FEEDBACK_PROMPTS,
-    WORDS,
-    check_prompt,
-    episode_statistics,
-    make_problem,
-    prompt_name,
-)
+from llmopt.benchmarks.engine.asking import WORDS, episode_statistics, make_problem, prompt_name
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
 from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Proposed, Result, search
-from llmopt.benchmarks.methods.model import ModelMethod
+from llmopt.benchmarks.methods.model import ModelMethod, Unsent, UnsentRequest
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
 from llmopt.benchmarks.tasks.fast import FastEvaluator
-from llmopt.callbacks import Callbacks
-from llmopt.errors import StorageError
+from llmopt.errors import HOPELESS, BrokenTaskError, PromptTooLongError, SpaceError, StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
-from llmopt.search.evaluation_loop import FailureWatch
+from llmopt.callbacks import Callbacks
+from llmopt.util.text import clean
+
+_MANY_PARAMETERS = 1000  # the prompt `columns` takes minutes for the axes of more
 
 
 @dataclass(frozen=True)
 class Entrant:
     """A method that takes part."""
 
-    name: str  # under which its records are kept
+    name: str  # of its records
     spec: MethodSpec
-    seed_name: str = ""  # the name from which it draws its seed
-    told: bool | None = None  # what each policy did; `None`: under `FEEDBACK_PROMPTS`
+    seed_name: str = ""  # the name from which its seed is derived
+    told: bool | None = None  # whether it reads reports of the policies; `None`: under `words`
 
     @property
     def named(self) -> bool:
@@ -59,18 +54,16 @@ class Entrant:
     @property
     def reads(self) -> bool:
         """Whether its prompt shows reports of the policies."""
-        if self.told is not None:
-            return self.told and self.spec.asks_model
-        return self.spec.asks_model and prompt_name(self.spec.prompt) in FEEDBACK_PROMPTS
+        return self.spec.asks_model and (self.named if self.told is None else self.told)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is equal for all methods of a contest."""
+    """The terms of a contest, which are equal for all methods."""
 
     seed: int  # of everything random
     evaluations: int  # points of each method after the warm-up
-    episodes: int  # starts of one evaluation
+    episodes: int  # initial states of one evaluation
     heldout: int  # held-out initial states that score each method's best policy
     finalists: int  # best few policies, compared on other initial states; 0 for none
 
@@ -81,13 +74,13 @@ class Chosen:
 
     place: int  # its place among warm-up and own points
     record: Record
-    final: float | None  # its mean return over all starts that chose it
-    finals: Sequence[Final]  # the finalists, the best on the selection starts first
-    heldout: Record  # what it did on the held-out starts
+    final: float | None  # its mean return over all initial states that chose it
+    finals: Sequence[Final]  # the finalists, the best on the selection states first
+    heldout: Record  # its outcome on the held-out states
 
 
 class Contest:
-    """Runs methods on a task and keeps what they find."""
+    """Runs methods on a task and keeps their records."""
 
     def __init__(
         self,
@@ -100,24 +93,50 @@ class Contest:
         self.task, self.policy = evaluator.task, evaluator.policy
         self.terms, self.kept = terms, kept
         self.seeds = selection_seeds(terms.seed, terms.episodes)  # of every evaluation
-        self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)  # of the last judgement
-        self.usage: dict[str, Usage] = {}  # what each model's search has cost, by method
+        self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)
+        self.usage: dict[str, Usage] = {}  # of each model's search, by method
         self._evaluator = evaluator
         self._final_seeds = start_seeds(terms.seed, "final", FINAL_ROUNDS * terms.episodes)
         self._entrants = {entrant.name: entrant for entrant in entrants}
         self._planned = terms.evaluations if planned is None else planned
-        known = (r for records in kept.records.values() for r in records)
-        self._failures = FailureWatch(
-            self.task.env_id, any(record.mean is not None for record in known)
-        )
+        self._failed = 0  # evaluations in this process, while none was sound
+        records = (r for of_method in kept.records.values() for r in of_method)
+        self._sound = any(record.mean is not None for record in records)
 
-    def check(self) -> None:
-        """Make each method's first question; see `check_prompt`."""
-        for entrant in self._entrants.values():
-            check_prompt(entrant.spec, self.task, self.policy, self.terms.evaluations, self.seeds)
+    def check(self, name: str, asking: Asking) -> None:
+        """Make a method's first request without sending it, so that errors come before any cost.
+
+        Raises:
+            LLMOptError: The model or the prompt cannot be used for the task.
+        """
+        spec = self._entrants[name].spec
+        if not spec.asks_model or asking.client is None:
+            return
+        n = self.policy.n_parameters
+        too_many = SpaceError(
+            f"{self.task.env_id}: too many parameters for a linear policy, {n:,}: no prompt holds "
+            "them. Wrap the environment to observe fewer numbers, or omit the model (--methods cma "
+            "random)"
+        )
+        if n > _MANY_PARAMETERS and prompt_name(spec.prompt) == "columns":
+            raise too_many
+        options = {k: v for k, v in asking.options.items() if k != "storage"}
+        asking = replace(asking, client=Unsent(asking.client), options=options)
+        problem = make_problem(
+            self.task, self.policy, max(self.terms.evaluations, 1), (), spec.prompt, self.seeds
+        )
+        method = spec.make(problem, method_seed(self.terms.seed, name), asking)
+        try:
+            with contextlib.suppress(UnsentRequest):
+                method.ask()
+        except PromptTooLongError as error:
+            raise too_many if n > _MANY_PARAMETERS else error from error
+        finally:
+            if isinstance(method, ModelMethod):
+                method.close()
 
     def warm_up(self, points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
-        """Evaluate the shared points; each comes with its returns, where these are known."""
+        """Evaluate the shared points; each comes with its returns, if these are known."""
         done = self.kept.records.setdefault(WARMUP, [])
         for index in range(len(done), len(points)):
             params, returns = points[index]
@@ -132,7 +151,8 @@ class Contest:
     ) -> str:
         """Search with one method, and return why the model ended the search, if it did.
 
-        What it has found already is looked up; `over` says that the model ended the search before.
+        Points of an interrupted contest are looked up; `over` says that the model ended the search
+        before the interruption.
         """
         entrant = self._entrants[name]
         spec, done = entrant.spec, list(self.kept.records.setdefault(name, []))
@@ -143,7 +163,7 @@ class Contest:
             self.policy,
             # Some libraries plan their search by the number of evaluations.
             self.terms.evaluations if spec.asks_model else self._planned,
-            [(record.params, self._told(entrant, record)) for record in self.kept.records[WARMUP]],
+            [(record.params, _result(entrant, record)) for record in self.kept.records[WARMUP]],
             spec.prompt,
             self.seeds,
         )
@@ -151,9 +171,8 @@ class Contest:
         method: Method = spec.make(problem, seed, asking)
         count = len(done) if over else self.terms.evaluations
         try:
-            reason = search(
-                method, count, partial(self._answer, entrant, done), callbacks, len(done)
-            )
+            evaluate = partial(self._answer, entrant, done)
+            reason = search(method, count, evaluate, callbacks, len(done))
             if isinstance(method, ModelMethod):
                 self.usage[name] = method.usage
             return reason
@@ -169,16 +188,16 @@ class Contest:
         if asked.index < len(done):
             record = done[asked.index]
             if np.array_equal(asked.params, record.params):
-                return self._told(entrant, record)
+                return _result(entrant, record)
             if proposal is not None:
                 raise StorageError(
                     f"{name}: trials.jsonl and optimizer.jsonl do not belong to one run (they "
                     f"differ at point {asked.index}); restore both"
                 )
             raise StorageError(
-                f"{name} does not propose again what it did before the interruption "
-                f"(at point {asked.index}): its package or NumPy has changed since. Go on with "
-                "the versions in config.json, or start a new run"
+                f"{name} does not repeat its points from before the interruption (at point "
+                f"{asked.index}): its package or NumPy has changed since. Resume with the versions "
+                "in config.json, or start a new run"
             )
         facts: dict[str, Any] = {"source": name}
         if proposal is not None:
@@ -192,11 +211,7 @@ class Contest:
         facts["cpu_seconds"] = asked.cpu_seconds
         params, by_model = asked.params.tolist(), proposal is not None
         record = self._evaluate(name, asked.index, params, by_model=by_model, **facts)
-        return self._told(entrant, record)
-
-    def _told(self, entrant: Entrant, record: Record) -> Result:
-        said = record.told.get(_form(entrant), "") if entrant.reads else ""
-        return Result.of(record.evaluation, said)
+        return _result(entrant, record)
 
     def _evaluate(
         self,
@@ -210,31 +225,35 @@ class Contest:
     ) -> Record:
         started = time.process_time()
         readers = [e for e in self._entrants.values() if method in (WARMUP, e.name) and e.reads]
-        statistics = {
-            _form(e): episode_statistics(self.task, self.policy, self.seeds, named=e.named)
-            for e in readers
-        }
+        report = episode_statistics(self.task, self.policy, self.seeds) if readers else None
         shown = self.kept.keeps_steps and (by_model or method == WARMUP)
         steps: list[str] = []
 
         def watch(step: Step) -> None:
             if shown and step.episode == 0 and math.isfinite(step.reward):
                 steps.append(step_line(step.observation, step.action, step.reward))
-            for watcher in statistics.values():
-                watcher(step)
+            if report is not None:
+                report(step)
 
-        watched = watch if shown or statistics else None
-        outcome = self._evaluator.evaluate(params, self.seeds, watched)
+        outcome = self._evaluator.evaluate(
+            params, self.seeds, watch if shown or report is not None else None
+        )
         cpu_seconds += time.process_time() - started
-        told = {form: watcher.text(outcome) for form, watcher in statistics.items()}
-        facts |= {"cpu_seconds": cpu_seconds, "told": told}
+        feedback = "" if report is None else report.text(outcome)
+        facts |= {"cpu_seconds": cpu_seconds, "feedback": feedback}
         record = Record.of(method, index, params, outcome, **facts)
         self._keep(record, steps)
         return record
 
     def _keep(self, record: Record, steps: Sequence[str] = ()) -> None:
         self.kept.add(record, steps)
-        self._failures.see(record.failure)
+        self._sound, self._failed = self._sound or not record.failure, self._failed + 1
+        if not self._sound and self._failed >= HOPELESS:
+            raise BrokenTaskError(
+                f"{self.task.env_id}: none of {self._failed} evaluations had a result, so no more "
+                f"are made. The last one: {clean(record.failure).rstrip('.')}. Fix the environment "
+                "or its wrappers"
+            )
 
     def judge(self, name: str) -> Chosen | None:
         """Choose a method's policy among its finalists, and score it on held-out initial states."""
@@ -244,8 +263,8 @@ class Contest:
         def evaluate(index: int) -> Evaluation:
             params = records[index].params
             if params not in known:
-                fresh = self.run_on(params, self._final_seeds, name, index, "final", "final")
-                known[params] = fresh.evaluation
+                final = self.run_on(params, self._final_seeds, name, index, "final", "final")
+                known[params] = final.evaluation
             return known[params]
 
         points, outcomes = [r.params for r in records], [r.evaluation for r in records]
@@ -269,16 +288,15 @@ class Contest:
         source: str,
         round: str,
     ) -> Record:
-        """Evaluate a policy on starts that the search did not have, and keep the record."""
+        """Evaluate a policy on initial states that the search did not have; keep the record."""
         outcome = self._evaluator.evaluate(params, seeds)
         record = Record.of(method, index, params, outcome, source=source, round=round)
         self.kept.add(record)
         return record
 
 
-def _form(entrant: Entrant) -> str:
-    """Return the form of the policy report that an entrant's prompt shows."""
-    return "names" if entrant.named else "numbers"
+def _result(entrant: Entrant, record: Record) -> Result:
+    return Result.of(record.evaluation, record.feedback if entrant.reads else "")
 
 
 def step_line(observation: Any, action: Any, reward: float) -> str:

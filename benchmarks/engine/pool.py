@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from llmopt.benchmarks.engine.cell import Cell, Row
+from llmopt.benchmarks.engine.lines import LinesFile
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError
-from llmopt.search.eventlog import EventLog
 from llmopt.search.progress import Progress
 
 
@@ -34,26 +34,21 @@ def run_pool(
     tries it again; what failed is returned with the reason. With several jobs `run` is a function
     of a module, and each process keeps to one core.
     """
-    log = EventLog(out)
     wanted = list(dict.fromkeys(cells))
     failures: list[tuple[Cell, str]] = []
-    try:
-        done = {Cell.of(line) for line in log.events}
+    with LinesFile(out) as file:
+        done = {Cell.of(line) for line in file.lines}
         missing = [cell for cell in wanted if cell not in done]
-        _say(
-            f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done, {len(missing)} to "
-            f"run, to {log.path}"
-        )
-        with Progress(len(wanted), len(wanted) - len(missing), True, unit="cells") as progress:
+        before = len(wanted) - len(missing)
+        _say(f"{len(wanted)} cells, {before} of them done, {len(missing)} to run, to {file.path}")
+        with Progress(len(wanted), before, True, unit="cells") as progress:
             for cell, line, reason in _results(missing, partial(_attempt, run), jobs):
                 if line is None:
                     failures.append((cell, reason))
                 else:
-                    log.append(line)
+                    file.append(line)
                 progress.tell(f"{cell}: {reason if line is None else summary(line)}")
                 progress.step()
-    finally:
-        log.close()
     for cell, reason in failures:
         _say(f"not run: {cell}: {reason}")
     return failures

@@ -1,9 +1,9 @@
-"""What a contest of methods has found so far: every evaluated point."""
+"""The evaluated points of a contest of methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from llmopt.errors import StorageError
@@ -20,31 +20,30 @@ class Record:
     index: int  # position among the method's own points, from 0
     params: tuple[float, ...]  # flat policy parameters
     returns: tuple[float, ...]  # return of each episode
-    lengths: tuple[int, ...]  # steps of each episode; empty where they are not known
+    lengths: tuple[int, ...]  # steps of each episode; empty if they are unknown
     failure: str = ""  # why there is no score; empty for a sound evaluation
     source: str = ""  # who proposed it, such as `"llm"` or `"fallback"`
-    explanation: str = ""  # what the model said
+    explanation: str = ""  # of the model
     prompt_tokens: float = 0.0  # the point's share of its requests' prompt tokens
     completion_tokens: float = 0.0  # likewise for completion tokens
     model_seconds: float = 0.0  # likewise for the seconds spent waiting for the model
     evaluation_seconds: float = 0.0  # wall-clock seconds of the episodes
     cpu_seconds: float = 0.0  # processor seconds of proposing and evaluating
     round: str = "search"  # or, on other initial states, `"final"` and `"heldout"`
-    # the report in a model's prompt, with `"names"` or `"numbers"`
-    told: Mapping[str, str] = field(default_factory=dict)
+    feedback: str = ""  # the report of the episodes in a model's prompt
 
     @classmethod
     def of(
         cls, method: str, index: int, params: Iterable[float], outcome: Evaluation, **facts: Any
     ) -> Record:
         """Make the record of an evaluation."""
-        found = (outcome.returns, outcome.lengths, outcome.failure)
+        fields = (outcome.returns, outcome.lengths, outcome.failure)
         point = tuple(map(float, params))
-        return cls(method, index, point, *found, evaluation_seconds=outcome.seconds, **facts)
+        return cls(method, index, point, *fields, evaluation_seconds=outcome.seconds, **facts)
 
     @property
     def evaluation(self) -> Evaluation:
-        """The episodes' outcome alone."""
+        """The outcome of the episodes."""
         return Evaluation(self.returns, self.lengths, self.failure, self.evaluation_seconds)
 
     @property
@@ -54,7 +53,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read what `dataclasses.asdict` and JSON made of a record."""
+        """Read a record from its JSON form."""
         try:
             fields = {
                 **data,
@@ -63,7 +62,7 @@ class Record:
                 "lengths": tuple(int(x) for x in data["lengths"]),
             }
             record = cls(**fields)
-            for text in (record.method, *record.told.values()):
+            for text in (record.method, record.feedback):
                 if not isinstance(text, str):
                     raise TypeError(f"{text!r}: expected a text")
             if record.round not in ("search", "final", "heldout"):
@@ -79,15 +78,15 @@ class Record:
 class Records:
     """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk."""
 
-    keeps_steps = False  # whether `add` makes something of a point's steps
+    keeps_steps = False  # whether `add` uses a point's steps
 
     def __init__(self) -> None:
         self.records: dict[str, list[Record]] = {}  # by method, in the order of their indices
         self.finals: dict[str, list[Record]] = {}  # the records of the last round, by method
-        self.heldout: dict[str, Record] = {}  # the held-out records, by method; the latest of each
+        self.heldout: dict[str, Record] = {}  # the latest held-out record of each method
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
-        """Keep an evaluated point, where its round belongs."""
+        """Keep an evaluated point in the list of its round."""
         if record.round == "heldout":
             self.heldout[record.method] = record
         else:

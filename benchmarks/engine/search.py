@@ -1,4 +1,4 @@
-"""The ask/tell loop of all methods, and the choice among a method's best points."""
+"""The ask/tell loop of all methods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Proposed:
 
     index: int  # position among the method's own points, from 0
     params: Any  # `(n,)` point, or one in the form of the method's own space
-    proposal: Proposal | None  # what a model said with it; `None` for a method without one
+    proposal: Proposal | None  # with a model's words; `None` for a method without one
     cpu_seconds: float  # processor seconds of proposing it
 
 
@@ -37,7 +37,7 @@ class Result:
     """The result of a point, as a method receives it."""
 
     reward: float | None  # mean return, or `None` for a failed evaluation
-    note: str = ""  # why it failed; of a sound evaluation the feedback that a model is shown
+    note: str = ""  # why it failed; of a sound evaluation the feedback for a model
     stderr: float | None = None  # standard error of the reward, for a prompt that shows it
 
     @classmethod
@@ -52,16 +52,14 @@ def search(
     count: int,
     evaluate: Callable[[Proposed], Result],
     callbacks: Callbacks | None = None,
-    known: int = 0,
+    earlier: int = 0,
 ) -> str:
-    """Ask a method for its points one by one, and tell it what each one scored.
+    """Ask a method for `count` points one by one, and report the result of each.
 
-    The first `known` points are of before the run went on: callbacks know them. Returns why the
-    model ended the search; empty where it did not.
+    Callbacks are not called for the first `earlier` points, which were evaluated before a resume.
+    Returns why the model ended the search, or an empty string.
     """
     model = method if isinstance(method, ModelMethod) else None
-    if callbacks is not None and model is not None:
-        model.observe(callbacks)
     best: Trial | None = None
     for index in range(count):
         started = time.process_time()
@@ -72,33 +70,34 @@ def search(
                 callbacks.reason = str(end)
             return str(end)
         proposal = model.last if model is not None else None
+        seconds = time.process_time() - started
         if callbacks is not None:
             point = proposal or Proposal(tuple(map(float, params)), "user")
-            if index >= known:
+            if index >= earlier:
                 callbacks.notify("asked", point)
-        outcome = evaluate(Proposed(index, params, proposal, time.process_time() - started))
-        if outcome.reward is None:
-            method.tell_failure(params, outcome.note)
+        result = evaluate(Proposed(index, params, proposal, seconds))
+        if result.reward is None:
+            method.tell_failure(params, result.note)
         elif model is not None:
-            model.tell(params, outcome.reward, outcome.note, outcome.stderr)
+            model.tell(params, result.reward, result.note, result.stderr)
         else:
-            method.tell(params, outcome.reward)
+            method.tell(params, result.reward)
         if callbacks is not None:
-            trial = _trial(index, point, outcome)
+            trial = _trial(index, point, result)
             best = max(filter(None, [best, trial]), key=lambda t: t.rewards or (-math.inf,))
-            if index >= known:
+            if index >= earlier:
                 usage = Usage() if model is None else model.usage
                 callbacks.notify("told", trial, best if best.rewards else None, usage)
     return ""
 
 
-def _trial(index: int, point: Proposal, outcome: Result) -> Trial:
+def _trial(index: int, point: Proposal, result: Result) -> Trial:
     return Trial(
         number=index,
         params=point.values,
-        rewards=None if outcome.reward is None else (outcome.reward,),
-        state="failed" if outcome.reward is None else "complete",
-        feedback=outcome.note,
-        stderr=outcome.stderr,
+        rewards=None if result.reward is None else (result.reward,),
+        state="failed" if result.reward is None else "complete",
+        feedback=result.note,
+        stderr=result.stderr,
         **vars(point),
     )

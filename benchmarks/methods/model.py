@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from llmopt.benchmarks.methods.protocol import Problem
-from llmopt.callbacks import Callbacks
-from llmopt.client.base import Client
-from llmopt.errors import StorageError
+from llmopt.client.base import Client, Reply, Request, Wrapper
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt
@@ -32,6 +30,18 @@ def parameter_space(low: float, high: float, n: int, names: Sequence[str] = ()) 
         return Space({name: Float(low, high) for name in names})
     box = spaces.Box(low, high, (n,), dtype=np.float64)
     return Space.from_gymnasium(box, decimals=shown_decimals(low, high))
+
+
+class UnsentRequest(LLMOptError):
+    """A request was made and not sent."""
+
+
+class Unsent(Wrapper):
+    """A client that sends nothing: its first request raises `UnsentRequest`."""
+
+    def complete(self, request: Request) -> Reply:
+        """Raise `UnsentRequest`."""
+        raise UnsentRequest
 
 
 class ModelMethod:
@@ -90,10 +100,6 @@ class ModelMethod:
     def usage(self) -> Usage:
         """What the model has cost so far."""
         return self._optimizer.usage
-
-    def observe(self, callbacks: Callbacks) -> None:
-        """Tell callbacks of every request from now on."""
-        self._optimizer.observe(partial(callbacks.notify, "sent"))
 
     def ask(self) -> np.ndarray:
         """Return the next point; one model request for each batch."""

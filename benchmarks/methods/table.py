@@ -42,7 +42,6 @@ class Asking:
 
     client: Client | None = None  # the model, or `None` where there is none
     batch_size: int = 1  # points asked in one request
-    max_tokens: int | None = None  # cap on an answer; `None` for the prompt's own
     options: Mapping[str, Any] = field(default_factory=dict)  # of `ModelMethod`
 
 
@@ -63,8 +62,7 @@ def prompt_spec(label: str, prompt: str | Prompt) -> MethodSpec:
     """Describe the model under a prompt."""
 
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
-        options = {"max_tokens": asking.max_tokens} if isinstance(prompt, str) else {}
-        return _model_method(problem, seed, asking, get_prompt(prompt, **options))
+        return _model_method(problem, seed, asking, get_prompt(prompt))
 
     return MethodSpec(label, make, "model", (), True, prompt)
 
@@ -156,9 +154,8 @@ def make_method(
     *,
     client: Client | str | None = None,
     batch_size: int = 1,
-    max_tokens: int | None = None,
 ) -> Method:
     """Make a method by name."""
     spec = check_method(name)
     made = get_client(client) if isinstance(client, str) else client
-    return spec.make(problem, seed, Asking(made, batch_size, max_tokens))
+    return spec.make(problem, seed, Asking(made, batch_size))

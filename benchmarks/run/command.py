@@ -14,8 +14,7 @@ from typing import Any
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
-from llmopt.benchmarks.run.contestants import folder_to_resume
-from llmopt.benchmarks.run.folder import is_empty, read_config
+from llmopt.benchmarks.run.folder import folder_to_resume, is_empty, read_config
 from llmopt.benchmarks.run.outcome import MethodResult, RunResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=True,
         metavar="DIR",
-        help="go on with the run in DIR, or in --out, or the latest of this task in runs/",
+        help="resume the run in DIR or in --out, else the latest of this task in runs/",
     )
     add_config_options(parser)
     add_track_argument(parser)
@@ -116,28 +115,23 @@ def _count_or_folder(text: str) -> int | str:
 def _config(given: dict[str, Any], out: Any, resume: Any) -> tuple[RunConfig, Any]:
     """Return the configuration of a run that begins or resumes, and its folder if it has one."""
     if isinstance(resume, str):
-        if "task" not in given and not Path(resume).exists():
-            given["task"] = resume  # llmopt run --resume TASK
-        elif out is not None:
+        if out is not None:
             raise RunConfigError(f"--resume {resume} and --out {out}: give the folder once")
-        else:
-            out = resume
+        out = resume
     if "task" not in given and (not resume or out is None):
         raise RunConfigError(
-            "no task: name one, such as llmopt run mountaincar, or a run to go on with "
-            "(--resume DIR)"
+            "no task: name one, such as llmopt run mountaincar, or a run to resume (--resume DIR)"
         )
     config = RunConfig(**{"task": "", **given})
     if resume:
         if out is not None and is_empty(Path(out)):
             raise StorageError(
-                f"--resume: {out} holds no run; give the folder of one, or leave --resume out to "
-                "begin a run there"
+                f"--resume: {out} holds no run; give the folder of one. To resume the latest run "
+                "of a task, name the task first: llmopt run TASK --resume"
             )
         out = folder_to_resume(given) if out is None else Path(out)
-        config = replace(
-            RunConfig.from_dict(read_config(out)["run"]), **given
-        )  # the rest as it was
+        stored = RunConfig.from_dict(read_config(out)["run"])
+        config = replace(stored, **given)
         check_given(out, _settings(config), given)
     return config, out
 
@@ -150,10 +144,6 @@ def main(args: argparse.Namespace) -> int:
     given = config_of(given, None if resume else RunConfig.model)
     config, out = _config(given, out, resume)
     resume = bool(resume)
-    if not resume and "llm" in config.methods:
-        from llmopt.benchmarks.run.estimate import estimate_run
-
-        print(f"llmopt: {estimate_run(config).summary()}", file=sys.stderr)
     begun: list[Path] = []
 
     def announce(path: Path) -> None:
@@ -164,7 +154,7 @@ def main(args: argparse.Namespace) -> int:
 
     def advice() -> str:
         command = resume_command("run", _settings(config), begun[0])
-        return f"everything so far is kept; go on with: {command}"
+        return f"everything so far is kept; resume with: {command}"
 
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

@@ -1,8 +1,7 @@
-"""What ``llmopt run`` is to do, and whether a folder holds that very run."""
+"""The configuration of ``llmopt run``."""
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -13,22 +12,21 @@ from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import check_names
-from llmopt.benchmarks.run.folder import read_config
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, StorageError
 
 DEFAULT_METHODS = ("llm", "cma", "random")
-# What a resumed run may change: it touches no result.
+# Options that a resumed run may change, since they change no result.
 _MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record", "iterations")
 
 
 class RunConfigError(LLMOptError, ValueError):
-    """A run was asked for with options that cannot be."""
+    """A run has options that are not valid."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run does; equal configurations give equal runs."""
+    """The options of a run; equal configurations give equal runs."""
 
     task: str  # alias, task id or Gymnasium id
     model: str = "smollm2"  # model string (see `llmopt.get_client`)
@@ -36,14 +34,14 @@ class RunConfig:
     iterations: int = 40  # evaluations of each method after the warm-up
     episodes: int | None = None  # episodes of one evaluation; `None` for the task's own number
     seed: int = 0  # of everything random
-    warmup: int | str = 20  # shared points: how many to draw, or a folder in the published layout
+    warmup: int | str = 20  # shared points: how many to sample, or a folder in the published layout
     bias: bool | None = None  # whether the policy has a bias; `None` for the task's own choice
     box: tuple[float, float] | None = None  # bounds of every parameter; `None` for the task's own
     # in the order in which they run: `"llm"` for the model under `prompt`, and keys of
     # `llmopt.benchmarks.methods.METHODS`
     methods: tuple[str, ...] = DEFAULT_METHODS
     description: str | None = None  # the task in words; `None` for the task's own
-    statistics: bool | None = None  # tell what a policy did; `None`: under `FEEDBACK_PROMPTS`
+    statistics: bool | None = None  # report what a policy did; `None`: under the prompt `words`
     heldout: int = 100  # held-out initial states that score each method's best policy
     gif: bool = True  # draw the model's best policy, or the best of all without one
     max_requests: int | None = None  # calls after which the run stops, failed ones included
@@ -71,7 +69,7 @@ class RunConfig:
             if cap is not None and not cap >= least:  # not a number is refused too
                 raise RunConfigError(
                     f"{name}={cap!r}: expected {least} or more"
-                    + ("" if least == 0 else "; to ask no model, leave it out of --methods")
+                    + ("" if least == 0 else "; to ask no model, omit it from --methods")
                 )
         if not self.methods or len(set(self.methods)) < len(self.methods):
             raise RunConfigError(
@@ -120,28 +118,19 @@ class RunConfig:
             ) from error
 
 
-def run_versions() -> dict[str, str]:
-    """Return the versions that ``config.json`` names."""
-    return {"python": platform.python_version(), **package_versions()}
-
-
 def changes(config: RunConfig, options: Mapping[str, Any]) -> list[str]:
-    """Return which of some options a run with a configuration would not go on with."""
-    return [
-        f.name
-        for f in fields(RunConfig)
-        if f.name not in _MINOR and f.name in options and getattr(config, f.name) != options[f.name]
-    ]
+    """Return the names of the options that a run with a configuration would not resume with."""
+    names = (f.name for f in fields(RunConfig) if f.name in options and f.name not in _MINOR)
+    return [name for name in names if getattr(config, name) != options[name]]
 
 
-def check_same(config: RunConfig, path: Path) -> None:
-    """Raise where a configuration is not that of the run in a folder; more iterations may be."""
-    stored = read_config(path)
+def check_same(config: RunConfig, stored: Mapping[str, Any], path: Path) -> None:
+    """Raise if a configuration is not that of the run in a folder; it may have more iterations."""
     before = RunConfig.from_dict(stored["run"])
     if config.iterations < before.iterations:
         raise RunConfigError(
-            f"{path} holds a run of {before.iterations} iterations: give as many or more to go on "
-            f"with it, not {config.iterations}"
+            f"{path} holds a run of {before.iterations} iterations: give as many or more to resume "
+            f"it, not {config.iterations}"
         )
     changed = [
         f"{name} (there {getattr(before, name)!r}, now {getattr(config, name)!r})"
@@ -150,13 +139,13 @@ def check_same(config: RunConfig, path: Path) -> None:
     if changed:
         raise RunConfigError(
             f"{path} holds a run with another configuration: {', '.join(changed)}. Give the same "
-            "options to go on with it, or another folder to start a new run"
+            "options to resume it, or another folder to start a new run"
         )
-    old, new = stored.get("versions", {}), run_versions()
+    old, new = stored.get("versions", {}), package_versions()
     moved = [f"{k} {old[k]} -> {new.get(k, 'none')}" for k in old if old[k] != new.get(k)]
     if moved:
         warnings.warn(
-            f"{path} was begun with other versions ({', '.join(moved)}): what follows may not be "
-            "what an uninterrupted run would have given",
+            f"{path} was begun with other versions ({', '.join(moved)}): what follows may differ "
+            "from an uninterrupted run",
             stacklevel=2,
         )

@@ -1,47 +1,61 @@
-"""The methods of one run, the model that they ask, and the name of its folder."""
+"""The methods of one run, and the model that they ask."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.asking import Announced, prompt_name, repeatable
-from llmopt.benchmarks.engine.contest import Entrant
-from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
-from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
-from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
-from llmopt.client.base import Client, client_name
+from llmopt.benchmarks.engine.asking import prompt_name, repeatable, usual_batch
+from llmopt.benchmarks.engine.contest import Contest, Entrant
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, prompt_spec
+from llmopt.benchmarks.run.config import RunConfig, RunConfigError
+from llmopt.client.base import Client, Reply, Request, Wrapper, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient
-from llmopt.errors import LLMOptError, StorageError
-from llmopt.lab.blocks import check_compute
+from llmopt.commands.estimate import estimate
+from llmopt.history import Usage
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
-from llmopt.search.limits import Limits
-from llmopt.search.meter import Meter
+from llmopt.util.closing import Closing
 from llmopt.util.files import check_new_recording
 
 LEAST_PARAMETERS = 3_000_000_000
-"""Models with fewer weights make nothing of a chat prompt."""
+"""Models with fewer weights cannot use a chat prompt."""
 
 
-class Contestants:
+class Announced(Wrapper):
+    """A client that calls `say` with the number of each request before it, and with 0 after it."""
+
+    def __init__(self, client: Client, say: Callable[[int], None]) -> None:
+        super().__init__(client)
+        self._say, self._sent = say, 0
+
+    def complete(self, request: Request) -> Reply:
+        """Send a request."""
+        self._sent += 1
+        self._say(self._sent)
+        try:
+            return self.client.complete(request)
+        finally:
+            self._say(0)
+
+
+class Contestants(Closing):
     """The methods of a run, with the model that some of them ask; `client` replaces the config's.
 
     Attributes:
         entrants: The methods as they take part, by name in `RunConfig.methods`.
-        labels: What tables and pictures call each.
-        client: The model; ``None`` where no method asks one.
+        labels: Their names in tables and pictures.
+        client: The model; ``None`` if no method asks one.
         model: Its name.
         prompt: The names of the prompts that it is asked with.
     """
 
     def __init__(self, config: RunConfig, client: Client | None = None) -> None:
         asks = [m for m in config.methods if m == "llm" or METHODS[m].asks_model]
-        self._made = client is None
+        self._config, self._made = config, client is None
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         self.entrants: dict[str, Entrant] = {}
@@ -49,32 +63,31 @@ class Contestants:
             spec, seed_name = METHODS.get(name), name
             if spec is None and self.client is not None:
                 prompt = prompt_for(config.prompt, model_facts(self.client))
-                if config.compute is True:
-                    check_compute(prompt)
                 spec = prompt_spec(f"{{model}} ({prompt.name})", prompt)
                 seed_name = f"llm-{prompt.name}"
             if spec is not None:
                 self.entrants[name] = Entrant(name, spec, seed_name, config.statistics)
-        specs = {name: entrant.spec for name, entrant in self.entrants.items()}
         self.labels = {
-            n: s.label.format(model=self.model) if n in asks else n for n, s in specs.items()
+            name: entrant.spec.label.format(model=self.model) if name in asks else name
+            for name, entrant in self.entrants.items()
         }
         seeds = [entrant.seed_name for entrant in self.entrants.values()]
         if len(set(seeds)) < len(seeds):
             raise RunConfigError(
-                f"the methods llm and {self.entrants['llm'].seed_name} are the same: leave one of "
-                "them out"
+                f"the methods llm and {self.entrants['llm'].seed_name} are the same: omit one of "
+                "them"
             )
-        prompts = [prompt_name(specs[name].prompt) for name in asks]
+        self._asked = [self.entrants[name].spec for name in asks]
+        prompts = [prompt_name(spec.prompt) for spec in self._asked]
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
-        self._asked = [specs[name] for name in asks]
-        self._record, self._max_cost = config.record, config.max_cost
 
-    def check_ready(self, resume: bool) -> None:
-        """Look for what the model and its recording need; nothing is sent."""
+    def check_ready(self, contest: Contest, resume: bool) -> None:
+        """Check what the model, its prompts and its recording need; nothing is sent."""
         if self.client is None:
             return
-        Meter(self.client, Limits(max_cost=self._max_cost)).check_ready()
+        check_ready(self.client)
+        for name in self.entrants:
+            contest.check(name, self.asking(name))
         facts = model_facts(self.client)
         small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
         chats = [prompt_name(spec.prompt) for spec in self._asked if _chats(spec)]
@@ -87,60 +100,70 @@ class Contestants:
                 f"than random ones: {other} a larger model",
                 stacklevel=3,
             )
-        if self._record is not None:
-            check_new_recording(Path(self._record), begun=resume)
+        if self._config.record is not None:
+            check_new_recording(Path(self._config.record), begun=resume)
 
-    def client_for(self, spec: MethodSpec, say: Callable[[int], None]) -> Client | None:
-        """Return the model as a method asks it; `say` hears each request's number, then 0."""
-        client = self.client
-        if client is None or not spec.asks_model:
-            return client
-        if self._made:
-            client = repeatable(client, spec.prompt)
-        if self._record is not None:
-            client = RecordClient(client, self._record)
-        return Announced(client, lambda number, _: say(number)) if _chats(spec) else client
+    def asking(
+        self,
+        name: str,
+        storage: Path | None = None,
+        say: Callable[[int], None] | None = None,
+        usage: Mapping[str, Usage] | None = None,
+    ) -> Asking:
+        """Return how a method asks its model.
+
+        Args:
+            name: The method.
+            storage: File of the model's side; without one nothing is recorded.
+            say: Is called with the number of each request before it, and with 0 after it.
+            usage: Of the methods so far: the caps hold for all methods together.
+        """
+        spec, client, config = self.entrants[name].spec, self.client, self._config
+        options: dict[str, Any] = {
+            "storage": storage,
+            "may_stop": self.entrants[name].named,
+            "compute": config.compute if name == "llm" else "auto",
+        }
+        if spec.asks_model and client is not None:
+            spent = [u for n, u in (usage or {}).items() if self.entrants[n].spec.asks_model]
+            caps = {
+                "max_requests": sum(u.requests for u in spent),
+                "max_tokens": sum(u.prompt_tokens + u.completion_tokens for u in spent),
+                "max_cost": sum(u.cost or 0.0 for u in spent),
+            }
+            for cap, used in caps.items():
+                most = getattr(config, cap)
+                options[cap] = None if most is None else max(most - used, 0)
+            if self._made:
+                client = repeatable(client, spec.prompt)
+            if config.record is not None and storage is not None:
+                client = RecordClient(client, config.record)
+            if say is not None and _chats(spec):
+                client = Announced(client, say)
+        return Asking(client, config.batch or usual_batch(spec.prompt), options)
+
+    def estimate(self, parameters: int) -> str:
+        """Return the estimate of the requests and the cost of ``"llm"`` in one line."""
+        config = self._config
+        if self.client is None or "llm" not in self.entrants:
+            return ""
+        entrant = self.entrants["llm"]
+        return estimate(
+            self.client,
+            entrant.spec.prompt or "auto",
+            evaluations=config.iterations,
+            parameters=parameters,
+            points=config.batch or usual_batch(entrant.spec.prompt),
+            feedback=entrant.reads,
+            compute=None if config.compute == "auto" else config.compute,
+            max_cost=config.max_cost,
+        ).summary()
 
     def close(self) -> None:
-        """Close the model where it was made here."""
-        close = getattr(self.client, "close", None)
-        if self._made and callable(close):
-            close()
+        """Close the model if it was made here."""
+        if self._made and self.client is not None:
+            getattr(self.client, "close", lambda: None)()
 
 
 def _chats(spec: MethodSpec) -> bool:
     return spec.prompt is not None and isinstance(get_prompt(spec.prompt), TemplatePrompt)
-
-
-def default_folder(config: RunConfig, contestants: Contestants) -> Path:
-    """Name the folder of a new run."""
-    parts = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
-    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
-    number = 1
-    while not is_empty(_numbered(name, number)):
-        number += 1
-    return _numbered(name, number)
-
-
-def folder_to_resume(options: Mapping[str, Any]) -> Path:
-    """Return the run in ``runs/`` to resume: the latest that was interrupted, else the latest."""
-    found: list[tuple[bool, int, Path]] = []
-    for file in Path("runs").glob("*/config.json"):
-        folder = file.parent
-        try:
-            config = RunConfig.from_dict(read_config(folder)["run"])
-        except LLMOptError:
-            continue
-        if not changes(config, options):
-            latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
-            found.append((not (folder / SUMMARY).exists(), latest, folder))
-    if not found:
-        raise StorageError(
-            f"--resume: runs/ holds no run of {options['task']} with these options: give its "
-            "folder with --out, or leave --resume out to begin one"
-        )
-    return max(found)[2]
-
-
-def _numbered(name: str, number: int) -> Path:
-    return Path("runs") / (name if number == 1 else f"{name}-{number}")

@@ -2,17 +2,16 @@
 
 ::
 
-    config.json        what was asked for, and the versions that answered
-    trials.jsonl       every evaluated point of every method, one a line: those of the search, then
-                       its best few on fresh starts, which choose one, and that one on held-out
-                       starts (`round`); with what each policy did, where a model is told so
+    config.json        the options, the task and the versions of the packages
+    trials.jsonl       every evaluated point of every method, one a line: those of the search, the
+                       finalists on other initial states, and the chosen one on held-out states
+                       (`round`)
     stopped.json       the methods that the model ended before all evaluations, and its reasons
-    optimizer.jsonl    the model's side: its replies, and what a resume needs
+    optimizer.jsonl    the model's side: its replies, and the state of the search
     summary.json, summary.txt, learning_curve.png, policy.gif
     baselines/<method>/overall_log.txt, and all files of a further method that asks a model
 
-and, for the model under ``--prompt``, the files that the published ProPS code writes, in its
-formats, so that what reads those reads these:
+and, for the model under ``--prompt``, the files of the published ProPS code, in its formats:
 
 - ``overall_log.txt``: a header line ``Iteration, CPU Time, API Time, Total Episodes, Total
   Steps, Total Reward``, then one line for each iteration, from 1, separated by ``", "``.
@@ -22,30 +21,31 @@ formats, so that what reads those reads these:
   (the published code has no folder ``evaluations`` around these): for each
   episode a line of comma-separated parameters, a line ``parameter ends``, a blank line, a
   line ``state | action | reward``, the steps, and a line ``Total reward: <return>``. Unlike
-  the published code, only the first episode's steps are written out: the others' lines
-  would multiply the size of a run.
+  the published code, only the steps of the first episode are written.
 - ``evaluations/episode_<i>/parameters.txt``: ``Weights:``, a row for each observed number, then
-  ``Bias:``.
-- ``evaluations/episode_<i>/parameters_reasoning.txt``: what the model said.
+  ``Bias:``; ``parameters_reasoning.txt`` beside it: the model's explanation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.lines import LinesFile
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
+from llmopt.benchmarks.run.config import RunConfig, changes
 from llmopt.benchmarks.run.published import (
     OverallLog,
     WarmupPoint,
     parameters_text,
     rollout_text,
 )
-from llmopt.errors import StorageError
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.linear import LinearPolicy
-from llmopt.search.eventlog import EventLog
 from llmopt.util.closing import Closing
 from llmopt.util.files import (
     read_json_object,
@@ -59,15 +59,6 @@ SUMMARY = "summary.json"
 
 _STOPPED = "stopped.json"
 _BY_MODEL = ("llm", "fallback")  # sources of a model's points, or its stand-in's
-_RECORD = b'{"method":'
-
-
-def _records(log: EventLog) -> Iterator[Record]:
-    for number, event in enumerate(log.events, start=1):
-        try:
-            yield Record.from_dict(event)
-        except StorageError as error:
-            raise StorageError(f"{log.path}, line {number}: {error}. Restore it") from error
 
 
 class RunFolder(Records, Closing):
@@ -84,9 +75,15 @@ class RunFolder(Records, Closing):
         self.stopped: dict[str, str] = {}  # why the model ended a method's search, by method
         self.added: Callable[[Record], None] = lambda record: None  # called with each new record
         self._overall: dict[str, OverallLog] = {}
-        self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
+        self._trials = LinesFile(path / "trials.jsonl")
         try:
-            for record in _records(self._trials):
+            for number, line in enumerate(self._trials.lines, start=1):
+                try:
+                    record = Record.from_dict(line)
+                except StorageError as error:
+                    raise StorageError(
+                        f"{self._trials.path}, line {number}: {error}. Restore it"
+                    ) from error
                 before = len(self.records.get(record.method, ()))
                 if record.round == "search" and record.index != before:
                     raise StorageError(
@@ -118,7 +115,7 @@ class RunFolder(Records, Closing):
         if not is_empty(path):
             what, remedy = "files of something else", "give an empty or new folder with --out"
             if (path / "config.json").exists():
-                what, remedy = "a run", "give --resume to go on with it, or another folder"
+                what, remedy = "a run", "give --resume to resume it, or another folder"
             raise StorageError(f"{path} already holds {what}: {remedy}")
         write_json_atomically(path / "config.json", config, indent=2)
         return cls(path)
@@ -204,3 +201,30 @@ def is_empty(path: Path) -> bool:
         return True
     except OSError as error:
         raise StorageError(f"cannot use {path} as a run folder: {error.strerror}") from error
+
+
+def default_folder(*parts: str) -> Path:
+    """Return the folder of a new run in ``runs/``, named by its task, model, prompt and seed."""
+    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
+    numbered = (Path("runs") / f"{name}{f'-{k}' if k > 1 else ''}" for k in itertools.count(1))
+    return next(path for path in numbered if is_empty(path))
+
+
+def folder_to_resume(options: Mapping[str, Any]) -> Path:
+    """Return the run in ``runs/`` to resume: the latest interrupted one, else the latest."""
+    fitting: list[tuple[bool, int, Path]] = []
+    for file in Path("runs").glob("*/config.json"):
+        folder = file.parent
+        try:
+            config = RunConfig.from_dict(read_config(folder)["run"])
+        except LLMOptError:
+            continue
+        if not changes(config, options):
+            latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
+            fitting.append((not (folder / SUMMARY).exists(), latest, folder))
+    if not fitting:
+        raise StorageError(
+            f"--resume: runs/ holds no run of {options['task']} with these options: give the "
+            "folder of a run, or omit --resume to begin one"
+        )
+    return max(fitting)[2]

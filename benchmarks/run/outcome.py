@@ -43,7 +43,7 @@ class MethodResult:
     fallback_share: float | None  # of the model's proposals; `None` for a baseline
     failures: int  # evaluations that gave no score
     params: tuple[float, ...] | None
-    stopped: str = ""  # why the model ended the search early; empty where it did not
+    stopped: str = ""  # why the model ended the search, if it did
 
 
 @dataclass(frozen=True)

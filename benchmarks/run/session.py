@@ -6,7 +6,6 @@ each evaluation. The best policy of each is then judged on starts that no search
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -18,18 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.engine.asking import check_prompt, draw_warmup, usual_batch
+from llmopt.benchmarks.engine.asking import sample_warmup
 from llmopt.benchmarks.engine.contest import Chosen, Contest, Terms
-from llmopt.benchmarks.engine.records import WARMUP
-from llmopt.benchmarks.extras import require_packages
+from llmopt.benchmarks.engine.records import WARMUP, Records
+from llmopt.benchmarks.extras import package_versions, require_packages
 from llmopt.benchmarks.methods.protocol import method_seed
-from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
+from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.figures import learning_curve, policy_gif
-from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
-from llmopt.benchmarks.run.contestants import Contestants, default_folder
+from llmopt.benchmarks.run.config import RunConfig, check_same
+from llmopt.benchmarks.run.contestants import Contestants
 from llmopt.benchmarks.run.folder import (
     SUMMARY,
     RunFolder,
+    default_folder,
     is_empty,
     read_config,
 )
@@ -88,16 +88,17 @@ def run(
         config = replace(config, statistics=False)
     episodes = config.episodes or task.episodes
     terms = Terms(config.seed, config.iterations, episodes, config.heldout, config.finalists)
-    with contextlib.closing(contestants), FastEvaluator(task) as evaluator:
-        path = default_folder(config, contestants) if out is None else Path(out)
-        ended = (path / SUMMARY).exists() and resume
-        if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
-            contestants.check_ready(resume)  # else nothing is asked any more
-            seeds = selection_seeds(config.seed, terms.episodes)
-            for entrant in contestants.entrants.values():
-                check_prompt(entrant.spec, task, evaluator.policy, config.iterations, seeds)
-        if resume and not is_empty(path):
-            check_same(config, path)
+    with contestants, FastEvaluator(task) as evaluator:
+        names = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
+        path = default_folder(*names) if out is None else Path(out)
+        begun = resume and not is_empty(path)
+        stored = read_config(path) if begun else {}
+        ended = begun and (path / SUMMARY).exists()
+        entrants = list(contestants.entrants.values())
+        if not ended or config.iterations > stored["run"].get("iterations", 0):
+            contestants.check_ready(Contest(evaluator, terms, entrants, Records()), resume)
+        if begun:
+            check_same(config, stored, path)
             folder = RunFolder(path)
             folder.extend(config.iterations)
         else:
@@ -108,14 +109,14 @@ def run(
                 announce(path)
             folder.policy = evaluator.policy
             planned = int(folder.config.get("planned", config.iterations))
-            contest = Contest(evaluator, terms, contestants.entrants.values(), folder, planned)
+            contest = Contest(evaluator, terms, entrants, folder, planned)
             return _Session(config, contest, folder, contestants, callbacks).all(progress)
 
 
 def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
-    """Draw or load the shared warm-up points."""
+    """Sample or load the shared warm-up points."""
     if isinstance(config.warmup, int):
-        drawn = draw_warmup(task.box, n, config.warmup, config.seed)
+        drawn = sample_warmup(task.box, n, config.warmup, config.seed)
         return [WarmupPoint(tuple(row)) for row in drawn.tolist()]
     low, high = task.box
     points = load_warmup(config.warmup, n)
@@ -157,6 +158,9 @@ class _Session:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
             self.folder.added = self.progress.add
             self.progress.tell(self.task.ranges(self.contest.policy))
+            expected = self.contestants.estimate(self.contest.policy.n_parameters)
+            if expected and not self.folder.records:
+                self.progress.tell(expected)
             self.contest.warm_up(points)
             for method in methods:
                 self._search(method)
@@ -164,13 +168,16 @@ class _Session:
         return self._finish()
 
     def _search(self, name: str) -> None:
-        spec, label = self.contestants.entrants[name].spec, self.contestants.labels[name]
+        label = self.contestants.labels[name]
         self.folder.begin(name)
         self.progress.say(label)
         self.progress.line(now=True)
-        client = self.contestants.client_for(spec, functools.partial(self.progress.wait, label))
-        batch = self.config.batch or usual_batch(spec.prompt)
-        asking = Asking(client, batch, options=self._model_options(name, spec))
+        asking = self.contestants.asking(
+            name,
+            self.folder.home(name) / "optimizer.jsonl",
+            functools.partial(self.progress.wait, label),
+            self.contest.usage,
+        )
         # A search that the model ended stays ended when the run is resumed.
         over = name in self.folder.stopped
         reason = self.contest.search(name, asking, self._callbacks_of(name), over=over)
@@ -186,26 +193,6 @@ class _Session:
         title = f"{self.folder.path.name}-{name}"
         place = os.path.abspath(self.folder.path)
         return Callbacks(self.callbacks, Search(title, names, ("maximize",), settings, place))
-
-    def _model_options(self, name: str, spec: MethodSpec) -> dict[str, Any]:
-        """Return storage and caps of a method that asks a model, or of its stand-in."""
-        options: dict[str, Any] = {
-            "storage": self.folder.home(name) / "optimizer.jsonl",
-            "may_stop": self.contestants.entrants[name].named,
-            "compute": self.config.compute if name == "llm" else "auto",
-        }
-        if spec.asks_model:  # the caps hold for all of the run's methods together
-            usage = self.contest.usage
-            spent = [usage[n] for n in usage if self.contestants.entrants[n].spec.asks_model]
-            caps = {
-                "max_requests": sum(u.requests for u in spent),
-                "max_tokens": sum(u.prompt_tokens + u.completion_tokens for u in spent),
-                "max_cost": sum(u.cost or 0.0 for u in spent),
-            }
-            for cap, used in caps.items():
-                most = getattr(self.config, cap)
-                options[cap] = None if most is None else max(most - used, 0)
-        return options
 
     def _judge(self, name: str) -> None:
         label = self.contestants.labels[name]
@@ -331,6 +318,6 @@ def _describe(
             name: list(method_seed(config.seed, entrant.seed_name).spawn_key)
             for name, entrant in contestants.entrants.items()
         },
-        "versions": run_versions(),
+        "versions": package_versions(),
         "warmup": points,  # so that a resume needs no other folder
     }

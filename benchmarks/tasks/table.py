@@ -145,7 +145,7 @@ def _check_id(name: str) -> None:
     except gym.error.Error as error:
         aliases = [t.alias for t in TASKS]
         lower = {known.lower(): known for known in [*gym.registry, *aliases]}
-        near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
+        near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.7)]
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         if isinstance(error, gym.error.DeprecatedEnv | gym.error.VersionNotFound):
             hint = f"{first_line(error) or type(error).__name__} "
