@@ -8,8 +8,9 @@ from statistics import median
 
 import pytest
 
-from llmopt import Price, ScriptedClient, get_client
+from llmopt import ScriptedClient, get_client
 from llmopt.cli import main
+from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.commands.estimate import estimate
 

@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient, get_client
+from llmopt.benchmarks.engine.lines import LinesFile
 from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
 from llmopt.benchmarks.report.figures import learning_curve
@@ -495,7 +496,7 @@ def test_a_kill_at_any_moment_and_a_resume_equal_an_uninterrupted_run(
         killed += 1
         run(CONFIG, path, client=model(), resume=True)
         check_facts(path, reference)
-    assert killed > 75 / stride
+    assert killed > 60 / stride  # writes of the run; those of the search have tests of their own
 
 
 @pytest.mark.embedded
@@ -584,7 +585,7 @@ def test_caps_hold_for_all_methods_together(tmp_path):
         ({"iterations": 10**30}, "expected a whole number from 0 to 10,000,000"),
         ({"heldout": 10**30}, "heldout="),
         ({"warmup": 10**30}, "expected 0 to 10,000,000 points"),
-        ({"max_requests": 0}, "max_requests=0: expected 1 or more; to ask no model, leave it out"),
+        ({"max_requests": 0}, "max_requests=0: expected 1 or more; to ask no model, omit it"),
         ({"max_tokens": 0}, "max_tokens=0: expected 1 or more"),
         ({"iterations": 2.5}, "iterations=2.5"),
         ({"episodes": 0}, "episodes=0: expected a whole number from 1 to 100,000"),

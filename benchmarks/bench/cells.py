@@ -33,7 +33,6 @@ from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
-from llmopt.callbacks import Callback, Callbacks, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 

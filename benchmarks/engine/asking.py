@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from llmopt.benchmarks.engine.search import Result
 from llmopt.benchmarks.methods.model import shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.client.base import Client
+from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local.local import LocalClient
 from llmopt.policies.episode_seeds import stream
 from llmopt.policies.linear import LinearPolicy
@@ -125,6 +125,23 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
             for name in ("cache_prompt", "id_slot"):
                 client.sampling.pop(name, None)
     return client
+
+
+class Announced(Wrapper):
+    """A client that calls `say` with each request's number before it, and with 0 after it."""
+
+    def __init__(self, client: Client, say: Callable[[int, Request], None]) -> None:
+        super().__init__(client)
+        self._say, self._sent = say, 0
+
+    def complete(self, request: Request) -> Reply:
+        """Send a request."""
+        self._sent += 1
+        self._say(self._sent, request)
+        try:
+            return self.client.complete(request)
+        finally:
+            self._say(0, request)
 
 
 def _is_columns(prompt: str | Prompt | None) -> bool:

@@ -25,13 +25,13 @@ from llmopt.benchmarks.methods.model import ModelMethod, Unsent, UnsentRequest
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
 from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.callbacks import Callbacks
 from llmopt.errors import HOPELESS, BrokenTaskError, PromptTooLongError, SpaceError, StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.finalists import Final, choose
-from llmopt.callbacks import Callbacks
 from llmopt.util.text import clean
 
 _MANY_PARAMETERS = 1000  # the prompt `columns` takes minutes for the axes of more

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.asking import prompt_name, repeatable, usual_batch
+from llmopt.benchmarks.engine.asking import Announced, prompt_name, repeatable, usual_batch
 from llmopt.benchmarks.engine.contest import Contest, Entrant
 from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError
-from llmopt.client.base import Client, Reply, Request, Wrapper, check_ready, client_name
+from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.client.record_replay import RecordClient
@@ -23,23 +23,6 @@ from llmopt.util.files import check_new_recording
 
 LEAST_PARAMETERS = 3_000_000_000
 """Models with fewer weights cannot use a chat prompt."""
-
-
-class Announced(Wrapper):
-    """A client that calls `say` with the number of each request before it, and with 0 after it."""
-
-    def __init__(self, client: Client, say: Callable[[int], None]) -> None:
-        super().__init__(client)
-        self._say, self._sent = say, 0
-
-    def complete(self, request: Request) -> Reply:
-        """Send a request."""
-        self._sent += 1
-        self._say(self._sent)
-        try:
-            return self.client.complete(request)
-        finally:
-            self._say(0)
 
 
 class Contestants(Closing):
@@ -139,7 +122,7 @@ class Contestants(Closing):
             if config.record is not None and storage is not None:
                 client = RecordClient(client, config.record)
             if say is not None and _chats(spec):
-                client = Announced(client, say)
+                client = Announced(client, lambda number, _: say(number))
         return Asking(client, config.batch or usual_batch(spec.prompt), options)
 
     def estimate(self, parameters: int) -> str:
