@@ -114,7 +114,7 @@ def test_resume_needs_only_the_task_and_the_folder(tmp_path, capsys):
     assert main(["run", "cartpole", "--resume", "--out", "r", "--seed", "6"]) == 2
     assert errors(capsys) == [
         "llmopt: error: r holds a run with another configuration: seed (there 5, now 6). Give "
-        "the same options to go on with it, or another folder to start a new run"
+        "the same options to resume it, or another folder to start a new run"
     ]
     assert main(["run", "cartpole", *QUICK, "--out", "r"]) == 2
     assert "give --resume" in errors(capsys)[0]
@@ -144,7 +144,7 @@ def test_ctrl_c_in_a_process_keeps_everything_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err
-    assert err.rstrip().endswith("go on with: llmopt run cartpole --resume --out r")
+    assert err.rstrip().endswith("resume with: llmopt run cartpole --resume --out r")
     rows = [json.loads(line) for line in trials.read_text().splitlines()]
     assert [r["index"] for r in rows if r["method"] == "random"] == list(range(len(rows) - 20))
 
