@@ -1,0 +1,390 @@
+"""Defects of searches, reproduced through the public API; who fixes one removes its `xfail`.
+
+``python tests/defects.py N`` runs those of point N.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import io
+import json
+import os
+import re
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from stubs import in_threads
+from wire import Say, WireServer, anthropic_body, openai_body
+
+import llmopt
+from llmopt import BudgetExceededError, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt.cli import main
+
+
+def defect(point: int, reason: str) -> Any:
+    """Mark a test of a point that today's code fails."""
+
+    def mark(test: Any) -> Any:
+        return pytest.mark.defect(point)(pytest.mark.xfail(strict=True, reason=reason)(test))
+
+    return mark
+
+
+def proposal(*lines: str, start: str = "new") -> str:
+    points = [f"Hypothesis: it helps\nStart from: {start}\nProposal:\n{line}" for line in lines]
+    return "Lesson: none\nAnalysis: a guess\n" + "\n".join(points)
+
+
+def evaluate(optimizer: LLMOptimizer[Any], points: int) -> None:
+    for _ in range(points):
+        optimizer.tell(optimizer.ask(), 1.0)
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path) -> Iterator[WireServer]:
+    """A server in OpenAI's place, whose model `m` costs 1 and 4 dollars per million tokens."""
+    pytest.importorskip("openai")
+    wire = WireServer()
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"openai:m": {"input": 1.0, "output": 4.0}}))
+    monkeypatch.setenv("LLMOPT_PRICES", str(prices))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{wire.url}/v1")
+    yield wire
+    wire.close()
+
+
+# -- the model of a stored search ---------------------------------------------------------------
+
+
+@defect(3, "load() takes the embedded model in place of the stored one")
+def test_load_without_a_client_takes_the_stored_model_or_refuses(server, tmp_path):
+    server.play(Say(openai_body(proposal("x: 0.25"))))
+    space, path = {"x": llmopt.Float(0, 1)}, tmp_path / "s.jsonl"
+    with LLMOptimizer(space, "openai:m", "words", warmup=0, storage=path) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        name = optimizer.client.name
+    said = ""
+    try:
+        loaded = LLMOptimizer.load(path).client.name
+    except LLMOptError as error:
+        loaded, said = name, str(error)
+    assert loaded == name
+    assert not said or "openai:m" in said
+
+
+# -- repeats ------------------------------------------------------------------------------------
+
+
+@defect(5, "a point near an evaluated one is refused as a repeat")
+def test_a_point_near_an_evaluated_one_is_a_new_point():
+    client = ScriptedClient([proposal("x: 3.14159"), proposal("x: 3.142")] * 3)
+    optimizer = LLMOptimizer({"x": llmopt.Float(0, 10)}, client, "words", warmup=0, seed=0)
+    for x in (3.14159, 3.142):
+        assert optimizer.ask() == {"x": x}
+        optimizer.tell({"x": x}, x)
+    assert dict(optimizer.usage.rejected) == {}
+    assert len(client.requests) == 2
+
+
+@pytest.mark.defect(5)
+def test_an_exact_duplicate_is_refused():
+    client = ScriptedClient([proposal("x: 3.14159"), proposal("x: 3.14159"), proposal("x: 2")])
+    optimizer = LLMOptimizer({"x": llmopt.Float(0, 10)}, client, "words", warmup=0, seed=0)
+    optimizer.tell(optimizer.ask(), 1.0)
+    assert optimizer.ask() == {"x": 2.0}
+    assert dict(optimizer.usage.rejected) == {"duplicate": 1}
+
+
+@defect(30, "the digits of a prompt do not name the warm-up point that they show")
+def test_a_warmup_point_written_with_the_digits_of_the_prompt_is_repeated():
+    def again(request: llmopt.Request) -> str:
+        (shown,) = re.findall(r"^#1 \|.*?\| *(\d+\.\d+) *\|", request.text, re.MULTILINE)
+        return proposal(f"T: {shown}", start="#1")
+
+    space = {"T": llmopt.Float(20, 90)}
+    optimizer = LLMOptimizer(space, ScriptedClient(again), "words", warmup=1, seed=0, noisy=True)
+    first = optimizer.ask()
+    optimizer.tell(first, 50.0)
+    assert optimizer.ask() == first
+    optimizer.tell(first, 52.0)
+    assert optimizer.best.evaluations == 2
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+@defect(29, "a warm-up point that fails after the first request keeps its reason from the model")
+def test_the_reason_of_a_late_failure_reaches_the_model():
+    client = ScriptedClient([proposal(f"x: 0.{i}") for i in range(1, 5)])
+    optimizer = LLMOptimizer({"x": llmopt.Float(0, 1)}, client, "words", warmup=2, seed=0)
+    early, late = optimizer.ask(2)
+    optimizer.tell(early, 1.0)
+    point = optimizer.ask()  # the first request goes out
+    optimizer.tell_failure(late, "the solvent boiled away")
+    optimizer.tell(point, 2.0)
+    optimizer.tell(optimizer.ask(), 3.0)
+    assert "the solvent boiled away" in client.requests[1].text
+    optimizer.ask()
+    assert "the solvent boiled away" in client.requests[2].text
+
+
+# -- caps ---------------------------------------------------------------------------------------
+
+
+@defect(32, "a call may exceed max_cost, since its worst case is not counted before it is sent")
+def test_a_sequential_search_keeps_max_cost(server):
+    def answer(body: Any) -> Say:
+        """Answer at the cap: at 4 dollars a million tokens a third answer exceeds the budget."""
+        most = body.get("max_completion_tokens") or body["max_tokens"]
+        usage = {"prompt_tokens": 1000, "completion_tokens": most, "total_tokens": 1000 + most}
+        return Say(openai_body(proposal(f"x: 0.{len(server.seen)}"), usage=usage))
+
+    server.play(answer)
+    options = {"warmup": 0, "max_cost": 0.2, "seed": 0}
+    optimizer = LLMOptimizer({"x": llmopt.Float(0, 1)}, "openai:m", "words", **options)
+    with pytest.raises(BudgetExceededError, match=r"max_cost=0\.2"):
+        evaluate(optimizer, 9)
+    assert 0.1 < optimizer.usage.cost <= 0.2
+
+
+@defect(43, "an interrupted ask with several samples counts as one call")
+def test_max_requests_holds_after_an_interrupt_with_several_samples(server):
+    pytest.importorskip("anthropic")
+    from llmopt.client.providers.anthropic import AnthropicClient  # one sample a call
+
+    def answer(_: Any) -> Say:
+        if len(server.seen) == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+        return Say(anthropic_body(f"x: 0.{len(server.seen):02}"))
+
+    server.play(answer)
+    client = AnthropicClient("m", base_url=server.url, api_key="sk-of-nobody", concurrency=1)
+    options = {"warmup": 0, "max_requests": 10, "seed": 0}
+    optimizer = LLMOptimizer({"x": llmopt.Float(0, 1)}, client, "props", **options)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.ask(8)
+    with pytest.raises(BudgetExceededError):
+        evaluate(optimizer, 20)
+    assert len(server.seen) <= 10
+    assert optimizer.usage.requests == len(server.seen)
+
+
+# -- the end of a search ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["cap", "stop"])
+@defect(34, "minimize(progress=True) ends in silence")
+def test_progress_says_why_a_search_ended(end, capsys):
+    stop = "Analysis: flat\nHypothesis: done\nStart from: #1\nProposal: stop"
+    client = ScriptedClient([proposal("x: 0.5"), stop if end == "stop" else proposal("x: 0.2")])
+    caps = {"max_requests": 1} if end == "cap" else {}
+    result = llmopt.minimize(
+        lambda p: p["x"],
+        {"x": llmopt.Float(0, 1)},
+        10,
+        client,
+        prompt="words",
+        warmup=0,
+        progress=True,
+        **caps,
+    )
+    assert result.stopped
+    assert result.stopped[:40] in capsys.readouterr().err
+
+
+@defect(34, "a folder learns the reason of an end from close() alone")
+def test_next_says_why_a_search_ended_that_was_not_closed(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "chat"
+    space = {"x": llmopt.Float(0, 1)}
+    options = {"warmup": 0, "max_requests": 1}
+    optimizer = LLMOptimizer(space, f"folder:{folder}", "words", **options)
+
+    def model(_: Any) -> None:
+        assert main(["next", str(folder), "--timeout", "30"]) == 0
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(proposal("x: 0.5").encode())))
+        assert main(["next", str(folder), "--answer", "1"]) == 0
+
+    in_threads(lambda f: f(None), [model, lambda _: optimizer.tell(optimizer.ask(), 1.0)])
+    with pytest.raises(BudgetExceededError):
+        optimizer.ask()
+    capsys.readouterr()
+    assert main(["next", str(folder), "--timeout", "0"]) == 3
+    assert "max_requests=1" in capsys.readouterr().err
+
+
+# -- messages -----------------------------------------------------------------------------------
+
+
+def cli(capsys: Any, *words: str) -> tuple[int, str]:
+    """Return the status and all output of a command."""
+    try:
+        status = main(list(words))
+    except SystemExit as end:
+        status = int(end.code or 0)
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+@pytest.mark.defect(35)
+def test_run_refuses_a_prompt_that_the_model_cannot_read_at_once(tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["--model", "network", "--prompt", "words", "--methods", "llm", "--no-gif"]
+    status, said = cli(capsys, "run", "cartpole", *words, "--out", str(out))
+    assert status != 0
+    assert "words" in said
+    trials = out / "trials.jsonl"
+    assert not trials.exists() or not trials.read_text(encoding="utf-8")
+
+
+@pytest.mark.defect(35)
+def test_resume_of_a_folder_that_is_not_there_names_the_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said = cli(capsys, "run", "--resume", "nothere")
+    assert status != 0
+    assert "nothere" in said
+    assert "run of nothere" not in said
+
+
+@defect(35, "an answer to a request that is not open is refused as empty")
+def test_next_names_the_request_that_is_not_open(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    status, said = cli(capsys, "next", str(folder), "--answer", "99")
+    assert status != 0
+    assert "99" in said
+    assert "empty" not in said
+
+
+@defect(35, "an option is answered with a list of nothing")
+def test_no_message_lists_valid_names_where_there_are_none():
+    with pytest.raises((LLMOptError, TypeError)) as caught:
+        llmopt.get_client("network?x=1")
+    assert "Valid: none" not in str(caught.value)
+
+
+@pytest.mark.defect(35)
+def test_bench_suggests_no_task_for_a_word_that_resembles_none(capsys):
+    status, said = cli(capsys, "bench", "--tasks", "nope")
+    assert status != 0
+    assert "nope" in said
+    assert "did you mean" not in said.lower()
+
+
+# -- Optuna -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def optuna() -> Any:
+    module = pytest.importorskip("optuna")
+    module.logging.set_verbosity(module.logging.ERROR)
+    return module
+
+
+def make_sampler(client: Any, *names: str, **options: Any) -> Any:
+    from optuna.distributions import FloatDistribution
+
+    from llmopt.adapters.optuna import LLMSampler
+
+    space = {name: FloatDistribution(0, 1) for name in names}
+    return LLMSampler(client, prompt="words", space=space, seed=0, **options)
+
+
+@defect(6, "the requests of another study count against the cap")
+def test_caps_belong_to_a_study(optuna):
+    client = ScriptedClient([proposal(f"x: 0.{i}") for i in range(1, 5)])
+    sampler = make_sampler(client, "x", max_requests=2)
+    for proposed in ([0.1, 0.2], [0.3, 0.4]):
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+        assert [trial.params["x"] for trial in study.trials[1:]] == proposed
+
+
+@defect(7, "points that differ in a fixed parameter alone are taken for different ones")
+def test_a_partial_fixed_sampler_gets_different_points(optuna):
+    def answer(request: llmopt.Request) -> str:
+        count = len(client.requests)
+        line = f"x: 0.{count // 2 + 1}"  # each value twice
+        return proposal(f"{line}, y: 0.{count}" if "y: <value>" in request.text else line)
+
+    client = ScriptedClient(answer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental
+        partial = optuna.samplers.PartialFixedSampler({"y": 0.25}, make_sampler(client, "x", "y"))
+    study = optuna.create_study(sampler=partial)
+    study.optimize(lambda t: t.suggest_float("x", 0, 1) + t.suggest_float("y", 0, 1), n_trials=6)
+    assert len({trial.params["x"] for trial in study.trials}) == 6
+    assert "y: <value>" not in client.requests[-1].text
+    assert "0.25" in client.requests[-1].text
+
+
+@defect(9, "trials are sorted by clocks of different time zones")
+def test_the_latest_trial_of_workers_in_two_time_zones_is_the_latest(optuna):
+    from optuna.distributions import FloatDistribution
+    from optuna.trial import FrozenTrial, TrialState
+
+    client = ScriptedClient([proposal("x: 0.9")])
+    study = optuna.create_study(sampler=make_sampler(client, "x"))
+    noon = datetime.datetime(2026, 1, 1, 12)
+    for number, (x, hours) in enumerate([(0.1, 9), (0.2, 0)]):  # Tokyo, then UTC
+        start = noon + datetime.timedelta(hours=hours, minutes=10 * number)
+        study.add_trial(
+            FrozenTrial(
+                number=number,
+                trial_id=number,
+                state=TrialState.COMPLETE,
+                value=x,
+                params={"x": x},
+                distributions={"x": FloatDistribution(0, 1)},
+                datetime_start=start,
+                datetime_complete=start + datetime.timedelta(minutes=5),
+                user_attrs={},
+                system_attrs={},
+                intermediate_values={},
+            )
+        )
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    (request,) = client.requests
+    assert re.search(r"^#1 \| 0\.1 \|.*^#2 \| 0\.2 \|", request.text, re.MULTILINE | re.DOTALL)
+    assert "The latest: #2 (0.2)" in request.text
+
+
+@defect(36, "a trial that waits for its point is shown as another sampler's")
+def test_a_trial_that_waits_for_the_model_is_shown_as_the_models(optuna, tmp_path):
+    pages = []
+
+    def answer(_: llmopt.Request) -> str:
+        pages.append(page_of(study, tmp_path / "page.html"))
+        return proposal("x: 0.5")
+
+    study = optuna.create_study(sampler=make_sampler(ScriptedClient(answer), "x"))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    (page,) = pages
+    assert "a sampler of Optuna" not in page
+
+
+def page_of(study: Any, path: Any) -> str:
+    """Return the report of a study."""
+    report = importlib.import_module("llmopt").__dict__.get("report")
+    if not callable(report):
+        report = importlib.import_module("llmopt.report").write_report
+    report(study, path)
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.defect(41)
+def test_a_point_of_an_answer_counts_as_a_proposal_once_a_trial_takes_it(optuna):
+    """The class that lost the count inside an ask goes; this is what its users rely on."""
+    client = ScriptedClient([proposal("x: 0.1", "x: 0.2", "x: 0.3")])
+    sampler = make_sampler(client, "x")
+    study = optuna.create_study(sampler=sampler)
+    for count in range(4):
+        study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+        assert sampler.usage.proposals == {"warmup": 1} | ({"llm": count} if count else {})
