@@ -22,7 +22,7 @@ from llmopt.benchmarks.experiments.bbob import precision, read_runs
 from llmopt.benchmarks.experiments.words import CHANGED, TASKS, TUNING, WRITTEN, is_present
 from llmopt.benchmarks.report.lines import score
 from llmopt.benchmarks.report.markdown import between_markers
-from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair
+from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair, share
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.studies import STUDIES
 
@@ -165,9 +165,6 @@ ASKED = ("cancer", "wine", "strokes", "bearing", "brewery", "orchard", "gears")
 EMBEDDED = "Embedded model"
 NETWORK = "Small network"
 
-FEWEST = 6
-"""Minimum number of tasks for a bootstrap interval."""
-
 _CHANCE = {"random": "random search"}
 _LESS = {
     "docs": "words, no feedback",
@@ -299,14 +296,6 @@ def table(asked: Sequence[Question], area: str) -> Table:
 
 def _unbroken(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def share(each: Pairing, unit: str) -> str:
-    """Return the effect of a pairing in percent, and its interval, if there are enough tasks."""
-    if each.tasks < FEWEST:
-        return f"{100 * each.effect:.0f}{unit} [–]"
-    low, high = each.interval
-    return f"{100 * each.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def core(asked: Sequence[Question]) -> Table:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from llmopt.benchmarks.engine.cell import Row
-from llmopt.benchmarks.experiments.findings import FEWEST, Question
+from llmopt.benchmarks.experiments.findings import Question
 from llmopt.benchmarks.experiments.words import CHANGED, WRITTEN, is_present
 from llmopt.benchmarks.report import figures
+from llmopt.benchmarks.report.stats import FEWEST
 
 _LOOKS = {
     "words": ("chat model, words and feedback", "C3", 2.0),

@@ -173,37 +173,51 @@ def comparison(
     left.set_xlabel("evaluated policies")
     left.set_ylabel("best mean return")
     plain(left, "best mean return so far on the selection starts")
-    order = sorted(scores, key=lambda label: float(np.median(scores[label])))
-    for place, label in enumerate(order):
-        own = scores[label][np.isfinite(scores[label])]
-        color = _look(styles.get(label))["color"]
-        if own.size:
-            low, middle, high = np.quantile(own, [0.25, 0.5, 0.75])
-            right.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)
-            right.plot([middle] * 2, [place - 0.38, place + 0.38], color=color, linewidth=3)
-            right.plot(own, [place] * own.size, ".", color=color, alpha=0.8)
-    right.set_yticks(range(len(order)), list(map(_name, order)))
-    for text in right.get_yticklabels():
-        text.set_parse_math(False)
-    right.set_xlim(*_score_range([s[np.isfinite(s)] for s in scores.values()]))
-    plain(right, "held-out return of the best policy: quartiles, median")
+    draw_scores(right, scores, styles)
     named = {label: handles[label] for label in styles if label in handles}
     return png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
 
 
+def draw_scores(axes: Any, scores: Mapping[str, np.ndarray], styles: Mapping[str, int]) -> None:
+    """Draw held-out scores, the best method above: quartiles, median and each seed.
+
+    Scores below the range of the axis are drawn at its left end, as arrows.
+    """
+    order = sorted(scores, key=lambda label: float(np.median(scores[label])))
+    groups = [scores[label][np.isfinite(scores[label])] for label in order]
+    least, most = _score_range(groups)
+    for place, (label, own) in enumerate(zip(order, groups, strict=True)):
+        if not own.size:
+            continue
+        color = _look(styles.get(label))["color"]
+        low, middle, high = np.quantile(own, [0.25, 0.5, 0.75]).clip(least, most)
+        axes.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)
+        axes.plot([middle] * 2, [place - 0.38, place + 0.38], color=color, linewidth=3)
+        inside = own[own >= least]
+        axes.plot(inside, [place] * inside.size, ".", color=color, alpha=0.8)
+        if inside.size < own.size:
+            axes.plot([least], [place], "<", color=color)
+            axes.annotate(f" {own.size - inside.size} below", (least, place), fontsize="small")
+    axes.set_yticks(range(len(order)), list(map(_name, order)))
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
+    pad = 0.05 * (most - least)
+    axes.set_xlim(least - pad, most + pad)
+    plain(axes, "held-out return of the best policy: quartiles, median")
+
+
 def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return what the axis shows: all, but little of what lies far below most medians."""
+    """Return the ends of the axis: all scores but those far below most medians."""
     some = [group for group in groups if group.size]
     if not some:
         return -1.0, 1.0
-    points, middles = np.concatenate(some), [float(np.median(group)) for group in some]
-    low, high = float(points.min()), float(points.max())
-    span = high - float(np.median(middles))
-    if span > 0:
-        # A median is worth more room than a single seed.
+    middles = [float(np.median(group)) for group in some]
+    high = float(max(group.max() for group in some))
+    span = high - float(np.quantile(middles, 0.25, method="higher"))
+    low = float(min(group.min() for group in some))
+    if span > 0:  # a median is worth more room than a single seed
         low = max(low, min(high - 4 * span, max(min(middles), high - 10 * span)))
-    pad = 0.05 * (high - low) or 1.0
-    return low - pad, high + pad
+    return (low, high) if high > low else (low - 1.0, high + 1.0)
 
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:

@@ -84,7 +84,7 @@ class Runs:
         return [evaluations_to(curve, target) for curve in self.curves]
 
 
-COSTS = ("requests a run", "prompt tokens", "answer tokens", "cost a run", "fallback")
+COSTS = ("requests a run", "tokens", "cost a run", "fallback")
 
 Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
 """Runs by problem and label, as `group` returns them."""
@@ -108,11 +108,12 @@ def score(line: Mapping[str, Any]) -> float:
 
 def costs(lines: Collection[Mapping[str, Any]], asks_model: bool) -> list[str]:
     """Return what the runs of a method took, as tables show it: the columns `COSTS`."""
-    row = ["–"] * 4
+    row = ["–"] * 3
     if asks_model:
         usages = [line["usage"] or {} for line in lines]
         names = ("requests", "prompt_tokens", "completion_tokens")
-        row = [f"{np.mean([usage.get(n, 0) for usage in usages]):,.0f}" for n in names]
+        counts = [f"{np.mean([usage.get(n, 0) for usage in usages]):,.0f}" for n in names]
+        row = [counts[0], " + ".join(counts[1:])]
         dollars = [usage.get("cost", 0.0) for usage in usages]
         total = sum(cost or 0.0 for cost in dollars)
         known = f"${total / len(lines):.4f}" if total else "free"
@@ -163,13 +164,8 @@ def group(raw: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]
 
 
 def _asking(cell: Mapping[str, Any]) -> tuple[str, ...]:
-    """Say how a cell's model is asked, as a label says it where this differs."""
-    cap = cell.get("max_tokens")
-    return (
-        str(cell.get("model") or "no model"),
-        f"{cell['batch']} a request",
-        f"answers up to {cap} tokens" if cap else "answers as long as the prompt allows",
-    )
+    """Return the parts of a label that name how a cell's model is asked, if this differs."""
+    return str(cell.get("model") or "no model"), f"{cell['batch']} a request"
 
 
 def _task_place(task: str) -> int:

@@ -20,14 +20,7 @@ from llmopt.benchmarks.report.lines import (
     notes,
     titles,
 )
-from llmopt.benchmarks.report.stats import (
-    Comparison,
-    compare,
-    duels,
-    format_interval,
-    format_p,
-    quartiles,
-)
+from llmopt.benchmarks.report.stats import against_each, format_p, quartiles, share
 from llmopt.benchmarks.report.table import Table, short_number
 from llmopt.benchmarks.tasks.task import PUBLISHED_BOX, SCALED_BOX
 
@@ -50,9 +43,8 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
         "",
         *_problems(grouped).markdown(),
     ]
-    if len(grouped) > 1:
-        said, table = methods_table(grouped, model)
-        text += ["", said, "", *table.markdown()] if len(table.rows) > 1 else []
+    if len(grouped) > 1 and (rivals := rivals_table(grouped, model)):
+        text += ["", RIVALS.format(model), "", *rivals.markdown()]
     text += _costs(grouped)
     for note in notes(grouped):
         text += ["", note]
@@ -88,39 +80,29 @@ def _score(runs: Runs | None, top: float) -> str:
     return f"**{shown}**" if float(np.median(runs.heldout)) == top else shown
 
 
-def methods_table(grouped: Grouped, model: str | None) -> tuple[str, Table]:
-    """Return the table of methods (ranks, aggregates, wins and losses), and what it means."""
-    compared: Comparison = compare(grouped)
-    fought = {d.label: d for d in duels(grouped, model)} if model else {}
-    labels = sorted(compared.labels, key=compared.mean_rank.__getitem__)
-    rows = []
-    for label in (*labels, *(other for other in fought if other not in labels)):
-        row = [label, "–", "–"]
-        if label in labels:
-            low, high = compared.interval[label]
-            interval = format_interval(compared.iqm[label], low, high)
-            row = [label, f"{compared.mean_rank[label]:.2f}", interval]
-        if model:
-            d = fought.get(label)
-            row += (
-                ["–"] * 4
-                if d is None
-                else [str(d.wins), str(d.ties), str(d.losses), format_p(d.adjusted)]
-            )
-        rows.append(row)
-    head = ["method", "mean rank", "IQM", *(["wins", "ties", "losses", "p"] if model else [])]
-    text = (
-        f"Mean rank (1 is best of {len(labels)}) and interquartile mean of normalized scores (0: "
-        "random search's median, 1: the best median) with its 95 % bootstrap interval, over the "
-        f"{compared.instances} instances (problem and seed) of {len(compared.problems)} problems "
-        "that all ranked methods have finished."
-    )
-    if model:
-        text += (
-            f" Wins, ties and losses are {model}'s against the method of the line, pair by pair "
-            "(p: two-sided Wilcoxon signed-rank test after Holm's correction)."
-        )
-    return text, Table.of(head, rows)
+def rivals_table(grouped: Grouped, model: str | None) -> Table | None:
+    """Return the table of the headline model against each other method, if there is a model."""
+    pairings = against_each(grouped, model) if model else []
+    head = ["rival", "pairs won [95 %]", "p", "p, corrected", "problems", "result"]
+    rows = [
+        [
+            each.rival,
+            share(each, " %"),
+            format_p(each.p),
+            format_p(p),
+            str(each.tasks),
+            each.verdict(p, len(pairings)),
+        ]
+        for each, p in pairings
+    ]
+    return Table.of(head, rows) if rows else None
+
+
+RIVALS = (
+    "{} against each other method: the share of pairs of runs on the same problem that it wins "
+    "(ties count half), averaged over problems; the p value is from a two-sided sign-flip test "
+    "over problems, raw and after Holm's correction."
+)
 
 
 def _costs(grouped: Grouped) -> list[str]:

@@ -23,8 +23,8 @@ from llmopt.benchmarks.report.lines import (
     notes,
     titles,
 )
-from llmopt.benchmarks.report.markdown import methods_table
-from llmopt.benchmarks.report.stats import compare, quartiles
+from llmopt.benchmarks.report.markdown import RIVALS, rivals_table
+from llmopt.benchmarks.report.stats import quartiles
 from llmopt.benchmarks.report.table import Column, Table, plain_number
 from llmopt.benchmarks.tasks.table import TARGETS
 from llmopt.report.page import environment
@@ -39,15 +39,12 @@ _HINTS = {
     "method": "who searched; “no model”: something else draws what the model's prompt allows",
     "held-out return": "mean return of the best policy on starts that no search saw, median over "
     "seeds [quartiles]: the score",
-    "selection return": "mean return of the same policy on the starts that chose it, which "
-    "flatters it: for comparison only",
     "target reached": "seeds whose best policy reached the target on the selection starts",
     "evaluations to target": "policies evaluated until then, warm-up included, median over seeds; "
     "“> N” where half of the seeds or more never did",
     "episodes a run": "selection episodes, warm-up included, mean over seeds",
     "requests a run": "calls sent to the model, mean over seeds",
-    "prompt tokens": "tokens sent to the model in a run, mean over seeds",
-    "answer tokens": "tokens that the model wrote in a run, mean over seeds",
+    "tokens": "tokens sent to the model in a run + tokens that it wrote, mean over seeds",
     "cost a run": "US dollars by list prices, mean over seeds; “unknown” where there is no price",
     "seconds proposing": "seconds of a run not spent in episodes, mean over seeds",
     "fallback": "share of the points that the model did not deliver and that were drawn at random "
@@ -75,7 +72,8 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
             seeds=sum(len(runs.seeds) for runs in every(grouped)),
             notes=notes(grouped),
             columns=COLUMNS,
-            overall=_overall(grouped, named, model) if len(grouped) > 1 else None,
+            rivals=rivals_table(grouped, model) if len(grouped) > 1 else None,
+            about=RIVALS.format(model),
             problems=[
                 _problem(f"p{i}", key, runs, named[key], always)
                 for i, (key, runs) in enumerate(grouped.items())
@@ -130,17 +128,6 @@ def _styles(runs: Mapping[str, Runs], always: Sequence[str]) -> dict[str, int]:
     return {label: styles[label] for label in runs if label in styles}
 
 
-def _overall(
-    grouped: Grouped, named: Mapping[ProblemKey, str], model: str | None
-) -> dict[str, Any]:
-    compared = compare(grouped)
-    return {
-        "absent": compared.absent,
-        "dropped": [named[key] for key in compared.dropped],
-        "methods": methods_table(grouped, model),
-    }
-
-
 def _problem_table(runs: Sequence[Runs]) -> Table:
     """Return the table of one problem; the last column only where something failed."""
     rows = [_method_row(method_runs) for method_runs in runs]
@@ -151,10 +138,6 @@ def _problem_table(runs: Sequence[Runs]) -> Table:
 
 def _method_row(runs: Runs) -> list[str]:
     """Return the numbers of one method on one problem, in the order of `COLUMNS`."""
-    selected = [
-        -math.inf if line["selection"] is None else line["selection"]
-        for line in runs.lines.values()
-    ]
     reached = sum(map(math.isfinite, runs.to_target))
     median = float(np.median(runs.to_target))
     has_target = not any(map(math.isnan, runs.to_target))
@@ -164,7 +147,7 @@ def _method_row(runs: Runs) -> list[str]:
     *spent, fallback = costs(lines, runs.asks_model)
     return [
         runs.label,
-        *(_spread(values) for values in (runs.heldout, selected)),
+        "{1} [{0}, {2}]".format(*map(plain_number, quartiles(runs.heldout))),
         *((f"{reached} of {len(lines)}", to_target) if has_target else ("–", "–")),
         f"{np.mean([line['episodes'] for line in lines]):,.0f}",
         *spent,
@@ -172,11 +155,6 @@ def _method_row(runs: Runs) -> list[str]:
         fallback,
         f"{sum(line.get('failures', 0) for line in lines):,.0f}",
     ]
-
-
-def _spread(values: Any) -> str:
-    low, middle, high = quartiles(values)
-    return f"{plain_number(middle)} [{plain_number(low)}, {plain_number(high)}]"
 
 
 def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:
