@@ -32,7 +32,7 @@ from llmopt.errors import ParseError
 from llmopt.lab import blocks
 from llmopt.lab.blocks import Calculator
 from llmopt.policies.episode import episode
-from llmopt.policies.report.steps import StepData
+from llmopt.policies.steps import StepData
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import NoCandidateError, SandboxUnavailableError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmopt.policies import describe_environment
-from llmopt.policies.words.physics import describe_physics, touching
+from llmopt.policies.words.physics import describe_physics
 
 
 def made(env_id):
@@ -190,18 +190,6 @@ def test_altered_physics_are_told_as_they_are():
         assert told in text
 
 
-def test_what_touches_the_ground_is_known_after_a_step():
-    env = made("Walker2d-v5")
-    env.reset(seed=0)
-    seen = set()
-    for _ in range(30):
-        env.step(np.zeros(6))
-        seen |= touching(env.unwrapped)
-    assert seen
-    assert seen <= {"foot", "foot_left"}
-    assert touching(made("CartPole-v1").unwrapped) == frozenset()
-
-
 def compiled(xml):
     """A model of MuJoCo after one step, in place of an environment."""
     mujoco = pytest.importorskip("mujoco")
@@ -253,4 +241,3 @@ def test_names_of_a_model_stay_in_their_line():
     assert "q r slide of a b axis (0, 0, 1) damping 1; joint 1 hinge of body 2 " in lines[1]
     assert lines[2] == "A positive angle of every hinge turns +x towards +y."
     assert "a b at (0, 0, 0.05) 4.1888 kg" in lines[3]
-    assert touching(env) == {"a b"}

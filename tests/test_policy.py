@@ -10,7 +10,6 @@ from llmopt.benchmarks.tasks.table import TASKS, UnknownTaskError, get_task
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.episode import STEP_CAP
 from llmopt.policies.linear import MAX_PARAMETERS, LinearPolicy
-from llmopt.policies.wrapping import WrapperError
 
 BOX = spaces.Box(-1, 1, (2,), dtype=np.float32)
 
@@ -109,16 +108,11 @@ def test_the_scaled_form_is_gymnasium_s_own_wrappers():
     assert policy.action_space == inner.action_space
 
 
-def test_wrappers_of_the_users_choice():
-    task = get_task("cartpole", wrappers=("NormalizeObservation", "RepeatAction=2"))
-    assert task.id == "CartPole-v1/linear-v1/NormalizeObservation+RepeatAction=2"
-    with task.make_env() as env:
-        env.reset(seed=0)
-        assert env.step(0)[1] == 2
-    with pytest.raises(WrapperError, match="did you mean 'ClipAction'"):
-        get_task("cartpole", wrappers=("ClipActoin",))
-    with pytest.raises(WrapperError, match=r"does not fit CartPole-v1 \(TypeError"):
-        get_task("cartpole", wrappers=("ClipAction",)).make_env()
+def test_the_raw_form_of_a_scaled_task_is_the_published_one():
+    assert get_task("mountaincar", wrappers=()) == get_task("mountaincar-published")
+    assert not get_task("Blackjack-v1", wrappers=()).scaled
+    with pytest.raises(SpaceError, match="expected none"):
+        get_task("cartpole", wrappers=("ClipAction",))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from llmopt import ScriptedClient
 from llmopt.packing import pack, unpack
 from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
 from llmopt.policies.episode import Step
-from llmopt.policies.report.steps import StepData, Together, describe_data
 from llmopt.policies.source import policy_source
+from llmopt.policies.steps import StepData, describe_data
 
 SEEDS = (3, 5)
 
@@ -25,10 +25,10 @@ def recorded(env, wrappers=(), steps=60, most=1 << 25, clip=True, scale=1.0):
         policy = LinearPolicy.for_env(made, bias, clip=clip)
     row = np.random.default_rng(0).normal(0, scale, policy.n_parameters)
     bound = policy.bind(row)
-    data = StepData(bound, most)
+    data = StepData(most)
     with Evaluator(lambda: make(keep=True), policy, steps) as evaluator:
-        outcome = evaluator.evaluate(row, SEEDS, watch=Together(data))
-    return data.data(), bound, make, outcome
+        outcome = evaluator.evaluate(row, SEEDS, watch=data)
+    return data.data(bound), bound, make, outcome
 
 
 def test_every_step_is_kept_as_the_environment_gave_it():
@@ -148,8 +148,7 @@ CASES = [
 @pytest.mark.parametrize("clip", [True, False])
 def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, clip):
     data, bound, make, _ = recorded(env, wrappers, clip=clip, scale=3.0)
-    around = make.surroundings(specified=False) if make.wrapped_in else None
-    text, values, words = policy_source(bound.policy, around)
+    text, values, words = policy_source(bound.policy, make.scaling)
     names = dict(values)
     exec(text, names)
     assert words.startswith("policy(weights, observation): ")
@@ -165,7 +164,7 @@ def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, cli
     assert count > 3
 
 
-def test_a_wrapper_that_cannot_travel_is_said():
+def test_scaled_observations_are_described_only_if_there_are_some():
     assert any("scaled" in line for line in describe_data(True))
     assert not any("scaled" in line for line in describe_data(False))
 

@@ -1,20 +1,108 @@
-"""Policies in files: names, spaces and wrappers, and what is refused."""
+"""Scaled environments, and policies in files that act on the environment's own numbers."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import RescaleObservation
+from gymnasium.wrappers import RescaleObservation, TimeLimit
 
 from llmopt import Float, LLMOptimizer, ScriptedClient, SpaceError, StorageError
+from llmopt.cli import main
 from llmopt.policies import LinearPolicy, PolicySearch, held_out_seeds, load_policy, save_policy
+from llmopt.policies.environment import measure_normal
+from llmopt.policies.scaling import Scaling, acting_space, centre_and_size, scale, stack
 
 UNIT = {"kind": "box", "shape": [2], "dtype": "float32", "low": 0, "high": 1}
+
+
+class Plain(gym.Env):
+    """Observations between 90 and 110, and a constant; no action matters."""
+
+    def __init__(self, seen=None, acts=None):
+        self.observation_space = seen or spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = acts or spaces.Box(-3.0, 3.0, (1,), np.float32)
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def _seen(self):
+        return np.array([self.np_random.uniform(90, 110), 7.0])
+
+    def step(self, action):
+        self.actions.append(np.array(action).tolist())
+        return self._seen(), 0.0, False, len(self.actions) % 50 == 0, {}
+
+
+# -- scaling ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "acts", "expected"),
+    [
+        (None, None, "NormalizeObservation RescaleAction ClipAction"),
+        (spaces.Box(-1, 5, (2,)), None, "RescaleObservation RescaleAction ClipAction"),
+        (spaces.Box(-1, 1, (2,)), spaces.Discrete(2), ""),
+        (spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)), "ClipAction"),
+        (spaces.Box(-1, 1, (2,)), spaces.Box(-np.inf, 1, (1,)), ""),
+        (spaces.Box(-1e30, 1e30, (2,)), spaces.Discrete(2), "NormalizeObservation"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            spaces.Discrete(2),
+            "DtypeObservation RescaleObservation",
+        ),
+        (spaces.Discrete(4), spaces.Discrete(2), ""),
+        (
+            spaces.Dict({"a": spaces.Box(-2, 2, (1,)), "b": spaces.Discrete(2)}),
+            spaces.Discrete(2),
+            "FlattenObservation RescaleObservation",
+        ),
+    ],
+)
+def test_the_spaces_decide_the_scaling(seen, acts, expected):
+    scaled = scale(Plain(seen, acts))
+    assert " ".join(type(layer).__name__ for layer in stack(scaled)) == expected
+    if "RescaleObservation" in expected:
+        assert (np.abs(scaled.observation_space.low) == 1).all()
+
+
+def test_actions_are_scaled_to_their_range_and_clipped_before_they_act():
+    env = Plain()
+    scaled = scale(env, ((0.0, 0.0), (1.0, 1.0)))
+    scaled.reset(seed=0)
+    for action in (50.0, -0.5):
+        scaled.step(np.array([action], np.float32))
+    assert env.actions == [[3.0], [-1.5]]
+    assert acting_space(scaled) == spaces.Box(-1.0, 1.0, (1,), np.float32)
+    assert acting_space(env) is env.action_space
+    box = spaces.Box(0.0, 1.0, (1,), np.float32)
+    doubled = gym.wrappers.TransformAction(scaled, lambda action: 2 * action - 1, box)
+    assert acting_space(doubled) is box  # what is clipped beneath is another number
+
+
+def test_normalization_is_measured_once_and_does_not_change():
+    normal = measure_normal(lambda: scale(Plain()), 50)
+    mean, variance = normal
+    assert mean == pytest.approx((100, 7), abs=1)
+    assert variance[0] == pytest.approx(400 / 12, rel=0.1)
+    assert variance[1] == 1  # a number that never changes is only shifted
+    assert normal == measure_normal(lambda: scale(Plain()), 50)
+    env = scale(Plain(), normal)
+    first, _ = env.reset(seed=5)
+    for _ in range(9):
+        env.step(np.zeros(1, np.float32))
+    assert env.reset(seed=5)[0].tolist() == first.tolist()
+    centre, size = centre_and_size(env)
+    np.testing.assert_allclose(centre, mean, rtol=1e-5)
+    np.testing.assert_allclose(size, np.sqrt(variance), rtol=1e-5)
+
+
+# -- files --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -43,35 +131,36 @@ def test_a_saved_policy_is_the_same(observed, acts, bias, tmp_path):
         {"parameters": ["x"] * 3},
         {"observation_space": {**UNIT, "shape": [10**9]}},
         {"observation_space": {**UNIT, "dtype": "object"}},
-        {"wrappers": ["os:system"]},
-        {"wrappers": ["RescaleObservation"]},
-        {"wrappers": ["ClipAction=1"]},
-        {"wrappers": ["RepeatAction=4"]},
-        {"wrappers": ["NormalizeObservation"]},
-        {"wrappers": ["NormalizeObservation"], "normal": [[0.0, 0.0], [1.0, -1.0]]},
-        {"wrappers": ["NormalizeObservation"], "normal": [[0.0], [1.0]]},
+        {"scaled": True},
+        {"scaled": True, "normal": [[0.0, 0.0], [1.0, -1.0]]},
+        {"scaled": True, "normal": [[0.0], [1.0]]},
         {"action_space": {"kind": "pickle"}},
         {"inputs": 3},
     ],
 )
 def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
-    form = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
+    form = LinearPolicy(spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1, 1, (1,)))
     save_policy(form.bind([1, 2, 3]), tmp_path / "p.json")
     data = json.loads((tmp_path / "p.json").read_text())
     assert data.pop("crc")
     (tmp_path / "p.json").write_text(json.dumps({**data, **change}))
     with pytest.raises(StorageError, match="contains no policy"):
         load_policy(tmp_path / "p.json")
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
     with pytest.raises(StorageError, match="cannot read"):
         load_policy(tmp_path / "none.json")
     search = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=tmp_path / "run.jsonl")
     search.tell({"x": 0.5}, 1.0)
     search.close()
-    with pytest.raises(StorageError, match=r"cannot read a policy: .*a storage file") as caught:
+    with pytest.raises(StorageError, match=r"cannot read a policy: .*a storage file"):
         load_policy(tmp_path / "run.jsonl")
-    assert "crc" not in str(caught.value)
+    form = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
     with pytest.raises(StorageError, match="cannot write"):
         save_policy(form.bind([1, 2, 3]), tmp_path / "no" / "p.json")
+    with pytest.raises(SpaceError, match="expected one for each observed number"):
+        Scaling(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(2))
 
 
 class Mixed(gym.Env):
@@ -97,41 +186,47 @@ class Mixed(gym.Env):
         return self._seen(), -float(self.place @ self.place), False, False, {}
 
 
-def half_bounded():
-    low, high = np.float32([-3, -np.inf, 0]), np.float32([3, np.inf, 8])
-
-    class Half(Mixed):
-        observation_space = spaces.Box(low, high)
-
-        def _seen(self):
-            return np.clip(np.append(self.place, 3.3).astype(np.float32), low, high)
-
-    return gym.wrappers.TimeLimit(Half(), 20)
+def mixed():
+    return TimeLimit(Mixed(), 20)
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of Gymnasium's own bounds
+def nine_steps(env):
+    return TimeLimit(env, 9)
+
+
+def played(policy, make):
+    """The returns of a policy on three held-out initial states, in a plain loop."""
+    returns = []
+    with make() as env:
+        for seed in held_out_seeds(0, 3):
+            (observation, _), total, done = env.reset(seed=seed), 0.0, False
+            while not done:
+                observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+                total, done = total + float(reward), terminated or truncated
+            returns.append(total)
+    return tuple(returns)
+
+
+SPEC = RescaleObservation(
+    gym.make("Pendulum-v1", g=5.0), *np.float32([[-1, -1, -1], [1, 1, 1]])
+).spec
+
+
 @pytest.mark.parametrize(
     ("source", "wrappers", "plain"),
     [
         ("InvertedPendulum-v5", "usual", lambda: gym.make("InvertedPendulum-v5")),
         ("MountainCarContinuous-v0", "usual", lambda: gym.make("MountainCarContinuous-v0")),
-        ("CartPole-v1", ["NormalizeObservation"], lambda: gym.make("CartPole-v1")),
         ("FrozenLake-v1", "usual", lambda: gym.make("FrozenLake-v1")),
+        (mixed, "usual", mixed),
         (
-            lambda: gym.wrappers.TimeLimit(Mixed(), 20),
-            "usual",
-            lambda: gym.wrappers.TimeLimit(Mixed(), 20),
+            "CartPole-v1",
+            [nine_steps],
+            lambda: nine_steps(gym.make("CartPole-v1")),
         ),
-        (half_bounded, ["RescaleObservation=-1,1", "RescaleAction=-1,1"], half_bounded),
-        (
-            RescaleObservation(
-                gym.make("Pendulum-v1", g=5.0), *np.float32([[-1, -1, -1], [1, 1, 1]])
-            ).spec,
-            ["ClipReward=-99,0", "DtypeObservation=float64"],
-            lambda: gym.wrappers.ClipReward(gym.make("Pendulum-v1", g=5.0), -99, 0),
-        ),
+        (SPEC, (), lambda: gym.make(SPEC)),
     ],
-    ids=["inverted", "car", "cart", "lake", "dictionary", "half bounded", "a spec's wrappers"],
+    ids=["inverted", "car", "lake", "dictionary", "a function", "a spec's wrappers"],
 )
 def test_a_policy_file_runs_by_itself(source, wrappers, plain, tmp_path):
     """The policy of a file, in a plain loop, has the held-out returns of the search."""
@@ -144,30 +239,51 @@ def test_a_policy_file_runs_by_itself(source, wrappers, plain, tmp_path):
     policy = load_policy(tmp_path / "p.json")
     save_policy(policy, tmp_path / "again.json")
     policy = load_policy(tmp_path / "again.json")
-    returns = []
-    with plain() as env:
-        for seed in held_out_seeds(0, 3):
-            (observation, _), total, done = env.reset(seed=seed), 0.0, False
-            while not done:
-                observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
-                total, done = total + float(reward), terminated or truncated
-            returns.append(total)
-    assert tuple(returns) == expected
+    assert played(policy, plain) == expected
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "message"),
-    [
-        ("RepeatAction=4", "the wrapper RepeatAction cannot be saved in a policy file"),
-        ("StickyAction=0.5", "search.make_env"),
-        ("gymnasium.wrappers:TimeAwareObservation", "cannot be saved"),
-    ],
-)
-def test_a_wrapper_that_cannot_travel_is_refused(wrapper, message, tmp_path):
+class Single(Plain):
+    """Allows one live instance, such as a robot."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+    live = 0
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+        if Single.live:
+            raise RuntimeError("another instance is connected")
+        Single.live += 1
+
+    def render(self):
+        return np.zeros((20, 20, 3), np.uint8)
+
+    def close(self):
+        Single.live = 0
+
+
+@pytest.mark.defect(18)
+@pytest.mark.parametrize("wrappers", [(), "usual"])
+def test_an_environment_that_allows_one_live_instance_is_searched_saved_and_drawn(
+    wrappers, tmp_path
+):
     with PolicySearch(
-        "CartPole-v1", ScriptedClient([]), wrappers=[wrapper], starts=1, warmup=1
+        Single, ScriptedClient([]), wrappers=wrappers, starts=1, warmup=2, max_steps=60, clip=False
     ) as search:
-        search.run(1)
-        with pytest.raises(SpaceError, match=re.escape(message)):
-            search.save(tmp_path / "p.json")
-    assert not (tmp_path / "p.json").exists()
+        assert "An action outside its bounds" in search.words.text or wrappers
+        search.run(2)
+        search.save(tmp_path / "p.json")
+        search.gif(tmp_path / "p.gif")
+        assert search.evaluate(2).failure == ""
+    assert load_policy(tmp_path / "p.json").parameters.tolist()
+
+
+@pytest.mark.defect(39)
+@pytest.mark.parametrize("task", ["InvertedPendulum-v5", "CartPole-v1"])
+def test_a_run_leaves_a_policy_file(task, tmp_path, capsys):
+    options = "--methods random --iterations 2 --warmup 2 --episodes 1 --heldout 3 --no-gif"
+    assert main(["run", task, *options.split(), "--out", str(tmp_path / "run")]) == 0
+    assert "policy.json" in capsys.readouterr().out
+    (result,) = json.loads((tmp_path / "run" / "summary.json").read_text())
+    returns = played(load_policy(tmp_path / "run" / "policy.json"), lambda: gym.make(task))
+    assert np.mean(returns) == pytest.approx(result["heldout"], rel=1e-12)

@@ -639,7 +639,7 @@ def test_reading_in_any_order_gives_the_same(name, data):
 
 
 def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
-    from llmopt.policies.report.statistics import MAX_FEEDBACK
+    from llmopt.policies.report import MAX_FEEDBACK
     from llmopt.prompt.describe import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
 
     assert MAX_FEEDBACK == FEEDBACK_CHARS

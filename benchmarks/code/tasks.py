@@ -19,9 +19,9 @@ from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow
-from llmopt.policies.report.statistics import EpisodeStatistics
-from llmopt.policies.words.describe import describe_environment, how_episodes_end
-from llmopt.policies.words.task_words import check_seeding, draw_start
+from llmopt.policies.report import EpisodeStatistics
+from llmopt.policies.words.describe import describe_environment
+from llmopt.policies.words.task_words import check_seeding, render_text
 
 ALIASES = tuple(task.alias for task in TASKS if not task.alias.endswith("-published"))
 """Short names of environments, the same as those of ``llmopt run``."""
@@ -115,9 +115,8 @@ def _words_and_statistics(
 ) -> tuple[str, Callable[[], EpisodeStatistics] | None]:
     """Return an environment in words, and what makes reports of its episodes; or nothing."""
     try:
-        policy, make = LinearPolicy.for_env(env), EnvMaker(env_id)
-        ends = None if step_cap is None else how_episodes_end(make, policy, 0, step_cap)
-        words = describe_environment(env, step_cap=step_cap, ends=ends, picture=draw_start(make, 0))
+        policy, picture = LinearPolicy.for_env(env), render_text(EnvMaker(env_id), 0)
+        words = describe_environment(env, step_cap=step_cap, more=[picture])
         check_seeding(env, 0)
     except SpaceError:  # such as pictures in a dict: code can do with them what it likes
         return "", None

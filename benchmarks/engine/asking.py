@@ -16,7 +16,7 @@ from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local.local import LocalClient
 from llmopt.policies.episode_seeds import stream
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.report import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words.task_words import TaskWords, describe_task
 from llmopt.prompt import ColumnsPrompt, Prompt, get_prompt
 
@@ -53,7 +53,6 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
         policy,
         seeds,
         cap,
-        cap_given=task.max_steps is not None,
         description=task.description,
         observations=task.observes,
         actions=task.acts,

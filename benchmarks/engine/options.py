@@ -66,17 +66,9 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         help="bounds of every parameter (default: -2 2 for scaled observations, else -6 6)",
     )
     add(
-        "--wrap",
-        dest="wrappers",
-        nargs="+",
-        metavar="WRAPPER",
-        help="Gymnasium wrappers in place of the task's own, the innermost first, such as "
-        "NormalizeObservation RescaleObservation=-1,1 ClipAction RepeatAction=4 MODULE:CLASS",
-    )
-    add(
         "--raw",
         dest="wrappers",
         action="store_const",
         const=(),
-        help="no wrappers: the published form, raw observations and parameters in [-6, 6]",
+        help="no scaling: the published form, raw observations and parameters in [-6, 6]",
     )

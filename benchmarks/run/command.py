@@ -181,7 +181,8 @@ def _show(config: RunConfig, result: RunResult) -> None:
     drawn = ""
     if result.drawn is not None and result.best is not None:
         drawn = f"  (the policy of {result.drawn.label}{_compared(result.drawn, result.best)})"
-    for name, note in (("learning_curve.png", ""), ("policy.gif", drawn), ("trials.jsonl", "")):
+    files = ("policy.json", ""), ("learning_curve.png", ""), ("policy.gif", drawn)
+    for name, note in (*files, ("trials.jsonl", "")):
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
     print(f"\n{_next_steps(config, result.path)}")

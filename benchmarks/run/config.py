@@ -49,7 +49,7 @@ class RunConfig:
     max_cost: float | None = None  # US dollars; needs a model whose price is known
     batch: int | None = None  # points of a request; `None`: 4 under `columns`, else 1
     record: str | None = None  # file for the model's requests and answers
-    wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
+    wrappers: tuple[str, ...] | None = None  # empty for no scaling, `None` for the task's own
     finalists: int = FINALISTS  # the best few, compared on other initial states; 0 for none
     compute: bool | Literal["auto"] = "auto"  # whether `"llm"` may compute before it proposes
 
@@ -76,6 +76,8 @@ class RunConfig:
                 f"methods={' '.join(self.methods) or '()'}: expected one or more, each once, such "
                 f"as {', '.join(DEFAULT_METHODS)}"
             )
+        if self.wrappers:
+            raise RunConfigError(f"wrappers={self.wrappers}: expected none; wrap the environment")
         try:
             check_names(self.methods, "llm")
         except ValueError as error:

@@ -9,6 +9,7 @@
     stopped.json       the methods that the model ended before all evaluations, and its reasons
     optimizer.jsonl    the model's side: its replies, and the state of the search
     summary.json, summary.txt, learning_curve.png, policy.gif
+    policy.json        the model's policy (or the best without one), for `load_policy`
     baselines/<method>/overall_log.txt, and all files of a further method that asks a model
 
 and, for the model under ``--prompt``, the files of the published ProPS code, in its formats:

@@ -49,6 +49,7 @@ from llmopt.client.base import Client
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.picture import choose_renderer
+from llmopt.policies.saved import save_policy
 from llmopt.policies.words.describe import solved_from
 from llmopt.util.files import (
     write_bytes_atomically,
@@ -245,6 +246,10 @@ class _Session:
         write_bytes_atomically(path / "learning_curve.png", curve)
         asked = [r for r in scored if self.contestants.entrants[r.method].spec.asks_model]
         drawn = max(asked, key=_final, default=best)
+        if drawn is not None and drawn.params is not None:
+            policy = self.task.bind(drawn.params)
+            about = {"environment": self.task.env_id, "held_out_return": drawn.heldout}
+            save_policy(policy, path / "policy.json", **about)
         if drawn is not None and not (self.config.gif and self._render(drawn)):
             drawn = None
         return RunResult(path, results, best, drawn, table)

@@ -22,7 +22,7 @@ from gymnasium import wrappers
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.episode import Watcher
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.wrapping import done_through, seen_through, stack
+from llmopt.policies.scaling import done_through, seen_through, stack
 from llmopt.util.closing import Closing
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch

@@ -15,7 +15,6 @@ import gymnasium as gym
 from llmopt.benchmarks.tasks.task import SCALED_BOX, Task
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import missing_environment
-from llmopt.policies.wrapping import CLIP, NORMALIZE, RESCALE, check_wrapper, of_numbers
 from llmopt.util.text import first_line
 
 _CLIPPED = "A force or torque beyond its bounds counts, and costs, as the bound."
@@ -37,16 +36,15 @@ def _read() -> dict[str, tuple[Task, Task | None]]:
 
 def _scaled(task: Task, form: Mapping[str, Any]) -> Task:
     """Return a published task as it is searched where nobody asks for the published form."""
-    wrappers = tuple(form["wrappers"])
-    seen = "scaled to [-1, 1]" if RESCALE in wrappers else "normalized: less its mean, over its sd"
+    seen = "normalized: less its mean, over its sd" if "mean" in form else "scaled to [-1, 1]"
     low, high = form.get("box", SCALED_BOX)
     return replace(
         task,
         id=f"{task.env_id}/scaled-v1",
         box=(low, high),
-        description=f"{task.description} {_CLIPPED}" if CLIP in wrappers else task.description,
+        description=f"{task.description} {_CLIPPED}",
         observes=tuple(f"{text} ({seen})" for text in task.observes),
-        wrappers=wrappers,
+        scaled=True,
         normal=(tuple(form["mean"]), tuple(form["variance"])) if "mean" in form else None,
     )
 
@@ -78,7 +76,8 @@ def get_task(
 ) -> Task:
     """Return a task by alias, task id or Gymnasium id.
 
-    An environment that is not in the table gets the default wrappers for its spaces.
+    An environment that is not in the table is scaled. `wrappers` is ``()`` for the published form,
+    raw observations, and ``None`` for the task's own.
     """
     if box is not None and not (-1e300 < box[0] < box[1] < 1e300):
         raise SpaceError(
@@ -87,9 +86,12 @@ def get_task(
     task = next((t for t in TASKS if name in (t.alias, t.id, t.env_id)), None)
     if task is None:
         _check_id(name)
-        task = Task(f"{name}/scaled-v1", name, box=SCALED_BOX, wrappers=None)
-    if wrappers is not None and tuple(wrappers) != task.wrappers:
-        task = _wrapped(task, tuple(wrappers))
+        task = Task(f"{name}/scaled-v1", name, box=SCALED_BOX, scaled=True)
+    if wrappers:
+        raise SpaceError(f"wrappers={list(wrappers)}: expected none; wrap the environment yourself")
+    if wrappers is not None and task.scaled:
+        raw = (t for t in TASKS if t.env_id == task.env_id and not t.scaled)
+        task = next(raw, Task(f"{task.env_id}/linear-v1", task.env_id))
     changes: dict[str, Any] = {}
     if bias is not None and bias != task.bias:
         changes["bias"] = bias
@@ -106,27 +108,9 @@ def get_task(
     return replace(task, **changes) if changes else task
 
 
-def reaches_further(name: str, wrappers: Sequence[str] | None) -> bool:
-    """Whether making a task, or what it is wrapped in, may run a module or write to a folder."""
-    return ":" in name or not all(map(of_numbers, wrappers or ()))
-
-
-def _wrapped(task: Task, wrappers: tuple[str, ...]) -> Task:
-    """Return a task in other wrappers."""
-    for each in wrappers:
-        check_wrapper(each)
-    raw = next((t for t in TASKS if t.env_id == task.env_id and not t.wrappers), None)
-    if raw is None or task.wrappers is None:
-        raw = Task(f"{task.env_id}/linear-v1", task.env_id)
-    if not wrappers:
-        return raw
-    scaled = any(w.startswith((NORMALIZE, "RescaleObservation")) for w in wrappers)
-    return replace(
-        raw,
-        id=f"{raw.id}/{'+'.join(wrappers)}",
-        box=SCALED_BOX if scaled else raw.box,
-        wrappers=wrappers,
-    )
+def reaches_further(name: str) -> bool:
+    """Whether making a task may import a module."""
+    return ":" in name
 
 
 def _check_id(name: str) -> None:

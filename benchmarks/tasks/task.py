@@ -1,9 +1,11 @@
-"""One policy search problem, and its environment in wrappers."""
+"""One policy search problem, and its environment."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,9 +13,10 @@ import gymnasium as gym
 from llmopt.policies.environment import make_gymnasium, measure_normal
 from llmopt.policies.episode import STEP_CAP, step_cap
 from llmopt.policies.evaluation import Evaluator
-from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.scaling import Normal, Scaling, normalizes, scale
+from llmopt.policies.words.describe import describe_environment
 from llmopt.policies.words.task_words import describe_parameters
-from llmopt.policies.wrapping import NORMALIZE, Normal, usual_wrappers, wrap
 
 PUBLISHED_BOX = (-6.0, 6.0)
 """Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
@@ -38,18 +41,16 @@ class Task:
     observes: tuple[str, ...] = ()  # each number; of a table, its states
     acts: tuple[str, ...] = ()  # what each action is
     camera: str = ""  # MuJoCo camera for pictures; empty for the environment's own view
-    wrappers: tuple[str, ...] | None = ()  # innermost first; `None` for the usual ones
-    normal: Normal | None = None  # of a `NormalizeObservation`; `None` to measure it
+    scaled: bool = False  # whether observations and actions are scaled
+    normal: Normal | None = None  # mean and variance of observations; `None` to measure them
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
-        """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``."""
+        """Make the environment, scaled or not; keyword arguments go to ``gymnasium.make``."""
         env = make_gymnasium(self.env_id, **kwargs)
+        if not self.scaled:
+            return env
         try:
-            wrappers = usual_wrappers(env) if self.wrappers is None else self.wrappers
-            normal = self.normal
-            if normal is None and NORMALIZE in wrappers:
-                normal = _normal(self.env_id, wrappers, self.max_steps)
-            return wrap(env, wrappers, normal)
+            return scale(env, self._measured(env))
         except BaseException:
             env.close()
             raise
@@ -58,12 +59,31 @@ class Task:
         """Return the policy whose parameters are searched."""
         return LinearPolicy.for_env(env, self.bias)
 
+    def _measured(self, env: gym.Env[Any, Any]) -> Normal | None:
+        """Return mean and variance of observations, if the scaling needs them."""
+        if self.normal is not None or not normalizes(env):
+            return self.normal
+        return _normal(self.env_id, self.max_steps)
+
+    def bind(self, params: Sequence[float]) -> BoundPolicy:
+        """Return a policy that acts on the environment's own observations."""
+        with closing(make_gymnasium(self.env_id)) as own, closing(self.make_env()) as env:
+            words = describe_environment(env, observations=self.observes, actions=self.acts)
+            table = isinstance(env.observation_space, gym.spaces.Discrete)
+            spaces = own.observation_space, own.action_space
+            return replace(
+                self.policy(env).bind(params),
+                inputs=() if table else tuple(q.name for q in words.observations),
+                outputs=tuple(q.name for q in words.actions),
+                scaling=Scaling(*spaces, self._measured(own)) if self.scaled else None,
+            )
+
     def ranges(self, policy: LinearPolicy) -> str:
         """Return one line with the parameters and their range."""
         low, high = self.box
-        wrapped = "the usual wrappers" if self.wrappers is None else ", ".join(self.wrappers)
-        return f"{policy.n_parameters} weights, each from {low:g} to {high:g}, of observations " + (
-            f"and actions through {wrapped}" if wrapped else "in their own units"
+        units = "and actions, scaled" if self.scaled else "in their own units"
+        return (
+            f"{policy.n_parameters} weights, each from {low:g} to {high:g}, of observations {units}"
         )
 
     def words(self, policy: LinearPolicy) -> str:
@@ -97,5 +117,5 @@ class Task:
 
 
 @functools.lru_cache(maxsize=64)
-def _normal(env_id: str, wrappers: tuple[str, ...], cap: int | None) -> Normal:
-    return measure_normal(lambda: wrap(make_gymnasium(env_id), wrappers), cap or STEP_CAP)
+def _normal(env_id: str, cap: int | None) -> Normal:
+    return measure_normal(lambda: scale(make_gymnasium(env_id)), cap or STEP_CAP)

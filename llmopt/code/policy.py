@@ -33,9 +33,8 @@ from llmopt.policies.episode import (
     standard_error,
 )
 from llmopt.policies.evaluation import Evaluation
-from llmopt.policies.report.recording import is_sum
-from llmopt.policies.report.statistics import EpisodeStatistics
-from llmopt.policies.report.steps import StepData, Together, describe_code_data
+from llmopt.policies.report import EpisodeStatistics
+from llmopt.policies.steps import StepData, describe_code_data, is_sum
 from llmopt.sandbox.failure import CandidateError
 from llmopt.util.arguments import finite
 
@@ -374,9 +373,7 @@ def evaluate_policy(
     """
     episodes: list[CodeEpisode] = []
     report = statistics() if statistics is not None else None
-    recorded = StepData() if steps else None
-    watchers = [watcher for watcher in (report, recorded) if watcher is not None]
-    watch = Together(*watchers) if watchers else None
+    watch = report if report is not None else StepData() if steps else None
     for number, seed in enumerate(seeds):
         if isinstance(env, LanguageFeedback):
             env.reword(candidate.number, number)
@@ -395,8 +392,8 @@ def evaluate_policy(
     score = PolicyScore(tuple(episodes), cap)
     if score.failure:
         return score
-    if recorded is not None:
-        score = replace(score, data=recorded.data())
+    if steps and watch is not None:
+        score = replace(score, data=watch.data())
     if report is None:
         return score
     lengths = tuple(e.length for e in episodes)

@@ -9,7 +9,7 @@ from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.report.statistics import EpisodeStatistics
+from llmopt.policies.report import EpisodeStatistics
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.search import PolicySearch
 from llmopt.policies.words.describe import EnvironmentWords, describe_environment

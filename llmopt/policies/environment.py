@@ -17,43 +17,37 @@ from gymnasium.wrappers import NormalizeObservation
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.policies.episode import episode
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.wrapping import (
-    NORMALIZE,
-    Kept,
-    Normal,
-    Surroundings,
-    WrapperError,
-    check_wrapper,
-    stack,
-    title_of,
-    usual_wrappers,
-    wrap,
-    wrapper_text,
-)
+from llmopt.policies.scaling import Kept, Normal, Scaling, normalizes, scale, stack, title_of
 from llmopt.util.text import a_type, first_line, function_name
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
 
+Wrap: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+
 
 class EnvMaker:
-    """Makes copies of one environment in named wrappers, innermost first.
+    """Makes copies of one environment.
 
-    ``"usual"`` selects wrappers by the environment's spaces.
+    Args:
+        env: The environment, in one of the forms of `EnvLike`.
+        wrappers: Functions that wrap the environment, the innermost first, or ``"usual"`` for the
+            scaling of `llmopt.policies.scaling`.
+
+    Raises:
+        LLMOptError: They are something else.
     """
 
-    def __init__(self, env: EnvLike, wrappers: Sequence[str] | Literal["usual"] = ()) -> None:
-        self._wrappers: tuple[str, ...] | None = None
-        if not isinstance(wrappers, str | Sequence):
-            raise WrapperError(
-                f"wrappers={wrappers!r}: expected a list of names, such as ['ClipAction'], or "
-                "'usual'"
+    def __init__(self, env: EnvLike, wrappers: Sequence[Wrap] | Literal["usual"] = ()) -> None:
+        self.scaled = isinstance(wrappers, str) and wrappers == "usual"
+        functions = isinstance(wrappers, Sequence) and all(map(callable, wrappers))
+        if not (self.scaled or functions):
+            raise LLMOptError(
+                f"wrappers={wrappers!r}: expected 'usual', or a list of functions that wrap an "
+                "environment, such as [gymnasium.wrappers.ClipAction]"
             )
-        if wrappers != "usual":
-            self._wrappers = tuple([wrappers] if isinstance(wrappers, str) else wrappers)
-            for each in self._wrappers:
-                check_wrapper(each, ("usual",) if isinstance(wrappers, str) else ())
-        self._normal: Normal | None = None
+        self._wraps: tuple[Any, ...] = () if self.scaled else tuple(wrappers)
+        self._scaling: Scaling | None = None
         if isinstance(env, gym.Env):
             if env.spec is None:
                 raise LLMOptError(
@@ -75,41 +69,28 @@ class EnvMaker:
             )
 
     def __call__(self, render_mode: str | None = None, *, keep: bool = False) -> gym.Env[Any, Any]:
-        """Make the environment; `keep` adds a `Kept` beneath the wrappers, if there are any."""
-        made = self._bare(render_mode)
-        try:
-            if self._wrappers is None:
-                self._wrappers = usual_wrappers(made)
-            if NORMALIZE in self._wrappers and self._normal is None:
-                wrappers = self._wrappers
-                self._normal = measure_normal(lambda: wrap(self._bare(None), wrappers))
-            made = Kept(made) if keep and self._wrappers else made
-            return wrap(made, self._wrappers, self._normal)
-        except BaseException:
-            made.close()
-            raise
+        """Make the environment; `keep` adds a `Kept` beneath the scaling, if there is one."""
+        scaling = self.scaling
+        env = self._bare(render_mode)
+        return env if scaling is None else scale(Kept(env) if keep else env, scaling.normal)
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The scaling between the environment and a policy; ``None`` if there is none."""
+        if self.scaled and self._scaling is None:
+            with closing(self._bare(None)) as env:
+                spaces, normal = (env.observation_space, env.action_space), normalizes(env)
+            measured = measure_normal(lambda: scale(self._bare(None))) if normal else None
+            self._scaling = Scaling(*spaces, measured)
+        return self._scaling
 
     @property
     def wrapped_in(self) -> dict[str, Any]:
-        """The wrappers, and mean and variance of a frozen normalization, in JSON types."""
-        if not self._wrappers:
-            return {}
-        return {"wrappers": list(self._wrappers), "normal": self._normal}
-
-    def surroundings(self, *, specified: bool = True) -> Surroundings | None:
-        """Return the wrappers between the base environment and a policy; ``None`` if none.
-
-        ``gymnasium.make(title)`` or the user's function makes the base environment; if not
-        `specified`, it includes the wrappers of an `EnvSpec`.
-        """
-        with closing(self()) as env:
-            spec = self._source if specified and isinstance(self._source, EnvSpec) else None
-            texts = [wrapper_text(w) for w in (spec.additional_wrappers if spec else ())]
-            texts += self._wrappers or ()
-            for _ in texts:
-                env = env.env  # type: ignore[attr-defined]
-            own = env.observation_space, env.action_space
-        return Surroundings(*own, tuple(texts), self._normal) if texts else None
+        """The wrappers, and mean and variance of a normalization, in JSON types."""
+        if self.scaling is not None:
+            return {"wrappers": "usual", "normal": self.scaling.normal}
+        names = [function_name(each, "wrapper") for each in self._wraps]
+        return {"wrappers": names} if names else {}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -122,14 +103,28 @@ class EnvMaker:
         source = self._source
         mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         if isinstance(source, str | EnvSpec):
-            return make_gymnasium(source, **mode)
-        try:
-            env = source(**mode) if mode and _takes_mode(source) else source()
-            if not isinstance(env, gym.Env):
-                raise TypeError(f"it returned {a_type(env)}, no gymnasium.Env")
-        except Exception as error:
-            raise _trouble(self.title, error) from error
-        _silence_mujoco()
+            env = make_gymnasium(source, **mode)
+        else:
+            try:
+                env = source(**mode) if mode and _takes_mode(source) else source()
+                if not isinstance(env, gym.Env):
+                    raise TypeError(f"it returned {a_type(env)}, no gymnasium.Env")
+            except Exception as error:
+                raise _trouble(self.title, error) from error
+            _silence_mujoco()
+        for wrap in self._wraps:
+            try:
+                wrapped = wrap(env)
+                if not isinstance(wrapped, gym.Env):
+                    raise TypeError(f"it returned {a_type(wrapped)}, no gymnasium.Env")
+            except Exception as error:
+                env.close()
+                raise LLMOptError(
+                    f"the wrapper {function_name(wrap, 'wrapper')!r} does not fit {title_of(env)} "
+                    f"({type(error).__name__}: {error}): observations are {env.observation_space}, "
+                    f"actions {env.action_space}"
+                ) from error
+            env = wrapped
         return env
 
 
@@ -166,9 +161,9 @@ def _trouble(title: str, error: Exception, module: str = "") -> LLMOptError:
             return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
         return LLMOptError(f"{text}: {install_hint('bench')} installs MuJoCo and pygame")
     if isinstance(error, gym.error.UnregisteredEnv):
-        # Where a module was imported, or another version is known, no other import would help.
-        known = module or isinstance(error, gym.error.VersionNotFound | gym.error.DeprecatedEnv)
-        line = line.rstrip(".") + ("" if known else f"; {missing_environment(title)}")
+        # If a module was imported, or another version exists, no other import would help.
+        hopeless = module or isinstance(error, gym.error.VersionNotFound | gym.error.DeprecatedEnv)
+        line = line.rstrip(".") + ("" if hopeless else f"; {missing_environment(title)}")
     elif not isinstance(error, gym.error.Error):
         line = f"{type(error).__name__}: {line}"
     return LLMOptError(f"{title} cannot be made: {line}")
@@ -189,10 +184,10 @@ def _silence_mujoco(spec: EnvSpec | None = None) -> None:
 
 def _takes_mode(make: Callable[..., Any]) -> bool:
     try:
-        known = inspect.signature(make).parameters.values()
+        parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in known)
+    return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def measure_normal(
@@ -216,10 +211,10 @@ def measure_normal(
         taken = 0
         for number in range(episodes):
             act = policy.bind(rng.normal(size=policy.n_parameters))
-            made = episode(env, act, number, min(cap or steps, steps))
-            taken += made.length
-            if made.error is not None:
-                raise made.error
+            outcome = episode(env, act, number, min(cap or steps, steps))
+            taken += outcome.length
+            if outcome.error is not None:
+                raise outcome.error
             if taken >= steps:
                 break
         mean, variance = running.obs_rms.mean, running.obs_rms.var
@@ -248,8 +243,8 @@ def usual_sizes(make: Callable[[], gym.Env[Any, Any]], cap: int) -> np.ndarray |
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             mean, variance = measure_normal(
-                lambda: wrap(make(), (NORMALIZE,)), cap, episodes=10, steps=3000
+                lambda: NormalizeObservation(make()), cap, episodes=10, steps=3000
             )
-    except LLMOptError:  # the first evaluation reports the fault
+    except (LLMOptError, AssertionError):  # the first evaluation reports the fault
         return None
     return np.sqrt(np.square(mean) + variance)

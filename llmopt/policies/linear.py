@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.policies.wrapping import (
-    Surroundings,
+from llmopt.policies.scaling import (
+    Scaling,
     acting_space,
     done_through,
     seen_through,
@@ -182,8 +182,8 @@ class BoundPolicy:
         bias: ``(n_outputs,)`` array.
         inputs: Names of the observed numbers; empty if they have none.
         outputs: Names of the actions; empty if they have none.
-        around: The wrappers applied to an observation before the map, and to an action after it;
-            ``None`` for none.
+        scaling: Applied to an observation before the map, and to an action after it; ``None``
+            for none.
     """
 
     policy: LinearPolicy
@@ -191,7 +191,7 @@ class BoundPolicy:
     bias: np.ndarray
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    around: Surroundings | None = None
+    scaling: Scaling | None = None
 
     @property
     def parameters(self) -> np.ndarray:
@@ -205,9 +205,9 @@ class BoundPolicy:
 
     def __call__(self, observation: Any) -> Any:
         """Return the action for one observation, in the form that the environment takes."""
-        if self.around is None:
+        if self.scaling is None:
             return self._act(observation)
-        env = self.around.env
+        env = self.scaling.env
         return done_through(env, self._act(seen_through(env, observation)))
 
     def scores(self, observation: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.wrapping import bounds_of
+from llmopt.policies.scaling import bounds_of
 from llmopt.space import Categorical, Float, Space
 from llmopt.util.text import short
 
@@ -23,6 +23,7 @@ EXTENDED = 10.0
 """Factor by which ranges are wider for a model that reads words."""
 
 Box: TypeAlias = "float | tuple[float, float] | Sequence[tuple[float, float]]"
+Range: TypeAlias = tuple[float, float]
 
 _LEAST = 0.5  # minimum scale of an observed number, as a share of its declared bound
 
@@ -38,27 +39,23 @@ class WeightSpace(Space):
 
     @classmethod
     def of_ranges(
-        cls,
-        names: Sequence[str],
-        ranges: Sequence[tuple[float, float]],
-        share: float,
-        extended: float = 1.0,
+        cls, names: Sequence[str], ranges: Sequence[Range], share: float, extended: float = 1.0
     ) -> WeightSpace:
         """Return the space; random points are sampled from the inner `share` of each range.
 
         The number of decimals ignores the factor `extended`.
         """
-        narrow = []
-        for low, high in ranges:
+        inner = {}
+        for name, (low, high) in zip(names, ranges, strict=True):
             reach = share * max(abs(low), abs(high))
-            inner = max(low, -reach), min(high, reach)
-            narrow.append(inner if inner[0] < inner[1] else (low, high))
+            ends = max(low, -reach), min(high, reach)
+            inner[name] = Float(*(ends if ends[0] < ends[1] else (low, high)))
         least = min(max(abs(low), abs(high)) for low, high in ranges) / extended
         decimals = int(np.clip(2 - math.floor(math.log10(least)), 3, 12))
-        parts = zip(names, ranges, strict=True)
-        made = cls({n: Float(*ends) for n, ends in parts}, decimals=decimals)
-        made._inner = Space({n: Float(*ends) for n, ends in zip(names, narrow, strict=True)})
-        return made
+        outer = {name: Float(*ends) for name, ends in zip(names, ranges, strict=True)}
+        space = cls(outer, decimals=decimals)
+        space._inner = Space(inner)
+        return space
 
     def draw(self, rng: np.random.Generator) -> tuple[Any, ...]:
         """Sample a flat point, ignoring the constraints."""
@@ -86,8 +83,9 @@ class PolicySpace:
         extended: float = 1.0,
     ) -> None:
         self._policy = policy
-        (low, high), stated = _bounds(box, policy.n_parameters)
+        (low, high), stated = _read_box(box, policy.n_parameters)
         self._box = low * extended, high * extended
+        self.bounds: dict[str, Range] = {}  # of each weight by name; empty for a table
         if policy.chooses:
             first = int(getattr(policy.observation_space, "start", 0))
             self._actions = list(outputs) or [f"a{j}" for j in range(policy.n_outputs)]
@@ -95,14 +93,15 @@ class PolicySpace:
             self.space = Space({name: Categorical(self._actions) for name in states})
             return
         names = policy.names(inputs, outputs)
-        self._stated = stated or _ranges_in(stored, names)
-        self._ranges = self._stated or self._usual(measure)
+        self._stated = stated or _stored_ranges(stored, names)
+        ranges = self._stated or self._usual(measure)
         # The sum of this many equal parts has the size of one action.
         share = math.sqrt(3 / (policy.n_inputs + policy.bias)) / max(map(abs, self._box))
         share = 1.0 if stated else min(share, 1.0 / extended)
-        self.space = WeightSpace.of_ranges(names, self._ranges, share, extended)
+        self.space = WeightSpace.of_ranges(names, ranges, share, extended)
+        self.bounds = dict(zip(names, ranges, strict=True))
 
-    def _usual(self, measure: Callable[[], np.ndarray | None]) -> list[tuple[float, float]]:
+    def _usual(self, measure: Callable[[], np.ndarray | None]) -> list[Range]:
         policy = self._policy
         rows, measured = _sizes(policy.observation_space, policy.n_inputs), measure()
         if measured is not None:
@@ -133,19 +132,12 @@ class PolicySpace:
         constants = np.zeros(self._policy.n_outputs if self._policy.bias else 0)
         return np.append(weights.ravel(), constants)
 
-    @property
-    def bounds(self) -> dict[str, tuple[float, float]]:
-        """The range of each weight by name; empty for a table."""
-        if self._policy.chooses:
-            return {}
-        return dict(zip(self.space.names, self._ranges, strict=True))
-
     def describe(self, scaled: bool) -> str:
         """Describe the searched parameters and their ranges in one line."""
         count = len(self.space)
         if self._policy.chooses:
             return f"the action in each of {count} states, one of {', '.join(self._actions)}"
-        (low, high), (least, most) = max(self._ranges), min(self._ranges)
+        (low, high), (least, most) = max(self.bounds.values()), min(self.bounds.values())
         span = f"from {low:g} to {high:g}"
         if (low, high) != (least, most):
             span = f"in ranges from [{low:g}, {high:g}] to [{least:g}, {most:g}]"
@@ -157,22 +149,7 @@ class PolicySpace:
         return f"{count} weights of {units}, {span}"
 
 
-def box_to_store(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the box to store; empty for a stored search without it."""
-    if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
-        return {}
-    return {"box": np.asarray(box, dtype=float).tolist()}
-
-
-def extension_of(wanted: bool, options: Mapping[str, Any], begun: Mapping[str, Any]) -> float:
-    """Return the factor that widens the ranges; a stored search keeps its own."""
-    if begun:
-        return float(((begun.get("options") or {}).get("task") or {}).get("extended", 1.0))
-    numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
-    return EXTENDED if wanted and not numbers_too else 1.0
-
-
-def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float, float]] | None]:
+def _read_box(box: Box, count: int) -> tuple[Range, list[Range] | None]:
     """Return a pair of factors, and the bounds of each weight if they are given."""
     try:
         pairs: Any = (-box, box) if isinstance(box, int | float) else box
@@ -192,9 +169,7 @@ def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float
     )
 
 
-def _ranges_in(
-    stored: Mapping[str, Any] | None, names: Sequence[str]
-) -> list[tuple[float, float]] | None:
+def _stored_ranges(stored: Mapping[str, Any] | None, names: Sequence[str]) -> list[Range] | None:
     """Return the ranges of a stored space; ``None`` if it does not have these weights."""
     try:
         rows = (stored or {})["dimensions"]

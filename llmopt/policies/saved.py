@@ -1,4 +1,4 @@
-"""Save and load policies: JSON with spaces, wrappers, names and parameters; no code is run."""
+"""Save and load policies: JSON with spaces, scaling, names and parameters; no code is run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,18 @@ from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, SpaceError, StorageError
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.wrapping import Surroundings
+from llmopt.policies.scaling import Scaling
 from llmopt.util.files import read_json_object, write_json_atomically
 
-_FORMAT = "llmopt-policy-3"
+_FORMAT = "llmopt-policy-4"
 
 MAX_SIZE = 10_000_000
 """Maximum numbers of one observation or action in a file."""
 
 # Errors that malformed data may raise.
 _UNREADABLE = (
-    AttributeError,
-    KeyError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-    LLMOptError,
-)
+    AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, LLMOptError,
+)  # fmt: skip
 
 
 def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any) -> None:
@@ -47,8 +41,8 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         StorageError: The file cannot be written; an older one is unchanged.
         TypeError: `about` holds a value that JSON cannot represent.
     """
-    form, around = policy.policy, policy.around
-    own = form if around is None else around
+    form, scaling = policy.policy, policy.scaling
+    own = form if scaling is None else scaling
     data = {
         "format": _FORMAT,
         **{key: value for key, value in about.items() if key != "format"},
@@ -57,8 +51,8 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "clip": form.clip,
         "observation_space": space_to_dict(own.observation_space),
         "action_space": space_to_dict(own.action_space),
-        "wrappers": [] if around is None else list(around.wrappers),
-        "normal": around and around.normal,
+        "scaled": scaling is not None,
+        "normal": scaling and scaling.normal,
         "inputs": list(policy.inputs),
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
@@ -76,8 +70,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         path: The file. Nothing in it is executed.
 
     Returns:
-        The policy: call it, or its ``act``, with an observation of the base environment. The
-        policy includes the wrappers of the search, such as scaling.
+        The policy: call it, or its ``act``, with an observation of the environment. The policy
+        includes the scaling of the search.
 
     Raises:
         StorageError: The file cannot be read, or contains no policy.
@@ -87,17 +81,18 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
         own = [space_from_dict(data[f"{name}_space"]) for name in ("observation", "action")]
-        wrappers, normal = tuple(map(str, data["wrappers"])), data["normal"]
-        if normal is not None:
-            mean, variance = (tuple(map(float, numbers)) for numbers in normal)
-            normal = mean, variance
-        around = Surroundings(own[0], own[1], wrappers, normal)
-        form = LinearPolicy.for_env(around.env, bool(data["bias"]), clip=bool(data["clip"]))
+        scaling, bias, clip = None, bool(data["bias"]), bool(data["clip"])
+        if data["scaled"]:
+            normal = data["normal"] and tuple(tuple(map(float, row)) for row in data["normal"])
+            scaling = Scaling(own[0], own[1], normal)
+            form = LinearPolicy.for_env(scaling.env, bias, clip=clip)
+        else:
+            form = LinearPolicy(own[0], own[1], bias, clip)
         bound = form.bind([float(x) for x in data["parameters"]])
         if not np.isfinite(bound.parameters).all():
             raise ValueError("a parameter is not finite")
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
-        return replace(bound, inputs=inputs, outputs=outputs, around=around if wrappers else None)
+        return replace(bound, inputs=inputs, outputs=outputs, scaling=scaling)
     except StorageError as error:
         raise StorageError(f"cannot read a policy: {error}") from error
     except _UNREADABLE as error:
@@ -148,7 +143,9 @@ def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
         return spaces.Tuple([space_from_dict(part) for part in data["spaces"]])
     if kind != "box":
         raise ValueError(f"space of kind {kind!r}: expected box or discrete")
-    shape, dtype = _shape(data["shape"]), _dtype(data["dtype"])
+    shape, dtype = _shape(data["shape"]), np.dtype(str(data["dtype"]))
+    if dtype.kind not in "fiub":
+        raise ValueError(f"a space of numbers of type {dtype}")
     low, high = (_spread(data[name], shape) for name in ("low", "high"))
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype=dtype.type)
 
@@ -164,13 +161,6 @@ def _shape(numbers: Any) -> tuple[int, ...]:
     if any(n < 0 for n in shape) or math.prod(shape) > MAX_SIZE:
         raise ValueError(f"a space of shape {shape}")
     return shape
-
-
-def _dtype(name: Any) -> np.dtype[Any]:
-    dtype = np.dtype(str(name))
-    if dtype.kind not in "fiub":
-        raise ValueError(f"a space of numbers of type {dtype}")
-    return dtype
 
 
 def _bounds(values: np.ndarray) -> Any:

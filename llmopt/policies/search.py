@@ -17,6 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +35,11 @@ from llmopt.errors import (
     BudgetExceededError,
     NoTrialsError,
     SearchStopped,
-    SpaceError,
     add_point,
 )
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
-from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
+from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.episode_seeds import (
     HELD_OUT_STARTS,
@@ -51,12 +51,12 @@ from llmopt.policies.episode_seeds import (
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.finalists import choose
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.parameters import BOX, Box, PolicySpace, box_to_store, extension_of
+from llmopt.policies.parameters import BOX, EXTENDED, Box, PolicySpace
 from llmopt.policies.picture import write_gif
-from llmopt.policies.report.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.policies.report.steps import StepData, Together, describe_data
+from llmopt.policies.report import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.saved import save_policy
 from llmopt.policies.source import policy_source
+from llmopt.policies.steps import describe_data
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.prompt import PromptCapabilities, prompt_for
@@ -87,8 +87,8 @@ _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees
 class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
-    The prompt describes the environment (docstring, names, bounds, limits, wrappers) and the
-    meaning and scale of the parameters. Each score comes with a report on the policy's episodes.
+    The prompt describes the environment (docstring, names, bounds, limits) and the meaning and
+    scale of the parameters. Each score comes with a report on the policy's episodes.
 
     For ``Box`` observations the policy is linear (`LinearPolicy`); its parameters have names like
     ``torque<-angle`` and ``torque<-bias``. For ``Discrete`` observations and actions it is a table
@@ -110,9 +110,9 @@ class PolicySearch(Views, Closing):
             ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
             may be large. Random points come from the inner part of the ranges, where policies
             rarely saturate their actions.
-        wrappers: Gymnasium wrappers by name, the innermost first, such as
-            ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
-            scales observations as ``llmopt run`` does. Policies then act in `make_env`.
+        wrappers: Functions that wrap the environment, the innermost first, such as
+            ``[gymnasium.wrappers.ClipAction]``; ``"usual"`` scales observations and actions as
+            ``llmopt run`` does (`llmopt.policies.scaling`). Policies then act in `make_env`.
         clip: Whether to clip an action to its bounds before the environment receives it; some
             environments penalize actions outside them.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
@@ -129,7 +129,6 @@ class PolicySearch(Views, Closing):
         feedback: Whether each score comes with a report on the policy's episodes.
         max_words: Maximum characters of the environment's docstring.
         max_feedback: Maximum characters of one evaluation's report.
-        detail: Whether the report contains everything, without a limit.
         seed: Seed of the search and of its initial states.
         warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
             ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
@@ -145,15 +144,12 @@ class PolicySearch(Views, Closing):
         policy: The form of the policies.
         words: The environment in words.
         starts: Seeds of the selection set of initial states.
+        bounds: The range ``(low, high)`` of each weight, by name; empty for a table of actions.
 
     Raises:
         LLMOptError: The environment cannot be made.
         SpaceError: Its spaces are not supported, or the number of names is wrong.
     """
-
-    _total_given = False
-    _steps: StepData | None = None  # of the latest evaluation
-    _random_first: tuple[int, int] | None = None  # minimum and maximum if `warmup` is "auto"
 
     def __init__(
         self,
@@ -165,7 +161,7 @@ class PolicySearch(Views, Closing):
         starts: int = 10,
         bias: bool | None = None,
         box: Box | Literal["auto"] = "auto",
-        wrappers: Sequence[str] | Literal["usual"] = (),
+        wrappers: Sequence[Wrap] | Literal["usual"] = (),
         clip: bool = True,
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
@@ -175,7 +171,6 @@ class PolicySearch(Views, Closing):
         feedback: bool = True,
         max_words: int = MAX_WORDS,
         max_feedback: int = MAX_FEEDBACK,
-        detail: bool = False,
         seed: int = 0,
         warmup: int | Sequence[Any] | Literal["auto"] = "auto",
         max_steps: int | None = None,
@@ -187,19 +182,17 @@ class PolicySearch(Views, Closing):
         check_names("PolicySearch", options, (*own, *others))
         one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
-        seed = whole_number("seed", seed, 0, MOST_SEED)
+        self.seed = seed = whole_number("seed", seed, 0, MOST_SEED)
         max_words = whole_number("max_words", max_words, 0)
-        max_feedback = whole_number("max_feedback", max_feedback, 0)
+        self._feedback = feedback
+        self._max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:
             max_steps = whole_number("max_steps", max_steps, 1)
         if ceiling is not None:
             number("ceiling", ceiling)
         self._make = EnvMaker(env, wrappers)
-        self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
-        self.seed = seed
         self.starts = selection_seeds(seed, starts)
-        made = self._make()
-        try:
+        with closing(self._make()) as made:
             if bias is None:
                 bias = not isinstance(made.observation_space, spaces.Discrete)
             self.policy = LinearPolicy.for_env(made, bias, clip=clip)
@@ -211,21 +204,19 @@ class PolicySearch(Views, Closing):
                     self._make.title,
                     self._step_cap,
                 )
-        finally:
-            made.close()
         client = get_client(one_model(client, options.pop("model", None)))
         facts = model_facts(client)
-        reads_words = PromptCapabilities.of(prompt_for(prompt, facts)).changes
+        self._reads_words = bool(PromptCapabilities.of(prompt_for(prompt, facts)).changes)
         begun = stored_start(storage)
         usual = isinstance(box, str) and box == "auto"
-        extended = extension_of(usual and bool(reads_words), options, begun)
         reach: Any = BOX if usual else box
+        numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
+        extended = EXTENDED if usual and self._reads_words and not numbers_too else 1.0
         told = describe_task(
             self._make,
             self.policy,
             self.starts,
             self._step_cap,
-            cap_given=max_steps is not None,
             words=words,
             description=description or "",
             observations=observations,
@@ -248,6 +239,7 @@ class PolicySearch(Views, Closing):
             stored=begun.get("space"),
             extended=extended,
         )
+        self.bounds = self._parameters.bounds
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
@@ -255,12 +247,15 @@ class PolicySearch(Views, Closing):
             options["may_stop"] = True
         self.stopped = ""
         self._wanted = 0
+        self._data: Mapping[str, Any] | None = None  # steps of the latest evaluation
+        self._random_first: tuple[int, int] | None = None  # minimum and maximum if "auto"
         if warmup == "auto":
             first = _RANDOM_FIRST if facts.columns else NUMBERS_FIRST
-            first = _SHOWN_FIRST if reads_words else first
+            first = _SHOWN_FIRST if self._reads_words else first
             warmup = most = int((begun.get("options") or {}).get("warmup", first))
             # Detect an environment that always fails before a request is paid for.
-            self._random_first = (1 if facts.columns and not reads_words else HOPELESS), most
+            numeric = facts.columns and not self._reads_words
+            self._random_first = (1 if numeric else HOPELESS), most
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
@@ -276,29 +271,16 @@ class PolicySearch(Views, Closing):
                 "seed": seed,
                 "clip": clip,
                 "max_steps": self._step_cap,
-                **box_to_store(reach, begun),
+                "box": np.asarray(reach, dtype=float).tolist(),
                 **({"extended": extended} if extended > 1 else {}),
             },
             storage=storage,
             **options,
         )
-        self._keeps_steps = bool(reads_words)
-        self._evaluator = Evaluator(
-            partial(self._make, keep=self._keeps_steps), self.policy, self._step_cap
-        )
-        if self._keeps_steps:
-            self._equip()
-
-    def _equip(self) -> None:
-        """Add the policy function and the description of the data to the model's Python."""
-        wrapped = bool(self._make.wrapped_in)
-        try:
-            around = self._make.surroundings(specified=False) if wrapped else None
-            text, values, words = policy_source(self.policy, around)
-        except SpaceError:  # for example, a wrapper with memory
-            text, values, words = policy_source(self.policy)
-            words += '; an observation is a row of "scaled"'
-        self.optimizer.equip(text, values, (words, *describe_data(wrapped)))
+        self._evaluator = Evaluator(partial(self._make, keep=True), self.policy, self._step_cap)
+        if self._reads_words:  # its Python has the policy as a function, and the steps as data
+            text, values, line = policy_source(self.policy, self._make.scaling)
+            self.optimizer.equip(text, values, (line, *describe_data(self._make.scaled)))
 
     def _usual_sizes(self) -> np.ndarray | None:
         if self._scaled or isinstance(self.policy.observation_space, spaces.Discrete):
@@ -309,11 +291,6 @@ class PolicySearch(Views, Closing):
     def ranges(self) -> str:
         """The searched parameters and their ranges, in one line."""
         return f"{self._make.title}: {self._parameters.describe(self._scaled)}"
-
-    @property
-    def bounds(self) -> dict[str, tuple[float, float]]:
-        """The range ``(low, high)`` of each weight, by name; empty for a table of actions."""
-        return self._parameters.bounds
 
     def __repr__(self) -> str:
         return f"<PolicySearch {self.ranges}; {len(self.optimizer.trials)} evaluations>"
@@ -412,27 +389,17 @@ class PolicySearch(Views, Closing):
             params: A point of the search's space. The result is not recorded.
             seeds: Seeds of other initial states.
         """
-        statistics = EpisodeStatistics(
-            self.policy,
-            self._inputs,
-            self._outputs,
-            max_chars=self._max_feedback,
-            detail=self._detail,
-            contacts=True,
+        steps = EpisodeStatistics(
+            self.policy, self._inputs, self._outputs, max_chars=self._max_feedback
         )
         flat = self._parameters.flat(params)
-        self._steps = StepData(self.policy.bind(flat)) if self._keeps_steps else None
-        wanted = (self._feedback and statistics, self._steps)
-        watchers = [watcher for watcher in wanted if watcher]
-        outcome = self._evaluator.evaluate(
-            flat, seeds or self.starts, watch=Together(*watchers) if watchers else None
-        )
-        return outcome, statistics.text(outcome)
+        outcome = self._evaluator.evaluate(flat, seeds or self.starts, watch=steps)
+        self._data = steps.data(self.policy.bind(flat)) if self._reads_words else None
+        return outcome, steps.text(outcome) if self._feedback else ""
 
     def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial[dict[str, Any]]:
         optimizer = self.optimizer
-        steps, self._steps = self._steps, None
-        data = (steps and steps.data()) or None
+        data, self._data = self._data or None, None
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return optimizer.tell_failure(params, reason)
@@ -545,16 +512,17 @@ class PolicySearch(Views, Closing):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the best policy to a JSON file for `load_policy`.
 
-        The file is self-contained: the loaded policy acts on observations of
-        ``gymnasium.make(...)``, or of the environment that the user's function makes.
+        The file is self-contained: it holds the scaling of ``wrappers="usual"``, so that the loaded
+        policy acts on the environment's own observations. Wrappers that are functions are a part
+        of the environment.
 
         Raises:
             NoTrialsError: There is no best policy yet.
-            SpaceError: A wrapper has memory or repeats actions, and cannot be saved.
+            SpaceError: The environment has a space that JSON cannot represent.
             StorageError: The file cannot be written.
         """
         best = self.best
-        policy = replace(self.policy_of(best.params), around=self._make.surroundings())
+        policy = replace(self.policy_of(best.params), scaling=self._make.scaling)
         save_policy(
             policy,
             path,
@@ -573,6 +541,7 @@ class PolicySearch(Views, Closing):
             StorageError: The file cannot be written.
         """
         seed = held_out_seeds(self.seed, 1)[0]
+        self._evaluator.close()  # some environments allow one live instance
         write_gif(path, self._make, self._make.title, self.best_policy, seed, self._step_cap)
         return Path(path).expanduser()
 

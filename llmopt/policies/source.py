@@ -16,38 +16,31 @@ from gymnasium.wrappers import (
 )
 
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.wrapping import Surroundings, stack
+from llmopt.policies.scaling import Scaling, stack
 
 
 def policy_source(
-    policy: LinearPolicy, around: Surroundings | None = None
+    policy: LinearPolicy, scaling: Scaling | None = None
 ) -> tuple[str, dict[str, Any], str]:
     """Return the source of ``policy(weights, observation)``, its constants, and a line about it.
 
-    ``weights`` is a row of ``X``, ``observation`` the base environment's, before the wrappers
-    `around`; the action is the one that the base environment receives.
+    ``weights`` is a row of ``X``, ``observation`` the environment's, before its `scaling`; the
+    action is the one that the environment receives.
     """
     constants: dict[str, Any] = {}
-    lines = [*_seen(around, constants), *_act(policy, constants), *_done(around, constants)]
-    text = "\n".join(
-        [
-            "import numpy as np",
-            "def policy(weights, observation):",
-            *(f"    {line}" for line in lines),
-            "    return action",
-        ]
-    )
+    lines = [*_seen(scaling, constants), *_act(policy, constants), *_done(scaling, constants)]
+    body = "\n".join(f"    {line}" for line in [*lines, "return action"])
+    text = f"import numpy as np\ndef policy(weights, observation):\n{body}"
     table = isinstance(policy.observation_space, spaces.Discrete)
-    takes = "a state" if policy.chooses or table else "one observation"
     words = (
-        f"policy(weights, observation): the action that the search's own policy takes for {takes}, "
-        "exactly; weights as in a row of X"
+        "policy(weights, observation): the action that the search's own policy takes for "
+        f"{'a state' if table else 'one observation'}, exactly; weights as in a row of X"
     )
     return text, constants, words
 
 
 def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
-    """Return the source lines of `BoundPolicy` without its wrappers."""
+    """Return the source lines of `BoundPolicy` without its scaling."""
     seen, acts = policy.observation_space, policy.action_space
     first = int(getattr(acts, "start", 0))
     if policy.chooses:  # a row of X holds the index of each state's choice
@@ -59,9 +52,8 @@ def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
         lines += [f"outputs = w[int(observation) - {int(seen.start)}] + b"]
     else:
         lines += ["outputs = np.ravel(observation) @ w + b"]
-    if isinstance(acts, spaces.Discrete):
+    if not isinstance(acts, spaces.Box):
         return [*lines, f"action = int(outputs.argmax()) + {first}"]
-    assert isinstance(acts, spaces.Box)
     lines += [f"action = outputs.reshape({tuple(acts.shape)})"]
     whole = np.issubdtype(acts.dtype, np.integer)
     lines += ["action = np.rint(action)"] if whole else []
@@ -71,42 +63,39 @@ def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
     return [*lines, f"action = action.astype({np.dtype(acts.dtype).name!r})"]
 
 
-def _seen(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
-    """Return the source lines of the wrappers of observations, the innermost first."""
+def _seen(scaling: Scaling | None, constants: dict[str, Any]) -> list[str]:
+    """Return the source lines that scale an observation, the innermost wrapper first."""
     lines: list[str] = []
-    if around is None or not isinstance(around.observation_space, spaces.Box | spaces.Discrete):
+    if scaling is None or not isinstance(scaling.observation_space, spaces.Box):
         return lines  # an observation that is no array is recorded as the policy sees it
-    for k, layer in enumerate(stack(around.env)):
+    for layer in stack(scaling.env):
         if isinstance(layer, NormalizeObservation):
-            constants |= {f"mean{k}": layer.obs_rms.mean, f"var{k}": layer.obs_rms.var}
-            scaled = f"(observation - mean{k}) / np.sqrt(var{k} + {layer.epsilon!r})"
+            constants |= {"mean": layer.obs_rms.mean, "var": layer.obs_rms.var}
+            scaled = f"(observation - mean) / np.sqrt(var + {layer.epsilon!r})"
             lines += [f"observation = np.float32({scaled})"]
         elif isinstance(layer, RescaleObservation):
-            slope, offset = _line(layer.func)
-            constants |= {f"slope{k}": slope, f"offset{k}": offset}
-            lines += [f"observation = slope{k} * observation + offset{k}"]
+            constants |= _line(layer.func, "slope", "offset")
+            lines += ["observation = slope * observation + offset"]
         elif isinstance(layer, DtypeObservation):
-            name = np.dtype(layer.observation_space.dtype).name
-            lines += [f"observation = np.asarray(observation, dtype={name!r})"]
+            lines += ["observation = np.asarray(observation, dtype='float32')"]
     return lines
 
 
-def _done(around: Surroundings | None, constants: dict[str, Any]) -> list[str]:
-    """Return the source lines of the wrappers of actions, the outermost first."""
+def _done(scaling: Scaling | None, constants: dict[str, Any]) -> list[str]:
+    """Return the source lines that scale an action, the outermost wrapper first."""
     lines = []
-    for k, layer in reversed(list(enumerate(stack(around.env) if around else ()))):
+    for layer in reversed(stack(scaling.env) if scaling else ()):
         if isinstance(layer, ClipAction):
             space: Any = layer.env.action_space
-            constants |= {f"least{k}": space.low, f"most{k}": space.high}
-            lines += [f"action = np.clip(action, least{k}, most{k})"]
+            constants |= {"least": space.low, "most": space.high}
+            lines += ["action = np.clip(action, least, most)"]
         elif isinstance(layer, RescaleAction):
-            slope, offset = _line(layer.func)
-            constants |= {f"factor{k}": slope, f"shift{k}": offset}
-            lines += [f"action = (action - shift{k}) / factor{k}"]
+            constants |= _line(layer.func, "factor", "shift")
+            lines += ["action = (action - shift) / factor"]
     return lines
 
 
-def _line(function: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return slope and offset of a Gymnasium wrapper that rescales."""
+def _line(function: Any, slope: str, offset: str) -> dict[str, np.ndarray]:
+    """Return slope and offset of a Gymnasium wrapper that rescales, under these names."""
     inside = inspect.getclosurevars(function).nonlocals
-    return inside["gradient"], inside["intercept"]
+    return {slope: inside["gradient"], offset: inside["intercept"]}

@@ -14,7 +14,6 @@ from typing import Any
 
 from llmopt.client.model_string import names_a_place
 from llmopt.errors import StorageError
-from llmopt.policies.wrapping import of_numbers
 from llmopt.prompt import is_shipped
 from llmopt.util.text import short
 
@@ -33,7 +32,7 @@ _CHECKED: Mapping[str, Callable[[Any], bool]] = {
     "prompt": is_shipped,
     "compute": lambda value: value == "auto",  # as it is where nobody says
     "task": lambda value: ":" not in str(value),  # a module, which making it would run
-    "wrappers": lambda value: all(of_numbers(str(each)) for each in value),
+    "wrappers": lambda value: not value,  # raw observations
 }
 
 
@@ -49,7 +48,7 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
         if name == "task":
             found[name] = [str(value)]
         elif name == "wrappers":
-            found[name] = ["--wrap", *map(str, value)]
+            found[name] = ["--raw"]
         else:
             found[name] = [option] if value is True else [option, str(value)]
     return found

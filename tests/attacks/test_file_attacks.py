@@ -32,7 +32,7 @@ from llmopt.code.events import CodeState, Scored, Written, check_start
 from llmopt.errors import LLMOptError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
-from llmopt.policies.wrapping import Surroundings
+from llmopt.policies.scaling import Scaling
 from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
@@ -274,13 +274,12 @@ def test_recordings(tmp_path):
 
 def policy_file(folder):
     path = folder / "policy.json"
-    names = ("NormalizeObservation", "RescaleAction=-1,1", "ClipAction")
-    with gym.make("Pendulum-v1") as env:
+    with gym.make("InvertedPendulum-v5") as env:
         spaces = env.observation_space, env.action_space
-    around = Surroundings(*spaces, names, ((0.0,) * 3, (1.0,) * 3))
-    form = LinearPolicy.for_env(around.env)
+    scaling = Scaling(*spaces, ((0.0,) * 4, (1.0,) * 4))
+    form = LinearPolicy.for_env(scaling.env)
     bound = form.bind(np.linspace(-1, 1, form.n_parameters))
-    save_policy(replace(bound, around=around), path)
+    save_policy(replace(bound, scaling=scaling), path)
     return path
 
 

@@ -41,7 +41,7 @@ from llmopt.policies.episode import (
     standard_error,
 )
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.report.steps import StepData, entry_name
+from llmopt.policies.steps import StepData, entry_name
 from llmopt.sandbox.failure import CandidateError, EnvironmentFailure
 from llmopt.search.partners.cma import CMA
 from llmopt.util.text import cut, first_line

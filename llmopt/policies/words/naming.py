@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -13,15 +12,8 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
-from llmopt.policies.words.docstrings import (
-    Section,
-    find,
-    meanings,
-    numbered,
-    numbering,
-    sections_of,
-)
-from llmopt.policies.wrapping import stack
+from llmopt.policies.scaling import stack
+from llmopt.policies.words.docstrings import Section, find, meanings, numbered
 from llmopt.util.text import counted
 
 _MAX_NAME = 36  # characters
@@ -33,6 +25,44 @@ class Quantity:
 
     name: str  # short and without spaces, for the names of parameters: ``"front_tip_angle"``
     meaning: str = ""  # the meaning in words; empty if unknown
+
+
+# Wrappers that do not change the meaning of observed numbers or actions.
+_SAME = {
+    "RescaleObservation", "NormalizeObservation", "DtypeObservation", "ClipObservation",
+    "FlattenObservation", "ReshapeObservation", "ClipAction", "RescaleAction", "StickyAction",
+    "DiscretizeAction",
+}  # fmt: skip
+
+
+def quantity_names(
+    env: gym.Env[Any, Any], sections: Sequence[Section], kind: str, given: Sequence[str]
+) -> tuple[Quantity, ...]:
+    """Return names of observed numbers or actions: the user's, the docstring's or numbers."""
+    watched = kind == "observation"
+    space = env.observation_space if watched else env.action_space
+    table = watched and isinstance(space, spaces.Discrete)
+    count = 1 if table else count_of(space)
+    if given:
+        if isinstance(given, str) or len(given) != count:
+            got = counted(1 if isinstance(given, str) else len(given), "name")
+            raise SpaceError(
+                f"{kind}s={given!r}: got {got}, "
+                f"expected {'one text on how the states are numbered' if table else count}"
+            )
+        return (Quantity("s", given[0]),) if table else _quantities(given, kind[0], own=True)
+    if table:
+        return (Quantity("s"),)
+    inner = env.unwrapped.observation_space if watched else env.unwrapped.action_space
+    texts = meanings(find(sections, kind), count_of(inner))
+    if watched and not texts:
+        texts = _structured(env, find(sections, kind), count_of(inner))
+    if watched and isinstance(inner, spaces.Dict):
+        sizes = ((key, int(spaces.flatdim(part))) for key, part in inner.spaces.items())
+        texts = [f"{k}{i if n > 1 else ''}:" for k, n in sizes for i in range(n)]
+    if len(texts) != count or not all(_keeps(layer, watched) for layer in stack(env)):
+        texts = [""] * count
+    return _quantities(texts, kind[0])
 
 
 def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
@@ -49,86 +79,14 @@ def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
     return [rows[i] for i in range(first)] + more
 
 
-# Wrappers that do not change the meaning of observed numbers or actions.
-_SAME_OBSERVATION = {
-    "RescaleObservation", "NormalizeObservation", "DtypeObservation", "ClipObservation",
-    "FlattenObservation", "ReshapeObservation",
-}  # fmt: skip
-_SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction"}
-
-
-def quantity_names(
-    env: gym.Env[Any, Any], sections: list[Section], kind: str, given: Sequence[str]
-) -> tuple[Quantity, ...]:
-    """Return names of observed numbers or actions: the user's, the docstring's or numbers."""
-    watched = kind == "observation"
-    space = env.observation_space if watched else env.action_space
-    table = watched and isinstance(space, spaces.Discrete)
-    count = 1 if table else count_of(space)
-    if given:
-        if isinstance(given, str) or len(given) != count:
-            got = counted(1 if isinstance(given, str) else len(given), "name")
-            raise SpaceError(
-                f"{kind}s={given!r}: got {got}, "
-                f"expected {'one text on how the states are numbered' if table else count}"
-            )
-        if table:
-            return (Quantity("s", given[0]),)
-        return _quantities(given, kind[0], own=True)
-    text = find(sections, kind, f"{kind}s")
-    if table:
-        same = env.unwrapped.observation_space == space
-        return (Quantity("s", numbering(text) if same else ""),)
-    inner = env.unwrapped.observation_space if watched else env.unwrapped.action_space
-    found = meanings(text, count_of(inner))
-    if watched and not found:
-        found = _structured(env, text, count_of(inner))
-    if watched and isinstance(inner, spaces.Dict):
-        found = _keys(inner)
-    for layer in stack(env):
-        found = _through(layer, found, kind)
-    if len(found) != count:
-        found = []
-    return _quantities(found or [""] * count, kind[0])
-
-
-def _through(layer: gym.Wrapper[Any, Any, Any, Any], found: list[str], kind: str) -> list[str]:
-    """Return the meanings after a wrapper: kept, extended, replaced by its own, or unknown."""
-    name = type(layer).__name__
-    own = type(layer).__module__.partition(".")[0] != "gymnasium"
-    watched = kind == "observation"
+def _keeps(layer: gym.Wrapper[Any, Any, Any, Any], watched: bool) -> bool:
+    """Whether a wrapper keeps the meaning of the observed numbers, or of the actions."""
+    if type(layer).__name__ in _SAME and type(layer).__module__.startswith("gymnasium."):
+        return True
     before = layer.env.observation_space if watched else layer.env.action_space
     after = layer.observation_space if watched else layer.action_space
-    doc = vars(type(layer)).get("__doc__")
-    if own and doc:
-        stated = meanings(find(sections_of(inspect.cleandoc(doc)), kind), count_of(after))
-        if stated:
-            return stated
-    if watched and name == "FrameStackObservation" and after.shape and found:
-        n = after.shape[0]
-        return [
-            f"{slug(m)}_back{n - 1 - k}: {m}, {n - 1 - k} steps before" if k < n - 1 else m
-            for k in range(n)
-            for m in found
-        ]
-    if watched and name == "TimeAwareObservation" and count_of(after) == count_of(before) + 1:
-        return [*found, "time since the start of the episode"] if found else []
     changes = gym.ObservationWrapper if watched else gym.ActionWrapper
-    known = _SAME_OBSERVATION if watched else _SAME_ACTION
-    if not own and name in known and count_of(after) == count_of(before):
-        return found
-    if isinstance(layer, changes) or count_of(after) != count_of(before):
-        return []
-    return found
-
-
-def _keys(space: spaces.Dict) -> list[str]:
-    """Name the numbers of a flattened dictionary by their keys."""
-    found: list[str] = []
-    for key, part in space.spaces.items():
-        n = int(spaces.flatdim(part))
-        found += [f"{key}:"] if n == 1 else [f"{key}{i}:" for i in range(n)]
-    return found
+    return not isinstance(layer, changes) and count_of(after) == count_of(before)
 
 
 def count_of(space: spaces.Space[Any]) -> int:
@@ -148,10 +106,8 @@ def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tupl
         name, colon, meaning = text.partition(":")
         if (colon or own) and re.fullmatch(r"\s*[\w.\[\]-]+\s*", name):
             made.append(Quantity(name.strip(), meaning.strip()))
-        elif text:
-            made.append(Quantity(slug(text) or f"{letter}{number}", text))
         else:
-            made.append(Quantity(f"{letter}{number}"))
+            made.append(Quantity(slug(text) or f"{letter}{number}", text))
     if letter == "a" and not own:
         made = _without_common(made)
     often = Counter(q.name for q in made)

@@ -5,7 +5,7 @@ Unlike the docstring, the model is correct even if its file was altered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,10 +18,10 @@ MAX_PHYSICS = 4000
 
 _FREE, _BALL, _SLIDE, _HINGE = 0, 1, 2, 3  # of mjtJoint
 _PLANE, _SPHERE, _CAPSULE, _CYLINDER = 0, 2, 3, 5  # of mjtGeom
+_KINDS = {_FREE: "free", _BALL: "ball", _SLIDE: "slide", _HINGE: "hinge"}
 _MOST_SEEN = 60  # with more observed numbers, their indices in the state are not listed
 _JOINTS = "Joints, in the order of qpos and qvel, with axis and anchor in their body's frame: "
 _BODIES = "Bodies in their parent's frame, with centre of mass and inertia about it in their own: "
-_NONE = 0  # of mjtBias, mjtGain (fixed) and mjtTrn (joint)
 
 
 def describe_physics(env: Any) -> list[str]:
@@ -43,22 +43,6 @@ def describe_physics(env: Any) -> list[str]:
         return []  # an attribute of the same name that is no MuJoCo model
 
 
-def touching(env: Any) -> frozenset[str]:
-    """Return the bodies of a MuJoCo model that touch a fixed object, such as the floor."""
-    try:
-        model, contact = env.model, env.data.contact
-        if not env.data.ncon:
-            return frozenset()
-        owner = model.geom_bodyid
-        pairs = zip(owner[contact.geom1].tolist(), owner[contact.geom2].tolist(), strict=True)
-        # A body without a joint between it and the world is fixed, such as a table.
-        moves = (model.body_weldid != 0).tolist()
-        bodies = {b for pair in pairs if moves[pair[0]] != moves[pair[1]] for b in pair if moves[b]}
-        return frozenset(_name(model.body(b), "body", b) for b in bodies)
-    except Exception:
-        return frozenset()  # no MuJoCo
-
-
 def observed_state(env: Any) -> str:
     """List the observed entries of qpos and qvel, in their order; empty if there are none.
 
@@ -74,32 +58,28 @@ def observed_state(env: Any) -> str:
         seen = np.ravel(env._get_obs()).astype(float)
         names = {float(v): ("qpos", i) for i, v in enumerate(data.qpos)}
         names |= {float(v): ("qvel", i) for i, v in enumerate(data.qvel)}
-        found = [names.get(float(v)) for v in seen]
-        if len(found) > _MOST_SEEN or not any(found):
-            return ""
+        places = [names.get(float(v), ("other numbers", -1)) for v in seen]
         env.set_state(qpos, qvel * 1e6)
-        largest = np.abs(np.ravel(env._get_obs()))[
-            [f is not None and f[0] == "qvel" for f in found]
-        ]
-        limit = float(largest.max()) if len(largest) and np.ptp(largest) == 0 else 0.0
+        largest = np.abs(np.ravel(env._get_obs()))[[kind == "qvel" for kind, _ in places]]
         env.set_state(*before)
     except Exception:
         return ""  # an environment without the expected methods
+    if len(places) > _MOST_SEEN or all(place < 0 for _, place in places):
+        return ""
     ranges: list[list[Any]] = []
-    for entry in found:
-        kind, place = entry or ("other numbers", -1)
-        last = ranges[-1] if ranges else None
-        if last and last[0] == kind and (entry is None or place == last[2]):
-            last[2] = place + 1
+    for kind, place in places:
+        if ranges and ranges[-1][0] == kind and (place < 0 or place == ranges[-1][2]):
+            ranges[-1][2] = place + 1
         else:
             ranges.append([kind, place, place + 1])
     items = [kind if start < 0 else f"{kind}[{start}:{end}]" for kind, start, end in ranges]
-    clipped = f"; qvel clipped to ±{limit:g}" if limit else ""
-    return f"Observed, in this order: {', '.join(items)}{clipped}."
+    clipped = len(largest) > 0 and np.ptp(largest) == 0 and largest[0] > 0
+    limit = f"; qvel clipped to ±{largest[0]:g}" if clipped else ""
+    return f"Observed, in this order: {', '.join(items)}{limit}."
 
 
 def _lines(model: Any, skip: int) -> list[str]:
-    sections = [
+    sections: list[tuple[str, Iterable[str]]] = [
         ("", [_head(model, skip)]),
         (_JOINTS, _joints(model)),
         ("", _turns(model)),
@@ -111,7 +91,16 @@ def _lines(model: Any, skip: int) -> list[str]:
     lines: list[str] = []
     for head, items in sections:
         room = min(MAX_PHYSICS - sum(map(len, lines)), int(0.45 * MAX_PHYSICS))
-        lines += _fitted(head, items, room) if head else [i for i in items if len(i) <= room]
+        if not head:
+            lines += [item for item in items if len(item) <= room]
+            continue
+        line, end = "", "."
+        for item in items:
+            if len(head) + len(line) + len(item) + 2 > room:
+                end = "; …"
+                break
+            line += ("; " if line else "") + item
+        lines += [f"{head}{line}{end}"] if line else []
     return lines
 
 
@@ -132,18 +121,14 @@ def _head(model: Any, skip: int) -> str:
     )
 
 
-def _joints(model: Any) -> list[str]:
-    items = []
-    kinds = {_FREE: "free", _BALL: "ball", _SLIDE: "slide", _HINGE: "hinge"}
+def _joints(model: Any) -> Iterable[str]:
     for i in range(model.njnt):
         kind, dof = int(model.jnt_type[i]), int(model.jnt_dofadr[i])
-        body = _name(model.body(int(model.jnt_bodyid[i])), "body", int(model.jnt_bodyid[i]))
-        item = f"{_name(model.joint(i), 'joint', i)} {kinds[kind]} of {body}"
+        item = f"{_joint(model, i)} {_KINDS[kind]} of {_body(model, int(model.jnt_bodyid[i]))}"
         if kind in (_SLIDE, _HINGE):
-            item += f" axis {_vector(model.jnt_axis[i])}"
-            item += f" at {_vector(model.jnt_pos[i])}" if model.jnt_pos[i].any() else ""
-            unit = "m" if kind == _SLIDE else "rad"
+            item += f" axis {_vector(model.jnt_axis[i])}{_at(model.jnt_pos[i])}"
             low, high = (float(v) for v in model.jnt_range[i])
+            unit = "m" if kind == _SLIDE else "rad"
             item += f" {low:.4g} to {high:.4g} {unit}" if model.jnt_limited[i] else ""
             rest = float(model.qpos0[int(model.jnt_qposadr[i])])
             item += f" zero at {rest:.4g}" if rest else ""
@@ -153,71 +138,65 @@ def _joints(model: Any) -> list[str]:
             ("spring", model.jnt_stiffness[i]),
             ("friction loss", model.dof_frictionloss[dof]),
         )
-        items.append(item + "".join(f" {n} {float(v):.4g}" for n, v in extras if float(v)))
-    return items
+        yield item + "".join(f" {n} {float(v):.4g}" for n, v in extras if float(v))
 
 
-def _motors(model: Any) -> list[str]:
-    motors = []
+def _motors(model: Any) -> Iterable[str]:
     # Unless all are motors, a list would not be in the order of the actions.
     for i in range(model.nu if all(_is_motor(model, i) for i in range(model.nu)) else 0):
         joint = int(model.actuator_trnid[i][0])
-        force, (least, most) = float(model.actuator_gainprm[i][0]), model.actuator_forcerange[i]
+        force = float(model.actuator_gainprm[i][0])
         if model.actuator_forcelimited[i]:
-            force = min(max(force, float(least)), float(most))
+            force = float(np.clip(force, *model.actuator_forcerange[i]))
         force *= float(model.actuator_gear[i][0])
         unit = "N" if int(model.jnt_type[joint]) == _SLIDE else "N m"
-        motors.append(f"{_name(model.joint(joint), 'joint', joint)} {force:.4g} {unit}")
-    return motors
+        yield f"{_joint(model, joint)} {force:.4g} {unit}"
 
 
-def _bodies(model: Any) -> list[str]:
-    bodies = []
+def _is_motor(model: Any, i: int) -> bool:
+    """Whether an actuator's force is its control times a constant, on a hinge or a slide."""
+    # Zero is the fixed gain, no bias, the transmission to a joint, and no dynamics.
+    kinds = model.actuator_gaintype, model.actuator_biastype, model.actuator_trntype
+    if any(int(kind[i]) for kind in (*kinds, model.actuator_dyntype)):
+        return False
+    return int(model.jnt_type[model.actuator_trnid[i][0]]) in (_SLIDE, _HINGE)
+
+
+def _bodies(model: Any) -> Iterable[str]:
     for i in range(1, model.nbody):
         mass, parent = float(model.body_mass[i]), int(model.body_parentid[i])
         if mass <= 0 and not model.body_dofnum[i]:
             continue
-        at = f" on {_name(model.body(parent), 'body', parent)}" if parent else ""
-        at += f" at {_vector(model.body_pos[i])}" if model.body_pos[i].any() else ""
-        at += _turned(model.body_quat[i])
-        inertia = _matrix(model.body_iquat[i])
-        inertia = inertia @ np.diag(model.body_inertia[i]) @ inertia.T
-        off = [inertia[0, 1], inertia[0, 2], inertia[1, 2]]
-        text = f"{_name(model.body(i), 'body', i)}{at} {mass:.5g} kg"
-        text += (
-            f" at {_vector(model.body_ipos[i])}" if np.abs(model.body_ipos[i]).max() > 1e-9 else ""
-        )
+        on = f" on {_body(model, parent)}" if parent else ""
+        place = f"{on}{_at(model.body_pos[i])}{_turned(model.body_quat[i])}"
+        turn = _matrix(model.body_iquat[i])
+        inertia = turn @ np.diag(model.body_inertia[i]) @ turn.T
+        off, least = [inertia[0, 1], inertia[0, 2], inertia[1, 2]], 1e-6 * np.abs(inertia).max()
+        text = f"{_body(model, i)}{place} {mass:.5g} kg{_at(model.body_ipos[i])}"
         text += f" inertia {_vector(np.diag(inertia))}"
-        if np.abs(off).max() > 1e-6 * np.abs(inertia).max():
-            text += f" xy, xz, yz {_vector(off)}"
-        bodies.append(text)
-    return bodies
+        yield text + (f" xy, xz, yz {_vector(off)}" if np.abs(off).max() > least else "")
 
 
-def _geoms(model: Any) -> list[str]:
+def _geoms(model: Any) -> Iterable[str]:
     import mujoco
 
-    items = []
     for i in range(model.ngeom):
-        body, kind = int(model.geom_bodyid[i]), int(model.geom_type[i])
         if not (model.geom_contype[i] or model.geom_conaffinity[i]):
-            continue  # it touches nothing, and the masses are listed with the bodies
+            continue  # touches nothing
+        kind, at, size = int(model.geom_type[i]), model.geom_pos[i], model.geom_size[i]
         name = mujoco.mjtGeom(kind).name.removeprefix("mjGEOM_").lower()
-        size, at = model.geom_size[i], model.geom_pos[i]
-        text = f"{_name(model.body(body), 'body', body)} {name}"
+        text = f"{_body(model, int(model.geom_bodyid[i]))} {name}"
         if kind in (_CAPSULE, _CYLINDER):
             half = float(size[1]) * _matrix(model.geom_quat[i])[:, 2]
-            text += (
-                f" radius {float(size[0]):.4g} from {_vector(at - half)} to {_vector(at + half)}"
-            )
+            ends = f"from {_vector(at - half)} to {_vector(at + half)}"
+            text += f" radius {float(size[0]):.4g} {ends}"
         elif kind == _SPHERE:
             text += f" radius {float(size[0]):.4g} at {_vector(at)}"
         elif kind == _PLANE:
             text += f" through {_vector(at)}{_turned(model.geom_quat[i])}"
         else:
             text += f" half sizes {_vector(size)} at {_vector(at)}{_turned(model.geom_quat[i])}"
-        items.append(f"{text} friction {float(model.geom_friction[i][0]):.4g}")
-    return items
+        yield f"{text} friction {float(model.geom_friction[i][0]):.4g}"
 
 
 def _contact(model: Any) -> list[str]:
@@ -225,32 +204,24 @@ def _contact(model: Any) -> list[str]:
     on = np.flatnonzero((model.geom_contype != 0) | (model.geom_conaffinity != 0))
     if not len(on):
         return []
-    parts = [
-        f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in on}))}"
-        for name, values in (
-            ("solref", model.geom_solref),
-            ("solimp", model.geom_solimp),
-            ("condim", model.geom_condim),
-            ("margin", model.geom_margin),
+
+    def values(prefix: str, names: Sequence[str], which: np.ndarray) -> str:
+        tables = [(name, getattr(model, f"{prefix}_{name}")[which]) for name in names]
+        return ", ".join(
+            f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(row)) for row in table}))}"
+            for name, table in tables
         )
-    ]
-    limited = np.flatnonzero(model.jnt_limited)
-    stops = [
-        f"{name} {' or '.join(sorted({_numbers(np.atleast_1d(values[i])) for i in limited}))}"
-        for name, values in (
-            ("solref", model.jnt_solref),
-            ("solimp", model.jnt_solimp),
-            ("margin", model.jnt_margin),
-        )
-        if name != "margin" or values[limited].any()
-    ]
+
+    contacts = values("geom", ("solref", "solimp", "condim", "margin"), on)
     counts = f"the larger friction and condim{' and the sum of the margins' * _adds_margins()}"
-    text = f"Contacts (of two geoms {counts} count): {', '.join(parts)}"
-    text += f". Stops of joints: {', '.join(stops)}" if len(limited) else ""
+    text = f"Contacts (of two geoms {counts} count): {contacts}"
+    limited = np.flatnonzero(model.jnt_limited)
+    if len(limited):
+        margin = ("margin",) if model.jnt_margin[limited].any() else ()
+        text += f". Stops of joints: {values('jnt', ('solref', 'solimp', *margin), limited)}"
     moving = [int(i) for i in on if model.body_weldid[model.geom_bodyid[i]]]
-    return [
-        f"{text}. Moving geoms {'also' if _collide(model, moving) else 'do not'} touch each other."
-    ]
+    touch = "also" if any(_collide(model, a, b) for a in moving for b in moving) else "do not"
+    return [f"{text}. Moving geoms {touch} touch each other."]
 
 
 @cache
@@ -266,15 +237,11 @@ def _adds_margins() -> bool:
     return bool(data.ncon and data.contact[0].includemargin > 0.15)
 
 
-def _collide(model: Any, geoms: Sequence[int]) -> bool:
-    for a in geoms:
-        for b in geoms:
-            one, other = int(model.geom_bodyid[a]), int(model.geom_bodyid[b])
-            joined = one == other or other == int(model.body_parentid[one])
-            joined = joined or one == int(model.body_parentid[other])
-            if not joined and int(model.geom_contype[a]) & int(model.geom_conaffinity[b]):
-                return True
-    return False
+def _collide(model: Any, a: int, b: int) -> bool:
+    one, other = int(model.geom_bodyid[a]), int(model.geom_bodyid[b])
+    parents = model.body_parentid
+    joined = one == other or other == int(parents[one]) or one == int(parents[other])
+    return not joined and bool(int(model.geom_contype[a]) & int(model.geom_conaffinity[b]))
 
 
 def _turns(model: Any) -> list[str]:
@@ -293,7 +260,7 @@ def _turns(model: Any) -> list[str]:
     start, end, sign = (("z", "y", -1), ("z", "x", 1), ("x", "y", 1))[axis]
     texts = []
     for way in (1, -1):
-        names = [_name(model.joint(i), "joint", i) for i in hinges if way * data.xaxis[i, axis] > 0]
+        names = [_joint(model, i) for i in hinges if way * data.xaxis[i, axis] > 0]
         if not names:
             continue
         which = "every hinge" if len(names) == len(hinges) else ", ".join(names)
@@ -305,17 +272,21 @@ def _turns(model: Any) -> list[str]:
     return texts if sum(map(len, texts)) <= MAX_PHYSICS // 8 else []
 
 
-def _name(thing: Any, kind: str, number: int) -> str:
-    """Return the name of a joint or body in one line; its number if it has no name."""
-    return clean(" ".join(thing.name.split())) or f"{kind} {number}"
+def _named(kind: str) -> Callable[[Any, int], str]:
+    """Return a function that gives the name of a joint or body in one line, or its number."""
+
+    def name(model: Any, number: int) -> str:
+        text = getattr(model, kind)(number).name
+        return clean(" ".join(text.split())) or f"{kind} {number}"
+
+    return name
 
 
-def _is_motor(model: Any, i: int) -> bool:
-    """Whether an actuator's force is its control times a constant, on a hinge or a slide."""
-    kinds = model.actuator_gaintype[i], model.actuator_biastype[i], model.actuator_trntype[i]
-    if any(int(kind) != _NONE for kind in kinds) or int(model.actuator_dyntype[i]) != _NONE:
-        return False
-    return int(model.jnt_type[model.actuator_trnid[i][0]]) in (_SLIDE, _HINGE)
+_joint, _body = _named("joint"), _named("body")
+
+
+def _at(place: np.ndarray) -> str:
+    return f" at {_vector(place)}" if np.abs(place).max() > 1e-9 else ""
 
 
 def _vector(values: Any) -> str:
@@ -328,25 +299,12 @@ def _numbers(values: Any, between: str = " ") -> str:
 
 def _matrix(quaternion: Any) -> np.ndarray:
     """Return the rotation matrix of a unit quaternion."""
-    w, x, y, z = (float(v) for v in quaternion)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    import mujoco
+
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, np.asarray(quaternion, dtype=np.float64))
+    return matrix.reshape(3, 3)
 
 
 def _turned(quaternion: Any) -> str:
     return "" if abs(abs(float(quaternion[0])) - 1) < 1e-9 else f" quaternion {_vector(quaternion)}"
-
-
-def _fitted(head: str, items: Sequence[str], room: int) -> list[str]:
-    """Return one line with as many items as fit."""
-    line = ""
-    for item in items:
-        if len(head) + len(line) + len(item) + 2 > room:
-            return [f"{head}{line}; …"] if line else []
-        line += ("; " if line else "") + item
-    return [f"{head}{line}."] if line else []

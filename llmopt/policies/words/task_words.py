@@ -13,20 +13,15 @@ from gymnasium import spaces
 
 from llmopt.errors import warn_user
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.words.describe import (
-    EnvironmentWords,
-    describe_environment,
-    how_episodes_end,
-)
-from llmopt.policies.wrapping import acting_space, bounds_of, scaling, title_of
+from llmopt.policies.scaling import acting_space, bounds_of, centre_and_size, title_of
+from llmopt.policies.words.describe import EnvironmentWords, describe_environment, probe_bounds
 
 Words = Literal["all", "names", "none"]
 
 _MOST_INPUTS = 12  # with more observed numbers, initial states are not listed
 _MOST_STARTS = 20
 _ALIKE = 0.02  # numbers that differ by less, or by a smaller share of the bounds, are not listed
-
-
+_MAX_PICTURE = 800  # maximum characters of an initial state rendered as text
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -48,7 +43,6 @@ def describe_task(
     seeds: Sequence[int],
     step_cap: int,
     *,
-    cap_given: bool = True,
     words: Words = "all",
     description: str = "",
     ceiling: float | None = None,
@@ -59,12 +53,13 @@ def describe_task(
 ) -> TaskWords:
     """Describe the goal of the search, the environment, and the meaning of the parameters.
 
-    `cap_given` says whether `step_cap` is the user's; otherwise an environment without a limit may
-    end its episodes earlier, and one of them is run to find out. ``words="names"`` omits the
-    docstring, ``"none"`` everything but `description`. Further arguments are those of
-    `describe_environment`.
+    ``words="names"`` omits the docstring, ``"none"`` everything but `description`. `starts` lists
+    the initial states, `extended` says that usual weights lie within a tenth of their ranges.
+    Further arguments are those of `describe_environment`.
     """
-    ends = None if cap_given else how_episodes_end(make, policy, seeds[0], step_cap)
+    # One after the other: some environments allow one live instance.
+    more = [] if policy.clips else [probe_bounds(make)]
+    more += [render_text(make, seeds[0])] if words == "all" else []
     env = make()
     try:
         told = describe_environment(
@@ -72,12 +67,10 @@ def describe_task(
             words=description,
             docstring=words == "all",
             step_cap=step_cap,
-            ends=ends,
-            picture=draw_start(make, seeds[0]) if words == "all" else "",
-            probe=None if policy.clips else make,
+            more=more,
             **environment,
         )
-        scaled = scaling(env) is not None
+        scaled = centre_and_size(env) is not None
         clipped = acting_space(env) is not env.action_space
         seen = _first_seen(env, seeds) if starts and words == "all" else []
         check_seeding(env, seeds[0])
@@ -122,42 +115,33 @@ def check_seeding(env: gym.Env[Any, Any], seed: int) -> None:
         )
 
 
-def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
+def render_text(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
     """Return an initial state as text, if the environment renders text; else empty."""
     try:
-        env = make()
-        modes = env.metadata.get("render_modes", ())
-        env.close()
-        if "ansi" not in modes:
-            return ""
-        env = make(render_mode="ansi")
-        try:
+        with make() as env:
+            if "ansi" not in env.metadata.get("render_modes", ()):
+                return ""
+        with make(render_mode="ansi") as env:
             env.reset(seed=seed)
-            drawn: Any = env.render()
-        finally:
-            env.close()
+            picture: Any = env.render()
     except Exception:
         return ""
-    if not isinstance(drawn, str):
+    if not isinstance(picture, str) or len(picture) > _MAX_PICTURE:
         return ""
-    lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
-    return "\n".join(line for line in lines if line)
+    lines = (line.rstrip() for line in _ANSI.sub("", picture).splitlines())
+    return "\n".join(["An initial state, drawn:", *filter(None, lines)])
 
 
 def describe_goal(starts: int, ceiling: float | None = None) -> str:
     """Describe the value of a policy, and the final evaluation of the best one."""
-    over = (
-        f"the same {starts} random starts each time"
-        if starts > 1
-        else "one start, the same each time"
-    )
+    over = f"the same {starts} random initial states" if starts > 1 else "one initial state"
     return (
         "A policy for the environment below is wanted. The value of a point is the mean return "
-        f"(the sum of an episode's rewards; larger is better) over {over}. The best policy is "
-        "judged in the end on fresh starts, so that what helps on these alone is worth nothing. A "
-        "policy fails on a start where its return is far below the others, or where its episode "
-        "ends early to its loss. One that fails or nearly fails on one of these starts will fail "
-        "on some fresh ones: widen the margin before you stop."
+        f"(the sum of an episode's rewards; larger is better) over {over}. In the end the best "
+        "policy is judged on held-out initial states, so that a gain on these alone is worth "
+        "nothing. A policy fails on an initial state if its return there is far below the others, "
+        "or if its episode ends early to its loss. A policy that fails or nearly fails on one of "
+        "these states will fail on some held-out ones: widen the margin before you stop."
         + ("" if ceiling is None else f" A value of {ceiling:g} is the most there can be.")
     )
 
@@ -171,15 +155,14 @@ def describe_starts(
     """
     if not 1 < len(starts) <= _MOST_STARTS or len(names) > _MOST_INPUTS:
         return ""
-    rows = np.stack([np.ravel(start).astype(float) for start in starts])
+    rows = np.stack(starts)
     low, high = bounds_of(space)
     width = high - low if len(low) == rows.shape[1] else np.full(rows.shape[1], np.inf)
     least = np.where(np.isfinite(width) & (width < 1e30), _ALIKE * width, _ALIKE)
     shown = [i for i in range(rows.shape[1]) if np.ptp(rows[:, i]) > least[i]]
-    if not shown:
-        return ""
     listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.3g}" for x in rows[:, i]) for i in shown)
-    return f"Observed at the {len(rows)} starts, in the order of the returns shown: {listed}."
+    head = f"Observed at the {len(rows)} initial states, in the order of the returns shown"
+    return f"{head}: {listed}." if shown else ""
 
 
 def describe_parameters(
@@ -206,8 +189,8 @@ def describe_parameters(
             "score is taken, so only differences between scores matter."
         )
     end = (
-        "It is clipped to its bounds before the environment sees it: what lies beyond is neither "
-        "done nor charged."
+        "It is clipped to its bounds before the environment receives it, so that the part beyond "
+        "has no effect and costs nothing."
         if clipped or policy.clips
         else "It is passed on as it is, also beyond its bounds."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from llmopt.packing import MOST_ARRAYS
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.linear import BoundPolicy
-from llmopt.policies.wrapping import Kept, stack
+from llmopt.policies.scaling import Kept, stack
 from llmopt.util.text import clean
 
 MAX_BYTES = 32 << 20
@@ -23,48 +24,62 @@ _ENTRIES = 8  # arrays of each episode, those of `info` aside
 _NAMES, _NAME = 100, 60  # maximum names of numbers in `info`, and characters of each
 _STATES = ("qpos", "qvel")  # MuJoCo's
 CUT = "cut off"
+_SUM_SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
 
 
 @dataclass(eq=False)
-class _Track:
-    observations: list[np.ndarray]  # of the base environment, one more than steps
+class Track:
+    """One episode."""
+
+    observations: list[np.ndarray]  # of the environment, one more than steps
     state: dict[str, np.ndarray]  # exact initial state
-    seen: list[np.ndarray] = field(default_factory=list)  # by the policy
+    scaled: list[np.ndarray] = field(default_factory=list)  # observations, if they are scaled
     actions: list[np.ndarray] = field(default_factory=list)  # as the environment received them
     rewards: list[float] = field(default_factory=list)
     info: dict[str, dict[int, Any]] = field(default_factory=dict)
     end: str = CUT
 
+    @property
+    def seen(self) -> list[np.ndarray]:
+        """What the policy saw."""
+        return self.scaled or self.observations
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its steps were kept, with observations of one shape."""
+        shapes = set(map(np.shape, self.observations))
+        return len(self.observations) == len(self.rewards) + 1 and len(shapes) == 1
+
     def forget(self) -> None:
         """Discard everything but rewards and end."""
-        for kept in (self.observations, self.seen, self.actions):
+        for kept in (self.observations, self.scaled, self.actions):
             kept.clear()
         self.info.clear()
 
 
 class StepData:
-    """A `Watcher` that records the steps of one policy's episodes, up to `MAX_BYTES`.
+    """A `Watcher` that records the steps of one policy's episodes, up to `MAX_BYTES`."""
 
-    `policy` gives the outputs before any clipping; ``None`` for other than linear policies.
-    """
-
-    def __init__(self, policy: BoundPolicy | None = None, most: int = MAX_BYTES) -> None:
-        self._policy, self._most = policy, most
-        self._tracks: list[_Track] = []
+    def __init__(self, most: int = MAX_BYTES) -> None:
+        self._most = most
         self._size = 0  # bytes
         self._layer: Kept | None = None
+        self.tracks: list[Track] = []
 
-    def begin(self, observation: Any, env: gym.Env[Any, Any]) -> None:
+    def begin(self, observation: Any, env: gym.Env[Any, Any] | None) -> None:
         """Record the initial state of an episode."""
-        self._layer = next((layer for layer in stack(env) if isinstance(layer, Kept)), None)
-        track = _Track([self._raw(observation)], _state(env.unwrapped))
+        layers = stack(env) if isinstance(env, gym.Env) else ()
+        self._layer = next((layer for layer in layers if isinstance(layer, Kept)), None)
+        state = _state(env.unwrapped) if isinstance(env, gym.Env) else {}
+        self.tracks.append(Track([self._raw(observation)], state))
         if self._layer is not None:
-            track.seen.append(_array(observation))
-        self._tracks.append(track)
+            self.tracks[-1].scaled.append(_array(observation))
 
     def __call__(self, step: Step) -> None:
-        """Record one step."""
-        track, layer = self._tracks[-1], self._layer
+        """Record one step; one after an end begins an episode."""
+        if not self.tracks or self.tracks[-1].end != CUT:
+            self.begin(step.observation, step.env)
+        track, layer = self.tracks[-1], self._layer
         if step.terminated or step.truncated:
             track.end = TERMINATED if step.terminated else LIMIT
         track.rewards.append(step.reward)
@@ -74,11 +89,11 @@ class StepData:
         track.observations.append(self._raw(step.following))
         track.actions.append(_array(step.action if layer is None else layer.action))
         if layer is not None:
-            track.seen.append(_array(step.following))
+            track.scaled.append(_array(step.following))
         for name, value in list(step.info.items())[:_NAMES]:
             if isinstance(name, str) and _is_number(value):
                 track.info.setdefault(name, {})[len(track.rewards) - 1] = value
-        arrays = (*track.observations[-1:], *track.actions[-1:], *track.seen[-1:])
+        arrays = (*track.observations[-1:], *track.actions[-1:], *track.scaled[-1:])
         self._size += sum(array.nbytes for array in arrays) + 8 * (2 + len(step.info))
 
     def _raw(self, observation: Any) -> np.ndarray:
@@ -87,22 +102,20 @@ class StepData:
             return raw
         return _array(observation)
 
-    def data(self) -> dict[str, Any]:
-        """Return the entries for ``tell(data=)``: lists with an array for each initial state."""
-        tracks = self._tracks[:_MOST_EPISODES]
+    def data(self, policy: BoundPolicy | None = None) -> dict[str, Any]:
+        """Return the entries for ``tell(data=)``: lists with an array for each initial state.
+
+        `policy` gives the outputs before any clipping; ``None`` for other than linear policies.
+        """
+        tracks = self.tracks[:_MOST_EPISODES]
         if not tracks:
             return {}
-        full = [
-            t
-            for t in tracks
-            if len(t.observations) == len(t.rewards) + 1
-            and len(set(map(np.shape, t.observations))) == 1
-        ]
+        full = [t for t in tracks if t.complete]
         none = np.zeros((0,))
         room = MOST_ARRAYS // len(tracks) - _ENTRIES  # for arrays of each episode
         names = [*dict.fromkeys(n for t in full for n in t.info)][:room]
 
-        def each(read: Callable[[_Track], Any]) -> list[np.ndarray]:
+        def each(read: Callable[[Track], Any]) -> list[np.ndarray]:
             return [np.asarray(read(t)) if t in full else none for t in tracks]
 
         def column(name: str) -> list[np.ndarray]:
@@ -115,16 +128,15 @@ class StepData:
             "info": {entry_name(n): column(n) for n in names},
             "ended": [t.end for t in tracks],
         }
-        bound = self._policy
-        if bound is not None and not bound.policy.chooses:
-            entries["proposed"] = each(lambda t: _proposed(bound, t.seen or t.observations))
-        if any(t.seen for t in full):
-            entries["scaled"] = each(lambda t: np.stack(t.seen))
+        if policy is not None and not policy.policy.chooses:
+            entries["proposed"] = each(lambda t: _proposed(policy, t.seen))
+        if any(t.scaled for t in full):
+            entries["scaled"] = each(lambda t: np.stack(t.scaled))
         for name in tracks[0].state:
             entries[f"initial_{name}"] = [t.state.get(name, none) for t in tracks]
-        if len(full) < len(self._tracks):
+        if len(full) < len(self.tracks):
             entries["note"] = (
-                f"steps of {len(full)} of {len(self._tracks)} episodes are kept in full, within "
+                f"steps of {len(full)} of {len(self.tracks)} episodes are kept in full, within "
                 f"{self._most >> 20} MiB; of the others only rewards and ends"
             )
         return {name: entry for name, entry in entries.items() if entry or name == "rewards"}
@@ -169,17 +181,18 @@ def _array(value: Any) -> np.ndarray:
 def _state(env: Any) -> dict[str, np.ndarray]:
     """Return an environment's exact state if it can be read: MuJoCo's, or its `state`."""
     data = getattr(env, "data", None)
-    found = {name: getattr(data, name, None) for name in _STATES}
-    if not all(isinstance(value, np.ndarray) for value in found.values()):
-        found = {"state": getattr(env, "state", None)}
-    arrays = {name: _array(value) for name, value in found.items() if value is not None}
+    values = {name: getattr(data, name, None) for name in _STATES}
+    if not all(isinstance(value, np.ndarray) for value in values.values()):
+        values = {"state": getattr(env, "state", None)}
+    arrays = {name: _array(value) for name, value in values.items() if value is not None}
     return {name: value for name, value in arrays.items() if value.size}
 
 
 def _is_number(value: Any) -> bool:
     """Whether an array of numbers can hold a value; a larger integer is rather a seed."""
-    known = isinstance(value, int | float | np.number | np.bool_)
-    return known and np.asarray(value).dtype.kind in "biufc"
+    if not isinstance(value, int | float | np.number | np.bool_):
+        return False
+    return np.asarray(value).dtype.kind in "biufc"
 
 
 def _column(values: Mapping[int, Any], length: int) -> np.ndarray:
@@ -195,19 +208,6 @@ def entry_name(name: str) -> str:
     return f"n{text}" if text.isdecimal() or text in ("", ".", "..") else text
 
 
-class Together:
-    """Passes each step to several watchers."""
-
-    def __init__(self, *watchers: Any) -> None:
-        self._watchers = watchers
-
-    def begin(self, observation: Any, env: gym.Env[Any, Any]) -> None:
-        """Call the watchers' `begin`, if they have one."""
-        for watcher in self._watchers:
-            if isinstance(watcher, StepData):
-                watcher.begin(observation, env)
-
-    def __call__(self, step: Step) -> None:
-        """Call all watchers."""
-        for watcher in self._watchers:
-            watcher(step)
+def is_sum(name: str) -> bool:
+    """Whether the name of a number in `info` indicates a running sum over the episode."""
+    return _SUM_SO_FAR.search(name.lower()) is not None
