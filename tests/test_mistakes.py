@@ -170,7 +170,7 @@ MISTAKES = {
     ("seed", "optuna"): (lambda e: e.optuna(seed="a"), ("seed='a'", "whole number"), 0),
     ("wrapper", "policies"): (
         lambda e: e.policies(wrappers="ususal"),
-        ("ususal", "did you mean 'usual'"),
+        ("ususal", "expected 'usual'"),
         0,
     ),
     ("nan", "policies"): (lambda e: e.policies(ScriptedClient([]), Hopeless), NAN, 5),

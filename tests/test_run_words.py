@@ -71,8 +71,8 @@ def test_words_are_given_with_names_errors_and_statistics():
     client = ScriptedClient(point)
     run(config(methods=("llm", "random")), "r", client=client)
     text = client.requests[-1].text
-    assert "the same 2 random starts each time" in text
-    assert "judged in the end on fresh starts" in text
+    assert "the same 2 random initial states" in text
+    assert "judged on held-out initial states" in text
     assert "A car in a valley between two hills" in text
     assert "An episode has at most 999 steps." in text
     assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
@@ -140,8 +140,8 @@ def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "is not among its 4 recorded ones" in error
     recorded, asked = error.split("recorded '...")[1].split("asked '...")
-    assert "the same 2 random starts" in recorded
-    assert "the same 3 random starts" in asked
+    assert "the same 2 random initial states" in recorded
+    assert "the same 3 random initial states" in asked
     # The folder of a recorded run goes on to record; a new run does not mix its answers in.
     with monkeypatch.context() as patch:
         use(patch, ScriptedClient(point))

@@ -103,7 +103,7 @@ class EpisodeStatistics(StepData):
         n, rate = len(returns), _number(sum(returns) / sum(lengths))
         ends = [_end(t) for t in tracks]
         same = len(set(lengths)) == 1 and len(set(ends)) == 1
-        line = f"Mean return {_number(np.mean(returns), 5)} over {n} initial states, {rate} a step"
+        line = f"Mean return {_number(float(np.mean(returns)), 5)} over {n} initial states, {rate} a step"
         line += f"; each {lengths[0]} steps, {ends[0]}" if same else ""
         if n > _LISTED_EPISODES:
             quartiles = map(_number, np.percentile(returns, [0, 25, 50, 75, 100]))
