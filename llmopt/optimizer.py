@@ -55,7 +55,7 @@ from llmopt.search.model_ask import SearchBatch
 from llmopt.search.options import SearchArguments, SearchOptions
 from llmopt.search.points import point_to_ask, start_points, warmup_points
 from llmopt.search.results import Results
-from llmopt.search.resume import start_of, stored_options
+from llmopt.search.resume import start_of, stored_model, stored_options
 from llmopt.search.session import described
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import (
@@ -534,7 +534,8 @@ class LLMOptimizer(Results[Params]):
 
         Args:
             path: The file. It is only read, never written.
-            client: The model for further requests; the file never contains a key.
+            client: The model for further requests, by default the stored one; the file never
+                contains a key.
             **options: Constructor arguments that the file lacks (a prompt object, caps) or that you
                 change.
 
@@ -553,7 +554,10 @@ class LLMOptimizer(Results[Params]):
             )
         events = list(read_events(path))
         start = start_of(events, path)
-        client = get_client(one_model(client, options.pop("model", None)))
+        model = options.pop("model", None)
+        if client is None and model is None:
+            model = stored_model(start, path)
+        client = get_client(one_model(client, model))
         with as_written(path, 1, start):
             merged = stored_options(start, options)
         if "prompt" not in options:

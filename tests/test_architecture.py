@@ -31,8 +31,7 @@ PUBLIC = {
     "llmopt.errors": "LLMOptError BudgetExceededError ParseError StorageError FallbackWarning",
     "llmopt.client": "Client Request Reply Completion Message get_client",
     "llmopt.client.base": "Client Request Reply Completion Message",
-    "llmopt.client.cache": "CachedClient",
-    "llmopt.client.prices": "set_price",
+    "llmopt.client.prices": "set_price most_cost",
     "llmopt.code": "CodeOptimizer Function Output Sandbox WorkerLimits GenCode Strategy "
     "evaluate_policy improve policy_function improve_reward reward_function train_linear "
     "LanguageFeedback",
@@ -130,8 +129,7 @@ FOREIGN = {
     "argparse": "_actions _get_values _option_string_actions _AppendAction",
     "functools, os, sys, threading": "_lru_cache_wrapper _exit _getframe _at_fork_reinit",
     "named tuples": "_replace",
-    "anthropic, openai, google": "_api_client _client _custom_headers _content _session "
-    "_refresh_status_codes",
+    "google": "_client _content _session _refresh_status_codes",
     "gymnasium": "_get_obs",
     "nevergrad": "_constraint_checkers _content _layers _repetitions _value",
     "optuna": "_contains _storage _study_id _trial_id",

@@ -11,7 +11,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.http import transport
 from llmopt.client.http.api_keys import redact
 from llmopt.client.http.faults import Fault, parse_duration, parse_retry_after
-from llmopt.client.http.refusals import Change, Learned
+from llmopt.client.http.refusals import Learned, Refusals
 from llmopt.client.http.transport import RateLimiter
 
 
@@ -70,60 +70,53 @@ def test_redaction(text):
     assert "***" in hidden
 
 
-ASKED = Request((Message("user", "hello"),), max_tokens=8000)
+def after(sent, *faults, learned=None, cap=8000, least=1000, fields=None):
+    """What is left out, and the cap, after faults with these documented fields."""
+    request = Request((Message("user", "hello"),), max_tokens=cap)
+    refusals = Refusals(learned or Learned(8), request, sent, fields or {}, least)
+    for fault in faults:
+        if not refusals.change(Fault("status", **{"status": 400, **fault})):
+            return None
+    return {*refusals.without, *refusals.guess.without}, refusals.guess.cap or refusals.cap
 
 
-def changed(sent, fields=None, tried=(), learned=None, **fault):
-    """The change after a fault with these documented fields."""
-    found = Fault("status", **{"status": 400, **fault})
-    return (learned or Learned(8)).change(found, ASKED, sent, fields or {}, list(tried))
+TEMPERATURE, TOKENS = {"parameter": "temperature"}, {"parameter": "max_tokens"}
 
 
 @pytest.mark.parametrize(
-    ("parameter", "code", "sent", "change"),
+    ("sent", "faults", "left"),
     [
-        ("stop", "unsupported_parameter", ["stop", "seed"], Change(frozenset({"stop"}))),
-        ("temperature", "", ["temperature"], Change(frozenset({"temperature"}))),
-        ("temperature", "decimal_above_max_value", ["temperature"], None),
-        ("body.seed", "", ["seed", "stop"], Change(frozenset({"seed"}))),
-        ("responseJsonSchema", "", ["response_json_schema"],
-         Change(frozenset({"response_json_schema"}))),
-        ("response_format.json_schema.schema", "", ["response_format"],
-         Change(frozenset({"response_format"}))),
-        ("messages[0].content[0].mark", "", ["key"], Change(frozenset({"key"}))),
-        ("max_tokens", "unsupported_parameter", ["max_tokens"], Change(frozenset({"max_tokens"}))),
-        ("max_tokens", "", [], Change(cap=4000)),
-        ("generationConfig.maxOutputTokens", "", [], Change(cap=4000)),
-        ("messages[3].role", "", ["temperature"], None),
-        ("", "context_length_exceeded", ["temperature"], None),
-        ("", "", ["temperature", "stop"], Change(frozenset({"temperature", "stop"}), named=False)),
-        ("", "", ["schema", "stop"], Change(frozenset({"schema"}), named=False)),
-        ("", "", ["stream"], None),
+        (["stop", "seed"], [{"parameter": "stop"}], ({"stop"}, 8000)),
+        (["seed"], [{"parameter": "body.seed"}], ({"seed"}, 8000)),
+        (["response_json_schema"], [{"parameter": "responseJsonSchema"}],
+         ({"response_json_schema"}, 8000)),
+        (["key"], [{"parameter": "messages[0].content[0].mark"}], ({"key"}, 8000)),
+        ([], [TOKENS], (set(), 4000)),
+        ([], [TOKENS] * 3, (set(), 1000)),
+        ([], [TOKENS] * 4, None),
+        ([], [{"parameter": "generationConfig.maxOutputTokens"}], (set(), 4000)),
+        (["max_tokens"], [TOKENS | {"code": "unsupported_parameter"}], ({"max_tokens"}, 8000)),
+        (["temperature"], [TEMPERATURE | {"code": "decimal_above_max_value"}], None),
+        (["temperature"], [TEMPERATURE, TEMPERATURE], None),
+        (["temperature"], [{"parameter": "messages[3].role"}], None),
+        (["temperature"], [{"status": 500}], None),
+        # Refusals that name something add up.
+        (["temperature"], [TOKENS, TEMPERATURE], ({"temperature"}, 4000)),
+        (["temperature", "stop"], [TEMPERATURE, TOKENS, {"parameter": "stop"}],
+         ({"temperature", "stop"}, 4000)),
+        # One that names nothing is met by one guess after the other.
+        (["stop", "schema"], [{}], ({"schema"}, 8000)),
+        (["stop", "schema"], [{}] * 2, ({"stop"}, 8000)),
+        (["stop", "schema"], [{}] * 3, (set(), 1000)),
+        (["stop", "schema"], [{}] * 4, None),
+        (["stream"], [{}], (set(), 1000)),
+        (["stop"], [{}, TOKENS], ({"stop"}, 4000)),
+        (["stop"], [{"code": "context_length_exceeded"}], (set(), 1000)),
+        ([], [{"status": 429, "headers": {"x-ratelimit-limit-tokens": "5000"}}], (set(), 4998)),
     ],
 )  # fmt: skip
-def test_what_is_changed_after_a_refusal(parameter, code, sent, change):
-    found = changed(sent, {"mark": "key"}, parameter=parameter, code=code)
-    assert found == change
-    assert changed(sent, parameter=parameter, code=code, status=500) is None
-
-
-def test_prose_changes_nothing_but_what_is_tried_once():
-    said = "at most 100 properties in chat completions. Please stop sending requests"
-    learned, tried = Learned(8), []
-    while step := changed(["stop", "schema"], tried=tried, learned=learned, message=said):
-        tried.append(step)
-    assert [set(step.without) for step in tried] == [{"schema"}, {"stop"}]
-    learned.give_up()
-    assert learned.refused == frozenset()
-    assert learned.most_tokens is None
-    assert changed(["stop", "schema"], learned=learned, message=said) is None
-
-
-def test_a_cap_is_lowered_three_times_at_most():
-    step, tried = Change(cap=8000), []
-    while (step := changed([], parameter="max_tokens", tried=tried)) is not None:
-        tried.append(step)
-    assert len(tried) == 3
+def test_what_is_changed_after_refusals(sent, faults, left):
+    assert after(sent, *faults, fields={"mark": "key"}) == left
 
 
 def test_limits_are_read_where_a_list_says_them():
@@ -132,6 +125,7 @@ def test_limits_are_read_where_a_list_says_them():
     assert (learned.context_tokens, learned.most_tokens) == (None, None)
     learned.read({"context_length": 131072, "top_provider": {"max_completion_tokens": 16384}})
     assert (learned.context_tokens, learned.most_tokens) == (131072, 16384)
+    assert after([], {}, learned=learned) is None  # a known limit is no guess
 
 
 def test_rate_limiter_never_starts_more_in_any_minute(monkeypatch):

@@ -17,7 +17,6 @@ from stubs import in_threads
 from tiny_gguf import CONTEXT_TOKENS, TEMPLATE, write_tiny_gguf
 
 from llmopt.client import LocalClient, Message, RecordClient, Reply, Request
-from llmopt.client.cache import CachedClient
 from llmopt.client.local.gguf import read_header
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
@@ -149,8 +148,7 @@ class TestConstruction:
         assert (facts.columns, facts.grammar, facts.schema) == (True, True, True)
         assert facts.parameters == read_header(path).parameters
         assert facts.count_tokens == client.count_tokens
-        for wrapped in (CachedClient(client, tmp_path), RecordClient(client, tmp_path / "r.jsonl")):
-            assert model_facts(wrapped) == facts
+        assert model_facts(RecordClient(client, tmp_path / "r.jsonl")) == facts
 
     def test_missing_package(self, model, monkeypatch):
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
@@ -244,7 +242,6 @@ class TestComplete:
             used[thinking] = client.complete(ask("hello", style="chat")).prompt_tokens
             client.close()
         assert used[False] - used[True] == len("<think></think>")
-        assert LocalClient(path).settings != LocalClient(path, thinking=True).settings
         assert "chat_template_kwargs" not in LocalClient(model)._body(ask(style="chat"))[0]
 
     def test_sampling_settings_reach_llama_cpp(self, model):

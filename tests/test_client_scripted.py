@@ -265,19 +265,9 @@ class TestRecordAndReplay:
             head = [line.replace(', "crc": null', "") for line in head]
             path.write_text("\n".join([*head, *lines]) + "\n")
             replay = ReplayClient(path)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
+            with pytest.warns(RuntimeWarning, match="not among its 2") as caught:
                 assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["A", "B"]
-
-    def test_other_prompts_with_other_results_are_warned_of(self, tmp_path):
-        results = [" ".join(f"{(n + i) / 32:.3f}" for i in range(40)) for n in (40, 200)]
-        path = recorded(tmp_path / "run.jsonl", f"before: {results[0]}", "b")
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            ReplayClient(path).complete(ask(f"results, in other words: {results[0]} 8.765"))
-        with pytest.warns(RuntimeWarning, match="not among its 2"):
-            ReplayClient(path).complete(ask(f"results, in other words: {results[1]}"))
+            assert len(caught) == 1
 
     def test_a_file_that_cannot_be_opened_costs_no_request(self, tmp_path):
         client = ScriptedClient(["a"])

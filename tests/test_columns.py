@@ -479,15 +479,6 @@ def test_a_client_without_probabilities_is_told_what_to_take():
         check(ScriptedClient([" a b c"]), "columns")
 
 
-def test_a_cache_tells_adapters_apart(tmp_path):
-    one, other = tmp_path / "one.gguf", tmp_path / "other.gguf"
-    one.write_bytes(b"1")
-    other.write_bytes(b"2")
-    settings = [LocalClient("m.gguf", adapter=a).settings for a in (None, one, other)]
-    assert settings[0] == {}
-    assert settings[1] != settings[2]
-
-
 def test_a_sampler_that_reads_the_slope_follows_it():
     client = NetworkClient()
     middle = "nmonlmonmnlomnmonlmn"

@@ -34,7 +34,7 @@ class GeminiContract(ProviderContract):
         return gemini_error(message)
 
     def sent_key(self, headers):
-        return headers["x-goog-api-key"]
+        return headers.get("x-goog-api-key", "")
 
 
 class TestContract(GeminiContract):

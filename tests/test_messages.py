@@ -159,7 +159,10 @@ class TestFiles:
         optimizer.close()
         with path.open("a") as file:
             file.write(line + "\n")
-        for again in (lambda: make(storage=path, durable=False), lambda: LLMOptimizer.load(path)):
+        for again in (
+            lambda: make(storage=path, durable=False),
+            lambda: LLMOptimizer.load(path, ScriptedClient([])),
+        ):
             told(StorageError, again, str(path), "event 3", "Restore", "move it away")
 
     def test_event_of_a_newer_version(self, tmp_path):

@@ -15,11 +15,11 @@ from wire import THOUSAND, Say, openai_body, openai_error
 
 from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
-from llmopt.client.cache import CachedClient
 from llmopt.client.http.endpoint import SERVERS, Server
 from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
+from llmopt.client.record_replay import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import price_of
@@ -311,9 +311,8 @@ def test_imports_that_fail_are_one_line(capsys, monkeypatch):
 
 def test_prices_of_clients(tmp_path):
     assert price_of(get_client("smollm2")).cost(10, 10) == 0.0
-    assert price_of(CachedClient(get_client("smollm2"), tmp_path)).cost(10, 10) == 0.0
     paid = OpenAIClient("gpt-5", price=Price(1.0, 2.0))
-    assert price_of(CachedClient(paid, tmp_path)) == Price(1.0, 2.0)
+    assert price_of(RecordClient(paid, tmp_path / "r.jsonl")) == Price(1.0, 2.0)
     assert price_of(ScriptedClient([])) is None
 
 

@@ -49,7 +49,7 @@ class TestContract(ProviderContract):
         return openai_error(message)
 
     def sent_key(self, headers):
-        return headers["authorization"].removeprefix("Bearer ")
+        return headers.get("authorization", "").removeprefix("Bearer ")
 
     # A server at one's own address needs no key.
 
@@ -436,7 +436,6 @@ def test_plain_completions(server):
     assert server.seen[0].body["prompt"] == "1, 2,"
     assert server.seen[0].body["max_tokens"] == 5
     assert client.default_prompt == "props"
-    assert client.settings != OpenAIClient("m", base_url=f"{server.url}/v1").settings
 
 
 def test_grammar_goes_to_llamacpp(server, monkeypatch):

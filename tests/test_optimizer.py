@@ -24,10 +24,7 @@ from llmopt import (
     RewardError,
     ScriptedClient,
 )
-from llmopt.client.base import Message, Request, check_ready
-from llmopt.client.cache import CachedClient
-from llmopt.client.providers.openai import OpenAIClient
-from llmopt.errors import MissingKeyError
+from llmopt.client.base import Request, check_ready
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -90,15 +87,6 @@ class TestReadiness:
     def test_a_client_that_cannot_tell_is_asked(self):
         check_ready(ScriptedClient([]))
         assert make(answers((1.5, 7))).ask() == {"x": 1.5, "k": 7}
-
-    def test_answers_that_are_kept_need_no_key(self, monkeypatch, tmp_path):
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        kept = CachedClient(OpenAIClient("gpt-6-luna"), tmp_path)
-        with pytest.raises(MissingKeyError):
-            check_ready(kept)
-        kept.client = ScriptedClient(["x: 1"])
-        kept.complete(Request((Message("user", "hello"),)))
-        check_ready(CachedClient(OpenAIClient("gpt-6-luna"), tmp_path))
 
 
 class TestAsk:

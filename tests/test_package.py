@@ -67,6 +67,7 @@ def run_python(code: str) -> str:
 
 def test_import_pulls_in_no_sdk_and_no_simulator():
     heavy = (
+        "httpx",
         "openai",
         "anthropic",
         "google.genai",

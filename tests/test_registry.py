@@ -53,13 +53,23 @@ def test_unknown_strings_name_the_nearest(written, meant):
     assert len(message) < 200
 
 
-@pytest.mark.parametrize("written", ["qqq", "qqq:x"])
-def test_a_string_that_is_like_no_other_says_what_one_is(written):
+@pytest.mark.parametrize(
+    ("written", "such"),
+    [
+        ("qqq", "openai:qqq"),
+        ("qqq:x", "openai:x"),
+        ("gpt-6-luna", "openai:gpt-6-luna"),
+        ("claude-unheard-of", "anthropic:claude-unheard-of"),
+        ("gemini-4-argon", "gemini:gemini-4-argon"),
+        ("grok-4", "xai:grok-4"),
+    ],
+)
+def test_a_string_that_is_like_no_other_says_what_one_is(written, such):
     with pytest.raises(ModelNotFoundError) as caught:
         get_client(written)
     assert str(caught.value) == (
         f"unknown model '{written}': expected PROVIDER:MODEL, such as "
-        f"'openai:{written.rpartition(':')[2]}', or 'smollm2', the embedded model, or "
+        f"'{such}', or 'smollm2', the embedded model, or "
         "'network', the small network. "
         "`llmopt models` lists all model strings"
     )
@@ -83,58 +93,6 @@ def test_every_entry_leads_to_a_factory(prefix):
     module = importlib.import_module(f"llmopt.client.{entry.module}")
     assert callable(getattr(module, entry.factory))
     assert entry.about.startswith(prefix)
-
-
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("openai/gpt-6-luna", "openai:gpt-6-luna"),
-        ("anthropic/claude-haiku-5-5", "anthropic:claude-haiku-5-5"),
-        ("google/gemini-3.8-flash", "gemini:gemini-3.8-flash"),
-        ("x-ai/grok-4", "xai:grok-4"),
-        ("openrouter/meta-llama/llama-4", "openrouter:meta-llama/llama-4"),
-        ("groq/openai/gpt-oss-120b", "groq:openai/gpt-oss-120b"),
-        ("huggingface/Qwen/Qwen3-8B", "hf:Qwen/Qwen3-8B"),
-        ("bedrock/openai.gpt-oss-120b", "bedrock:openai.gpt-oss-120b"),
-        ("bedrock:anthropic.claude-haiku-4-5", "bedrock:anthropic.claude-haiku-4-5"),
-        ("vertex_ai/gemini-3.8-flash", "vertex:gemini-3.8-flash"),
-        ("azure/my-deployment", "azure:my-deployment"),
-        ("litellm:some/model", "litellm:some/model"),
-    ],
-)
-def test_provider_and_model_as_other_libraries_write_them(written, name):
-    assert getattr(get_client(written), "name", None) == name
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("gemini-2.5-flash", "gemini:gemini-2.5-flash"),
-        ("gemini-4-argon", "gemini:gemini-4-argon"),
-        ("claude-unheard-of", "anthropic:claude-unheard-of"),
-        ("claude:haiku", "anthropic:haiku"),
-        ("google:gemini-3.8-flash", "gemini:gemini-3.8-flash"),
-        ("OpenAI:gpt-6-luna", "openai:gpt-6-luna"),
-        ("gpt-6-luna", "openai:gpt-6-luna"),
-        ("o3", "openai:o3"),
-        ("grok-4", "xai:grok-4"),
-        ("kimi-k3", "moonshot:kimi-k3"),
-        ("glm-5", "zai:glm-5"),
-        ("gpt5", "openai:gpt5"),
-        ("mistral-medium-latest", "mistral:mistral-medium-latest"),
-        ("deepseek-flash", "deepseek:deepseek-flash"),
-        ("meta-llama/llama-4", "openrouter:meta-llama/llama-4"),
-        ("models/qwen.gguf", "gguf:models/qwen.gguf"),
-        ("/models/my.gguf", "gguf:/models/my.gguf"),
-    ],
-)
-def test_hints_by_the_model_s_family(written, meant):
-    with pytest.raises(ModelNotFoundError) as caught:
-        get_client(written)
-    assert str(caught.value) == (
-        f"unknown model '{written}': did you mean '{meant}'? "
-        "`llmopt models` lists all model strings"
-    )
 
 
 # options
@@ -201,8 +159,3 @@ def test_options_of_the_command_line_are_put_into_the_string():
 def test_an_option_that_is_none_is_an_error_that_says_what_is(option, said):
     with pytest.raises(OptionError, match=said):
         get_client(f"openai:gpt-6-luna?{option}")
-
-
-def test_an_option_of_hosted_models_says_so():
-    with pytest.raises(OptionError, match=r"model 'smollm2': it has no option 'effort' \(hosted"):
-        get_client("smollm2?effort=low")

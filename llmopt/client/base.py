@@ -27,12 +27,7 @@ A recording stores its version; under another version it is replayed in order.
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a conversation.
-
-    Attributes:
-        role: ``"system"``, ``"user"`` or ``"assistant"``.
-        content: Plain text.
-    """
+    """One message of a conversation, in plain text."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -88,7 +83,7 @@ class Request:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
         data = asdict(self)
-        if not self.columns:  # keeps the digests of earlier versions
+        if not self.columns:
             del data["columns"], data["choices"]
         return data
 
@@ -127,37 +122,20 @@ class Completion:
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's answer to one `Request`.
+    """A model's answer to one `Request`: counts are summed over the calls that it took."""
 
-    Attributes:
-        completions: Between 1 and ``request.n`` samples.
-        model: The model that answered, as the provider names it.
-        prompt_tokens: Prompt tokens, as the provider counts them, summed over all calls;
-            ``None`` if the provider did not report them.
-        cached_tokens: The part of `prompt_tokens` that a prefix cache served.
-        completion_tokens: Completion tokens of all samples; ``None`` if not reported.
-        seconds: Wall-clock seconds, including retries and waiting.
-        cost: US dollars, or ``None`` if the price is unknown.
-        requests: Number of calls sent to the provider.
-        unpriced: Number of failed calls that may be charged and are not in `cost`.
-        estimated: Number of calls whose tokens and cost are estimates.
-        written_tokens: The part of `prompt_tokens` that was written to a prefix cache, if the
-            provider charges for this separately.
-        written_long_tokens: The part of `written_tokens` that is kept for an hour.
-    """
-
-    completions: tuple[Completion, ...]
-    model: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int = 0
-    completion_tokens: int | None = None
-    seconds: float = 0.0
-    cost: float | None = None
-    requests: int = 1
-    unpriced: int = 0
-    estimated: int = 0
-    written_tokens: int = 0
-    written_long_tokens: int = 0
+    completions: tuple[Completion, ...]  # between 1 and ``request.n`` samples
+    model: str = ""  # the model that answered, as the provider names it
+    prompt_tokens: int | None = None  # ``None`` if the provider did not report them
+    cached_tokens: int = 0  # the part of `prompt_tokens` that a prefix cache served
+    completion_tokens: int | None = None  # of all samples; ``None`` if not reported
+    seconds: float = 0.0  # wall-clock, including retries and waiting
+    cost: float | None = None  # US dollars; ``None`` if the price is unknown
+    requests: int = 1  # calls sent to the provider
+    unpriced: int = 0  # failed calls that may be charged and are not in `cost`
+    estimated: int = 0  # calls whose tokens and cost are estimates
+    written_tokens: int = 0  # the part of `prompt_tokens` written to a cache, if charged for
+    written_long_tokens: int = 0  # the part of `written_tokens` that is kept for an hour
 
     @property
     def tokens(self) -> int:
@@ -165,13 +143,10 @@ class Reply:
         return (self.prompt_tokens or 0) + (self.completion_tokens or 0)
 
     def counted(self, request: Request) -> Reply:
-        """Return a copy with checked counts: invalid or missing ones are replaced by estimates.
+        """Return a copy with checked counts.
 
         Missing and impossible token counts, and counts that are too small for the text
         (`believed`), are estimated on the high side. An invalid cost becomes unknown.
-
-        Args:
-            request: The request that this reply answers.
         """
         prompt, completion = whole(self.prompt_tokens), whole(self.completion_tokens)
         calls = max(1, whole(self.requests) or 0) if self.requests else 0
@@ -203,18 +178,15 @@ class Reply:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
-        left_out = [name for name in _MOSTLY_ZERO if not getattr(self, name)]
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        return {k: v for k, v in asdict(self).items() if v or k not in _MOSTLY_ZERO}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Reply:
         """Rebuild a reply from `to_dict`'s result.
 
         Raises:
-            LookupError: A field is missing.
-            TypeError: A field has the wrong type.
-            ValueError: A count, time or price is negative or not finite, and would lower the
-                recorded spending.
+            LookupError, TypeError: A field is missing or has the wrong type.
+            ValueError: A count, time or price is negative or not finite.
         """
         values = dict(data)
         values["completions"] = tuple(Completion(**c) for c in values["completions"])
@@ -232,15 +204,14 @@ class Reply:
 
 def amount(value: object) -> float | None:
     """Return a number of 0 or more, or ``None`` for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return value if 0 <= value < 2**63 else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number and 0 <= value < 2**63 else None  # type: ignore[operator, return-value]
 
 
 def whole(value: object) -> int | None:
     """Return a count of calls or tokens, or ``None`` if the value cannot be one."""
-    found = amount(value)
-    return None if found is None or found >= _MOST_TOKENS else int(found)
+    number = amount(value)
+    return None if number is None or number >= _MOST_TOKENS else int(number)
 
 
 def believed(tokens: int | None, *texts: str) -> int | None:
@@ -273,6 +244,8 @@ class Client(Protocol):
       call is free (no if missing);
     - ``priced`` (bool): whether the cost of a reply is known in advance or reported with it. If
       it is false, a cap on cost is rejected before anything is sent;
+    - ``most_cost(request) -> float | None``: the most US dollars that a request can cost, ``None``
+      if unknown;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.http.retry.complete_with_retries` retries;
     - ``inform(text)``: called after each result with the outcome so far in words;
@@ -284,13 +257,7 @@ class Client(Protocol):
     """
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request.
-
-        Args:
-            request: The request to send.
-
-        Returns:
-            At least one completion.
+        """Answer one request with at least one completion.
 
         Raises:
             ClientError: The call failed; ``retryable`` says whether a retry may help.
@@ -299,11 +266,7 @@ class Client(Protocol):
 
 
 class Wrapper:
-    """A client that forwards requests and all other attributes to another client.
-
-    Args:
-        client: The other client.
-    """
+    """A client that forwards requests and all other attributes to another client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -332,13 +295,12 @@ def check_ready(client: Client) -> None:
     a list, and a client without the method `check_ready`, count as ready.
 
     Raises:
-        MissingKeyError: There is no API key.
-        RefusedKeyError: The provider rejects the API key.
-        ModelNotFoundError: The model does not exist.
-        ClientError: The server cannot be reached, or the address or the recording is invalid.
+        ClientError: A key is missing (`MissingKeyError`) or rejected (`RefusedKeyError`), the model
+            does not exist (`ModelNotFoundError`), the server cannot be reached, or the recording
+            cannot be read.
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
         ImportError: The client's package is not installed.
     """
-    own = getattr(client, "check_ready", None)
-    if callable(own):
-        own()
+    check = getattr(client, "check_ready", None)
+    if callable(check):
+        check()

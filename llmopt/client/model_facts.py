@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from llmopt.client.base import Client, Style, client_name
+from llmopt.client.base import Client, Request, Style, client_name
 
 CAPABLE_PARAMETERS = 13_000_000_000
 """Minimum number of weights for which a chat model gets the prompt ``"words"`` by default.
@@ -21,8 +21,8 @@ _SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNO
 
 def size_in_name(name: str) -> int | None:
     """Return the number of weights stated in a model's name (``"llama3.2:1b"``), or ``None``."""
-    found = _SIZE.search(name)
-    return round(int(found[1] or 1) * float(found[2]) * 1e9) if found else None
+    size = _SIZE.search(name)
+    return round(int(size[1] or 1) * float(size[2]) * 1e9) if size else None
 
 
 def chat_prompt(parameters: int | None) -> str:
@@ -47,6 +47,8 @@ class ModelFacts:
     structured: bool = False  # whether points are requested as JSON with a schema
     parameters: int | None = None  # number of weights; ``None`` if not known
     reads_text: bool = True  # whether it accepts other prompts than ``"columns"``
+    # The most dollars that a request can cost; see `llmopt.client.prices.most_cost`.
+    most_cost: Callable[[Request], float | None] | None = field(default=None, compare=False)
 
 
 def model_facts(client: Client) -> ModelFacts:
@@ -69,4 +71,5 @@ def model_facts(client: Client) -> ModelFacts:
         max_samples=getattr(client, "max_samples", None),
         columns=bool(getattr(client, "columns", False)),
         parameters=size,
+        most_cost=getattr(client, "most_cost", None),
     )

@@ -23,7 +23,6 @@ from llmopt.client.base import Client
 from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
-from llmopt.util.arguments import check_names
 from llmopt.util.text import short
 
 _SECRET = "api_key"
@@ -89,9 +88,8 @@ def get_client(model: str | Client, **options: Any) -> Client:
 
     Args:
         model: A string such as ``"smollm2"``, ``"gguf:/models/qwen.gguf"`` or
-            ``"openai:gpt-6-luna"`` (``"openai/gpt-6-luna"`` means the same), or a client, which
-            is returned as it is. Options of the client's class may follow:
-            ``"openai:gpt-6-luna?effort=low&timeout=60"``.
+            ``"openai:gpt-6-luna"``, or a client, which is returned as it is. Options of the
+            client's class may follow: ``"openai:gpt-6-luna?effort=low&timeout=60"``.
         **options: Keyword arguments of the client's class.
 
     Returns:
@@ -114,9 +112,6 @@ def get_client(model: str | Client, **options: Any) -> Client:
             return get_client(bare, **{**_typed_options(kind, texts), **options})
         except ValueError as error:
             raise OptionError(f"model {bare!r}: {error}") from error
-    maker, slash, rest = model.partition("/")
-    if slash and ":" not in maker and f"{_ALIASES.get(maker, maker)}:" in PROVIDERS:
-        model = f"{_ALIASES.get(maker, maker)}:{rest}"  # the spelling of other libraries
     # The longest prefix first: one provider's prefix may begin another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
         if prefix.endswith((":", "+")) and model.startswith(prefix):
@@ -153,30 +148,29 @@ def _make_client(
     try:
         return cast(Client, make(*argument, **options))
     except TypeError:
-        if options:  # the class's own error names neither the model nor the nearest option
-            names = _options_of(type(make(*argument)), {"self"})
-            check_names(f"get_client({model!r})", options, names)
-        raise
+        names = _options_of(type(make(*argument)), {"self"}) if options else {}
+        unknown = next((name for name in options if name not in names), None)
+        if unknown is None:
+            raise
+        raise TypeError(
+            f"get_client({model!r}) has no argument {unknown!r}; {did_you_mean(unknown, names)}"
+        ) from None
 
 
 def _unknown_model(model: str) -> ModelNotFoundError:
-    if model.startswith("github:"):
-        return ModelNotFoundError(
-            f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
-            "own provider, or openrouter:MODEL"
-        )
-    if found := re.fullmatch(r"(https?://[^/\s]+(?:/[^:\s]*)?)(?::(\S+))?", model):
-        return ModelNotFoundError(
-            f"unknown model {model!r}: a server that speaks OpenAI's protocol is named "
-            f"'openai+{found[1]}:{found[2] or 'MODEL'}', with the name of its model at the end"
-        )
-    meant = " or ".join(map(repr, _meant(model) or _nearest(model)))
-    such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
-    expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
-    expected += "'network', the small network."
+    address = re.fullmatch(r"(https?://[^/\s]+(?:/[^:\s]*)?)(?::(\S+))?", model)
+    if address:
+        model_name = address[2] or "MODEL"
+        hint = f"a server that speaks OpenAI's protocol is 'openai+{address[1]}:{model_name}'"
+    elif near := _nearest(model):
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    else:
+        name = model.rpartition(":")[2] or "NAME"
+        such = f"{next((p for family, p in _FAMILIES.items() if family in name), 'openai')}:{name}"
+        hint = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
+        hint += "'network', the small network."
     return ModelNotFoundError(
-        f"unknown model {model!r}: {f'did you mean {meant}?' if meant else expected} "
-        "`llmopt models` lists all model strings"
+        f"unknown model {model!r}: {hint} `llmopt models` lists all model strings"
     )
 
 
@@ -190,42 +184,17 @@ def one_model(client: str | Client | None, model: str | Client | None) -> str | 
     return "smollm2" if given is None else given
 
 
-# Other names of providers.
-_ALIASES = {
-    other: name
-    for name, others in {
-        "anthropic": "claude",
-        "openai": "chatgpt",
-        "gemini": "google",
-        "vertex": "vertex_ai",
-        "xai": "x-ai grok",
-        "moonshot": "moonshotai kimi",
-        "zai": "z-ai zhipuai",
-        "mistral": "mistralai",
-        "together": "together_ai togetherai",
-        "fireworks": "fireworks_ai",
-        "hf": "huggingface",
-        "vllm": "hosted_vllm",
-        "lmstudio": "lm_studio",
-        "llamacpp": "llama.cpp",
-    }.items()
-    for other in others.split()
-}
 # How the names of a provider's own models begin.
-_FAMILIES = (
-    (r"gpt(?!-?oss)|chatgpt|o\d", "openai"),
-    (r"claude", "anthropic"),
-    (r"gemini", "gemini"),
-    (r"grok", "xai"),
-    (r"deepseek", "deepseek"),
-    (r"kimi|moonshot", "moonshot"),
-    (r"glm", "zai"),
-    (r"mistral|ministral|magistral|codestral|devstral", "mistral"),
-)
+_FAMILIES = {
+    "claude": "anthropic", "gemini": "gemini", "grok": "xai", "deepseek": "deepseek",
+    "kimi": "moonshot", "glm": "zai", "mistral": "mistral",
+}  # fmt: skip
 
 
 def _nearest(model: str) -> list[str]:
     """Return known model strings that are spelt like an unknown one."""
+    if model.lower().endswith(".gguf") and ":" not in model:
+        return [f"gguf:{model}"]
     name, _, rest = model.lower().partition(":")
     written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
     near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
@@ -234,25 +203,6 @@ def _nearest(model: str) -> list[str]:
         f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
         for n in near
     ]
-
-
-def _meant(model: str) -> list[str]:
-    """Return the model string for a bare model name or file, by its family or its alias."""
-    if model.lower().endswith(".gguf") and ":" not in model:
-        return [f"gguf:{model}"]
-    provider, colon, rest = model.partition(":")
-    if colon and provider.lower() in _ALIASES:
-        return [f"{_ALIASES[provider.lower()]}:{rest}"]
-    if colon and provider.lower() != provider and f"{provider.lower()}:" in PROVIDERS:
-        return [f"{provider.lower()}:{rest}"]
-    if colon:
-        return []
-    name = model.rpartition("/")[2]
-    found = next((p for start, p in _FAMILIES if re.match(start, name, re.IGNORECASE)), None)
-    if found and name == model:
-        return [f"{found}:{model}"]
-    # The maker's name and the model's, as the gateways write them.
-    return [f"openrouter:{model}"] if "/" in model[1:] and model[0].isalnum() else []
 
 
 # Options.
@@ -293,11 +243,7 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
         if name == _SECRET:
             raise OptionError(_NO_KEY)
         if name not in hints:
-            from llmopt.client.http.remote import RemoteClient  # only for this message
-
-            others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
-            hint = did_you_mean(name, hints, 0.7)
-            raise OptionError(f"it has no option {name!r}{others}; {hint}")
+            raise OptionError(f"it has no option {name!r}; {did_you_mean(name, hints, 0.7)}")
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 
 

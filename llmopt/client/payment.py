@@ -1,4 +1,4 @@
-"""The budget that pays for calls to providers, and the cost of a call."""
+"""The budget that pays for calls to providers, and the cost of one call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide
-from llmopt.client.http.faults import MalformedBody
+from llmopt.client.http.faults import Fault
 from llmopt.client.prices import Price
 from llmopt.util.text import a_type, clean
 
@@ -34,30 +34,28 @@ _PAYER: ContextVar[Payer | None] = ContextVar("payer", default=None)
 
 @contextmanager
 def paying(payer: Payer) -> Iterator[None]:
-    """Charge all calls inside to `payer`, including calls in threads of `within`."""
-    before = _PAYER.set(payer)
+    """Charge all calls inside to `payer`, including calls in threads of `at_once`."""
+    token = _PAYER.set(payer)
     try:
         yield
     finally:
-        _PAYER.reset(before)
+        _PAYER.reset(token)
 
 
 def take_call() -> None:
     """Ask the budget, if there is one, for one call; called right before each call is sent."""
-    payer = _PAYER.get()
-    if payer is not None:
+    if (payer := _PAYER.get()) is not None:
         payer.take()
 
 
 def note_paid(tokens: int, cost: float | None) -> None:
     """Record the use of a call in the budget, if there is one."""
-    payer = _PAYER.get()
-    if payer is not None:
+    if (payer := _PAYER.get()) is not None:
         payer.paid(tokens, cost)
 
 
 def priced(
-    answer: Reply, request: Request, price: Price | None, tells_cost: bool, key: Secret
+    answer: Reply, request: Request, price: Price | None, reports_cost: bool, key: Secret
 ) -> Reply:
     """Return one call's reply with checked counts and its cost, whatever the server sent."""
     answer = replace(
@@ -65,23 +63,25 @@ def priced(
         completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
         model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
     )
-    texts = any(c.text for c in answer.completions)
     # A count of 0 is wrong: no prompt is empty, and a text has tokens.
-    prompt, completion = answer.prompt_tokens or None, answer.completion_tokens
-    completion = completion or (None if texts else completion)
-    told = replace(answer, prompt_tokens=prompt, completion_tokens=completion).counted(request)
-    cost = told.cost if tells_cost else None
-    used = told.prompt_tokens or 0, told.completion_tokens or 0
-    if price is not None and (not cost or cost < price.least(*used)):
-        kept = told.cached_tokens, told.written_tokens, told.written_long_tokens
-        cost = price.cost(*used, *kept)
-    return replace(told, cost=cost)
+    completion: int | None = answer.completion_tokens
+    if not completion and any(c.text for c in answer.completions):
+        completion = None
+    reply = replace(
+        answer, prompt_tokens=answer.prompt_tokens or None, completion_tokens=completion
+    ).counted(request)
+    cost = reply.cost if reports_cost else None
+    tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
+    if price is not None and (not cost or cost < price.minimum(*tokens)):
+        cached = reply.cached_tokens, reply.written_tokens, reply.written_long_tokens
+        cost = price.cost(*tokens, *cached)
+    return replace(reply, cost=cost)
 
 
 def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:
     """End a sample at the first stop string, for servers that ignore stop strings."""
     if not isinstance(completion.text, str):
-        raise MalformedBody(f"a sample is {a_type(completion.text)}, not a text")
+        raise Fault("malformed", f"a sample is {a_type(completion.text)}, not a text")
     text = hide(clean(completion.text), (key,))
     ends = [at for at in map(text.find, stop) if at >= 0]
     reason: FinishReason = "stop" if ends else completion.finish_reason

@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import math
 import os
 import re
@@ -21,8 +22,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.base import Client, Request
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import PriceError, install_hint
 from llmopt.util.files import read_json, read_text
+from llmopt.util.text import estimate_tokens
 
 PRICES_VARIABLE = "LLMOPT_PRICES"
 """Environment variable that names a JSON file of prices, which take precedence."""
@@ -89,14 +93,47 @@ class Price:
             + completion_tokens * self.output
         ) / _MILLION
 
-    def least(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return a lower bound on the cost; a lower reported cost is ignored."""
-        cached = self.input / 10 if self.cached is None else min(self.cached, self.input / 10)
+    def minimum(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return a lower bound on the cost in US dollars; a lower reported cost is ignored."""
+        cached = min(self.input / 10, math.inf if self.cached is None else self.cached)
         return (prompt_tokens * cached + completion_tokens * self.output / 10) / _MILLION
+
+    def maximum(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Return an upper bound on the cost in US dollars: all of the prompt at its highest price.
+
+        ``None`` for a prompt longer than `up_to`.
+        """
+        prices = (self.input, self.cached, self.written, self.written_long)
+        highest = max(price for price in prices if price is not None)
+        return Price(highest, self.output, up_to=self.up_to).cost(prompt_tokens, completion_tokens)
 
 
 FREE = Price(0.0, 0.0)
 """Price of a model that runs on the user's own machine."""
+
+_MESSAGE_TOKENS = 16  # the marks that a chat template puts around one message
+
+
+def most_cost(model: Client | ModelFacts, request: Request) -> float | None:
+    """Return the most US dollars that the calls for a request can cost, apart from retries.
+
+    The prompt is over-estimated, and each answer counts with its cap. 0.0 for a model on this
+    machine or in a recording, ``None`` if the price is unknown.
+    """
+    facts = model if isinstance(model, ModelFacts) else model_facts(model)
+    return None if facts.most_cost is None else facts.most_cost(request)
+
+
+def free(request: Request) -> float | None:
+    """Return the most that a request to a model on this machine can cost: 0.0."""
+    return 0.0
+
+
+def most_prompt_tokens(request: Request) -> int:
+    """Over-estimate the tokens of a request's prompt, with its schema."""
+    schema = "" if request.json_schema is None else json.dumps(dict(request.json_schema))
+    texts = [*(m.content for m in request.messages), schema]
+    return sum(_MESSAGE_TOKENS + estimate_tokens(text) for text in texts)
 
 
 _overrides: dict[str, Price] = {}
@@ -125,11 +162,8 @@ def get_price(name: str, *, listed: bool = True) -> Price | None:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
     """
     own = {**_prices_file(), **_overrides}
-    names = (name, _SNAPSHOT.sub("", name))
-    found = next((own[n] for n in names if n in own), None)
-    if found is not None or not listed:
-        return found
-    return _listed(name)
+    price = own.get(name) or own.get(_SNAPSHOT.sub("", name))
+    return _listed(name) if price is None and listed else price
 
 
 def price_source(name: str) -> str:
@@ -142,11 +176,11 @@ def price_list() -> str:
     """Return the name of the price list, with the date of its newest entry."""
     try:
         version = importlib.metadata.version("genai-prices")
-        found = importlib.util.find_spec("genai_prices.data")
+        spec = importlib.util.find_spec("genai_prices.data")
     except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
         return f"none ({install_hint('prices')})"
     today = datetime.date.today().isoformat()
-    text = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     # Most entries have the date of a check or of a change; some dates are in the future.
     days = [day for day in re.findall(r"20\d\d-\d\d-\d\d", text) if day <= today]
     return f"genai-prices {version}" + (f", newest entry of {max(days)}" if days else "")
@@ -168,38 +202,38 @@ def _listed(name: str) -> Price | None:
     provider, _, model = name.partition(":")
     try:
         package = importlib.import_module("genai_prices.data_snapshot")
-        _, found = package.get_snapshot().find_provider_model(
+        _, entry = package.get_snapshot().find_provider_model(
             model, None, _PACKAGE_NAMES.get(provider, provider), None
         )
         day = datetime.datetime.now(datetime.UTC)
         prices = [
-            _converted(found.get_prices(day.replace(hour=hour, minute=45))) for hour in range(24)
+            _converted(entry.get_prices(day.replace(hour=hour, minute=45))) for hour in range(24)
         ]
     except (ImportError, LookupError, AttributeError, TypeError, ValueError):
         return None
     return max((p for p in prices if p), key=lambda p: (p.output, p.input), default=None)
 
 
+_FIELDS = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cached": "cache_read_mtok",
+    "written": "cache_write_mtok",
+    "written_long": "cache_write_1h_mtok",
+}
+
+
 def _converted(prices: Any) -> Price | None:
     """Convert the package's prices; higher prices of long prompts are dropped (`up_to`)."""
-    found: dict[str, float] = {}
-    up_to = None
-    for ours, theirs in (
-        ("input", "input_mtok"),
-        ("output", "output_mtok"),
-        ("cached", "cache_read_mtok"),
-        ("written", "cache_write_mtok"),
-        ("written_long", "cache_write_1h_mtok"),
-    ):
-        value = getattr(prices, theirs, None)
-        if value is None:
-            continue
-        if getattr(value, "tiers", None):
-            up_to = min(up_to or math.inf, *(tier.start for tier in value.tiers))
-        found[ours] = float(getattr(value, "base", value))
-    if not {"input", "output"} <= set(found):
+    listed = {name: getattr(prices, theirs, None) for name, theirs in _FIELDS.items()}
+    values = {name: value for name, value in listed.items() if value is not None}
+    starts = [
+        tier.start for value in values.values() for tier in getattr(value, "tiers", None) or ()
+    ]
+    if not {"input", "output"} <= set(values):
         return None
-    return Price(**found, up_to=None if up_to is None else int(up_to))
+    dollars = {name: float(getattr(value, "base", value)) for name, value in values.items()}
+    return Price(**dollars, up_to=int(min(starts)) if starts else None)
 
 
 def _prices_file() -> dict[str, Price]:

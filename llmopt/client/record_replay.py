@@ -1,4 +1,9 @@
-"""Recordings: `RecordClient` writes a model's answers, `ReplayClient` replays them."""
+"""Recordings: `RecordClient` writes a model's answers, `ReplayClient` replays them.
+
+A recording is a file of JSON Lines. A recorder's first line is ``{"facts": {...}, "prompts": 2}``,
+with the version of the prompts; every other line is ``{"request": {...}, "reply": {...}}``, or
+``{"block": {...}}`` with the result of a model's Python. Each line ends in a checksum, ``"crc"``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,13 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.model_facts import ModelFacts, model_facts
+from llmopt.client.prices import free
 from llmopt.errors import ClientError, StorageError
 from llmopt.util.arguments import whole_number
 from llmopt.util.files import open_to_append, read_bytes, room_for, seal, unseal
@@ -25,18 +31,22 @@ from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
 
+_MOST_BYTES = 500_000_000  # of a recording
+_FACTS = b'{"facts":'
+_BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
+_OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
+_WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
+_KINDS = {**get_type_hints(ModelFacts), "style": str}
+for _name in ("name", "count_tokens", "most_cost"):
+    del _KINDS[_name]
+
 
 class RecordClient(Wrapper):
-    """Forwards requests to another client and appends each exchange to a JSON Lines file.
+    """Forwards requests to another client and appends each exchange to a file.
 
     Only the fields of `Request` and `Reply` and the facts of the client are written: no key,
     header or address. Failed requests are not recorded. A recorder can continue an existing file,
     and several recorders can share one.
-
-    A recorder's first line is ``{"facts": {...}, "prompts": 2}``, with the version of the prompts;
-    every other line is ``{"request": {...}, "reply": {...}}``, or ``{"block": {...}}`` with the
-    result of a model's Python. Each line ends in a checksum, ``"crc"``. A line that was truncated
-    by a kill is skipped when the file is read.
 
     If the file cannot be written (a full disk), the paid reply is still returned, with a warning,
     and the next request is rejected before it is sent.
@@ -56,10 +66,8 @@ class RecordClient(Wrapper):
     def complete(self, request: Request) -> Reply:
         """Answer through the recorded client, then append the exchange to the file.
 
-        Checks that the file can be opened before the first request is paid for.
-
         Raises:
-            StorageError: An earlier exchange could not be written, and still cannot.
+            StorageError: The file cannot be opened, or an earlier exchange cannot be written.
         """
         if self._unwritten:
             self._append(b"")
@@ -93,59 +101,60 @@ class RecordClient(Wrapper):
 
     def _append(self, data: bytes | None) -> None:
         """Append pending and new lines; with ``None``, only open the file."""
+        facts = model_facts(self.client)
+        stored = {name: getattr(facts, name) for name in ("name", *_KINDS)}
+        head = _line({"facts": stored, "prompts": PROMPT_VERSION})
         with self._lock:
-            self._write(data)
+            self._unwritten += data or b""
+            try:
+                with open_to_append(self.path) as file:
+                    if data is not None:
+                        self._write(file, b"" if self._begun else head, head)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write the recording {self.path}: {error.strerror or error}: "
+                    f"{room_for(error)}, or record to another file"
+                ) from error
 
-    def _write(self, data: bytes | None) -> None:
-        opened_only, data = data is None, self._unwritten + (data or b"")
-        self._unwritten = data
-        facts = _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
-        begin = b"" if self._begun else facts
+    def _write(self, file: Any, begin: bytes, head: bytes) -> None:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":  # a recorder was killed during a write
+                begin = b"\n" + head
+        lines = begin + self._unwritten
         try:
-            with open_to_append(self.path) as file:
-                if opened_only:
-                    return
-                size = file.seek(0, os.SEEK_END)
-                if size:
-                    file.seek(size - 1)
-                    if file.read(1) != b"\n":  # a recorder was killed during a write
-                        begin = b"\n" + facts
-                try:
-                    # One write of whole lines, so that recorders sharing a file do not interleave;
-                    # unbuffered, since a buffer would be written again when the file is closed.
-                    if file.write(begin + data) < len(begin + data):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        file.truncate(size)
-                    raise
-        except OSError as error:
-            said = f"cannot write the recording {self.path}: {error.strerror or error}"
-            raise StorageError(f"{said}: {room_for(error)}, or record to another file") from error
+            # One write of whole lines, so that recorders sharing a file do not interleave;
+            # unbuffered, since a buffer would be written again when the file is closed.
+            if file.write(lines) < len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
         self._begun, self._unwritten = True, b""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Recording:
-    facts: dict[str, Any]
-    prompts: set[int]  # versions of the prompts; recordings without one are of version 1
-    exchanges: list[tuple[str, Request, Reply]]  # each with the digest of its request
+    facts: dict[str, Any] = field(default_factory=dict)
+    prompts: set[int] = field(default_factory=set)  # versions; 1 if a recording states none
+    exchanges: list[tuple[str, Request, Reply]] = field(default_factory=list)  # with digests
     blocks: list[dict[str, Any]] = field(default_factory=list)  # of Python, in order
 
 
 class ReplayClient:
     """Answers from a file that `RecordClient` wrote, without any model.
 
-    A reply is instant and free, and reports the recorded tokens. It is found by the digest of
-    its request. Equal requests get their replies in the order of recording; the last one is not
-    repeated. `facts` returns the recorded facts of the model, without its tokenizer.
+    A reply is instant and free, and reports the recorded tokens. Equal requests get their replies
+    in the order of recording; the last one is not repeated. `facts` returns the recorded facts of
+    the model, without its tokenizer.
 
     Args:
         path: The recording, read when it is first needed.
         strict: Reject a request that was not recorded. If false, such a request gets the next
-            recorded reply, with one warning. ``strict=True`` also allows this if the recording has
-            another version of the shipped prompts and the next recorded request has the same seed;
-            no warning if the sent and the recorded prompt share enough numbers.
+            recorded reply, with one warning. So it does if the recording has another version of
+            the shipped prompts and the next recorded request has the same seed.
     """
 
     name = "replay"
@@ -156,14 +165,20 @@ class ReplayClient:
         self.path = Path(path).expanduser()
         self.strict = strict
         self._recording: _Recording | None = None
-        self._given: set[int] = set()
+        self._used: set[int] = set()  # indices of returned replies
         self._blocks: set[int] = set()  # indices of returned blocks
         self._warned = False
         self._lock = Lock()
 
     def facts(self) -> ModelFacts:
         """Return the facts of the recorded model."""
-        return ModelFacts(**{"columns": True, **self._read().facts, "name": self.name})
+        facts = {"columns": True, **self._read().facts, "name": self.name}
+        return ModelFacts(**facts, most_cost=free)
+
+    @property
+    def default_prompt(self) -> str:
+        """The meaning of ``prompt="auto"`` for this client."""
+        return self.facts().default_prompt
 
     def check_ready(self) -> None:
         """Raise a `ClientError` if the recording cannot be read, or holds no reply."""
@@ -181,15 +196,14 @@ class ReplayClient:
     @property
     def computes(self) -> bool:
         """Whether the recorded model was offered to compute in Python."""
-        recording = self._read()
-        offered = any(_OFFER.search(request.text) for _, request, _ in recording.exchanges)
-        return offered or bool(recording.blocks)
+        offered = any(_OFFER.search(request.text) for request, _ in self.exchanges)
+        return offered or bool(self._read().blocks)
 
     @property
     def workers(self) -> int | None:
         """How many workers the recorded requests state; ``None`` if none."""
-        stated = (_WORKERS.search(request.text) for _, request, _ in self._read().exchanges)
-        return next((int(found[1]) for found in stated if found), None)
+        stated = (_WORKERS.search(request.text) for request, _ in self.exchanges)
+        return next((int(match[1]) for match in stated if match), None)
 
     def replay_block(self, code: str) -> dict[str, Any] | None:
         """Return the result of the next block with this code; ``None`` if none was recorded."""
@@ -200,11 +214,6 @@ class ReplayClient:
                     return block
         return None
 
-    @property
-    def default_prompt(self) -> str:
-        """The meaning of ``prompt="auto"`` for this client."""
-        return self.facts().default_prompt
-
     def complete(self, request: Request) -> Reply:
         """Return the recorded reply to an equal request.
 
@@ -213,52 +222,49 @@ class ReplayClient:
         """
         began = time.monotonic()
         with self._lock:
-            recording = self._read()
-            exchanges = recording.exchanges
+            exchanges = self._read().exchanges
             digest = request.digest()
-            left = [i for i in range(len(exchanges)) if i not in self._given]
+            left = [i for i in range(len(exchanges)) if i not in self._used]
             index = next((i for i in left if exchanges[i][0] == digest), None)
             if index is None:
-                given = sum(exchanges[i][0] == digest for i in self._given)
-                problem = (
-                    f"was recorded {given} time(s), and all of those replies have been given"
-                    if given
-                    else f"is not among its {len(exchanges)} recorded ones"
-                )
-                message = (
-                    f"{self.path}: this request (digest {digest[:12]}, text starting "
-                    f"{request.text[:60]!r}) {problem}"
-                )
-                if left:
-                    pair = exchanges[left[0]][1].to_dict(), request.to_dict()
-                    message += (
-                        f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
-                        + difference(*pair, ("recorded", "asked"))
-                    )
-                # The wording of a prompt may change, but not the search that it belongs to.
-                reworded = (
-                    recording.prompts != {PROMPT_VERSION}
-                    and left
-                    and (exchanges[left[0]][1].seed == request.seed)
-                )
-                if not left or (self.strict and not reworded):
-                    raise ClientError(
-                        f"{message}; record the run again with RecordClient, or replay it with "
-                        "the settings (seed, prompt, budget) of the recording",
-                        requests=0,
-                    )
-                if not (reworded and _share_results(exchanges[left[0]][1].text, request.text)):
-                    self._warn(f"{message}; it gets the reply recorded there, as will others")
-                index = left[0]
-            self._given.add(index)
-            # A replay takes no time and is free; the tokens are the recorded ones.
-            seconds = time.monotonic() - began
-            return replace(exchanges[index][2], seconds=seconds, cost=0.0, unpriced=0)
+                index = self._next(request, left)
+            self._used.add(index)
+        # A replay takes no time and is free; the tokens are the recorded ones.
+        seconds = time.monotonic() - began
+        return replace(exchanges[index][2], seconds=seconds, cost=0.0, unpriced=0)
 
-    def _warn(self, message: str) -> None:
+    def _next(self, request: Request, left: list[int]) -> int:
+        """Return the next recorded exchange for a request that was not recorded, if allowed."""
+        recording, digest = self._read(), request.digest()
+        count = sum(recording.exchanges[i][0] == digest for i in self._used)
+        problem = (
+            f"was recorded {count} time(s), and all of those replies have been given"
+            if count
+            else f"is not among its {len(recording.exchanges)} recorded ones"
+        )
+        message = (
+            f"{self.path}: this request (digest {digest[:12]}, text starting "
+            f"{request.text[:60]!r}) {problem}"
+        )
+        following = recording.exchanges[left[0]][1] if left else None
+        if following is not None:
+            pair = following.to_dict(), request.to_dict()
+            message += f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
+            message += difference(*pair, ("recorded", "asked"))
+        # The wording of a prompt may change, but not the search that it belongs to.
+        other = recording.prompts != {PROMPT_VERSION}
+        reworded = other and following is not None and following.seed == request.seed
+        if following is None or (self.strict and not reworded):
+            raise ClientError(
+                f"{message}; record the run again with RecordClient, or replay it with "
+                "the settings (seed, prompt, budget) of the recording",
+                requests=0,
+            )
         if not self._warned:
             self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            words = "; it gets the reply recorded there, as will others"
+            warnings.warn(message + words, RuntimeWarning, stacklevel=4)
+        return left[0]
 
     def _read(self) -> _Recording:
         if self._recording is None:
@@ -274,65 +280,40 @@ class ReplayClient:
         return self._recording
 
 
-_OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
-_WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
-_THREE_DIGITS = r"\b(?:[1-9]\d*\.\d\d+|[1-9]\d+\.\d|0\.0*[1-9]\d\d+)(?:e[+-]\d+)?"
-
-
-def _share_results(recorded: str, asked: str) -> bool:
-    """Whether the numbers of two prompts can belong to the same search, however it is worded.
-
-    The prompt with fewer numbers of three digits shared 56 to 88 % of them with another version of
-    itself, and at most 20 % with prompts of other tasks. Fewer than 20 numbers say nothing.
-    """
-    numbers, others = (
-        {f"{float(number):.3g}" for number in re.findall(_THREE_DIGITS, text)}
-        for text in (recorded, asked)
-    )
-    fewer = min(len(numbers), len(others))
-    return fewer < 20 or len(numbers & others) > fewer / 3
-
-
 def _parse(data: bytes, path: Path) -> _Recording:
     """Return the content of a recording."""
-    recording = _Recording({}, set(), [])
+    recording = _Recording()
     version = 1
     lines = data.splitlines()
-    # After a truncated line a recorder continues with its facts.
+    # After a line that a kill cut off, a recorder continues with its facts.
     after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS][: len(lines)]
     for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
-        if following.startswith(_FACTS) and _is_torn(line):
-            logger.warning(
-                "%s, line %d: its recorder was killed; the line is skipped", path, number
-            )
+        if following.startswith(_FACTS) and _is_cut_off(line):
+            logger.warning("%s, line %d is cut off: its recorder was killed", path, number)
             continue
         try:
             entry = json.loads(unseal(line)[0])
             if "facts" in entry:
                 facts = _checked_facts(entry["facts"])
-                recording.facts.update(recording.facts or facts)
+                recording.facts = recording.facts or facts
                 version = whole_number("prompts", entry.get("prompts", 1), 1)
-                continue
-            if "block" in entry:
+            elif "block" in entry:
                 recording.blocks.append(dict(entry["block"]))
-                continue
-            request, reply = Request.from_dict(entry["request"]), Reply.from_dict(entry["reply"])
+            else:
+                request = Request.from_dict(entry["request"])
+                reply = Reply.from_dict(entry["reply"])
+                recording.exchanges.append((request.digest(), request, reply))
+                recording.prompts.add(version)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ClientError(
                 f"{path}, line {number}: not an exchange as RecordClient wrote it "
                 f"({error}). Restore the file from a copy, remove the line, or record again",
                 requests=0,
             ) from error
-        recording.exchanges.append((request.digest(), request, reply))
-        recording.prompts.add(version)
     return recording
 
 
-_FACTS = b'{"facts":'
-_BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
-
-
-def _is_torn(line: bytes) -> bool:
+def _is_cut_off(line: bytes) -> bool:
     """Whether a line is the truncated beginning of a recorder's line."""
     if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
         return False
@@ -347,25 +328,16 @@ def _line(entry: dict[str, Any]) -> bytes:
     return seal(json.dumps(entry).encode()) + b"\n"
 
 
-_MOST_BYTES = 500_000_000
-"""Maximum size of a recording."""
-
-
-def _facts(client: Client) -> dict[str, Any]:
-    """Return the facts of a client's model that JSON can represent."""
-    facts = model_facts(client)
-    return {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "count_tokens"}
-
-
 def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     """Return the recorded facts that this version knows, checked."""
-    kinds = {**get_type_hints(ModelFacts), "style": str}
-    del kinds["name"], kinds["count_tokens"]
-    known = {name: data[name] for name in kinds if name in data}
-    for name, value in known.items():
-        if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value < 2**63:
-            raise ValueError(f"its fact {name} is {value!r}")
+    facts = {name: data[name] for name in _KINDS if name in data}
+    for name, value in facts.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
         # A prompt's name could be the path of a template, which a recording must not choose.
-        if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
+        if (
+            (whole and not 1 <= value < 2**63)
+            or not isinstance(value, _KINDS[name])
+            or not re.fullmatch(r"[\w-]+", str(value))
+        ):
             raise ValueError(f"its fact {name} is {value!r}")
-    return known
+    return facts

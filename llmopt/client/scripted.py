@@ -46,12 +46,11 @@ class ScriptedClient:
         self.name = name
         self.default_prompt = default_prompt
         self.requests: list[Request] = []
+        self._cycle = cycle or callable(replies)
         if callable(replies):
             self._replies: list[Answer | Callable[[Request], Answer]] = [replies]
-            self._cycle = True
         elif isinstance(replies, Iterable) and not isinstance(replies, (str, bytes, Mapping)):
             self._replies = list(replies)
-            self._cycle = cycle
         else:
             raise TypeError(
                 f"replies={short(replies)}: expected a list with an answer for each request, such "
@@ -66,12 +65,11 @@ class ScriptedClient:
             Exception: An exception of the script.
             TypeError: An entry of the script is not an answer.
         """
-        index = len(self.requests)
+        index, count = len(self.requests), len(self._replies)
         self.requests.append(request)
-        if self._cycle and self._replies:
-            index %= len(self._replies)
-        if index >= len(self._replies):
-            count = len(self._replies)
+        if self._cycle and count:
+            index %= count
+        if index >= count:
             raise ClientError(
                 f"the script of {self.name!r} has {counted(count, 'reply', 'replies')} and this is "
                 f"request {len(self.requests)}; give more replies, or cycle=True"

@@ -22,10 +22,10 @@ from llmopt.util.threads import DeadlineExceeded, within
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",
-    "openai": "openai",
-    "gemini": "google-genai",
+    "openai": "httpx",
+    "gemini": "httpx",
     "gemini-legacy": "google-generativeai",
-    "anthropic": "anthropic",
+    "anthropic": "httpx",
 }
 _SHOWN_MODELS = 5
 _SHOWN_CHARACTERS = 80

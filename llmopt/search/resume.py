@@ -9,9 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmopt.client.model_string import get_client, names_a_place
 from llmopt.client.scripted import ScriptedClient
 from llmopt.data import folder_of
-from llmopt.errors import StorageError
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, as_written
@@ -113,6 +114,26 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     ]
     if changed:
         logger.warning("%s: resumes with %s", path, "; ".join(changed))
+
+
+def stored_model(start: Event, path: str | os.PathLike[str]) -> str:
+    """Return the model string of a stored run, if one can be made from the file alone.
+
+    Raises:
+        StorageError: It cannot, or it names an address, a file or a folder: those come from the
+            caller, as a file must not decide where prompts go.
+    """
+    model = str(start.get("client", ""))
+    try:
+        get_client(model)
+        if not names_a_place(model):
+            return model
+    except (LLMOptError, ValueError):
+        pass
+    raise StorageError(
+        f"{path} was searched with the model {model!r}, which the file alone cannot restore: give "
+        "it, or another one, as client="
+    )
 
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.folder import RunFolder, read_config
 from llmopt.cli import main
 from llmopt.client.base import Message, Request
-from llmopt.client.cache import CachedClient
 from llmopt.client.folder import next_request
 from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
@@ -299,7 +298,6 @@ READERS = {
     "config": lambda p: main(["run", "cartpole", "--config", str(p)]),
     "code folder": lambda p: write_report(p.parent),
     "run folder": lambda p: RunFolder(p.parent),
-    "cached": lambda p: CachedClient(ScriptedClient([]), p.parent).complete(QUESTION),
     "next": lambda p: next_request(p.parent),
     "ask": lambda p: main(["ask", str(p)]),
     "prices": lambda p: get_price("openai:mine"),
@@ -318,8 +316,6 @@ NAMES = {
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_file_hangs_no_reader(tmp_path, reader, kind, monkeypatch, capsys):
     name = NAMES.get(reader, "f.jsonl")
-    if reader == "cached":
-        name = CachedClient(ScriptedClient([]), tmp_path).path.name
     path = tmp_path / name
     if kind == "pipe":
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""API keys: finding them, and keeping them out of every text."""
+"""API keys: where they come from, and how they are kept out of every text."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Secret:
     __slots__ = ("reveal",)
 
     def __init__(self, value: str | None = None) -> None:
-        if not (value is None or isinstance(value, str)):
+        if not (value is None or isinstance(value, str)):  # it may be a key: never shown
             raise TypeError(
                 f"api_key is {a_type(value)}: expected a string, or None for the one in "
                 "the environment"
-            )  # the value may be a key: never shown
+            )
         self.reveal = value
 
     def __repr__(self) -> str:
@@ -48,9 +48,6 @@ class Secret:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __copy__(self) -> Secret:
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
         return self
 
@@ -62,8 +59,7 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     """Return the given API key, or else the first one that is set in the environment."""
     # No local variable has the bare key, because tracebacks may show local variables.
     key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
-    # A key read from a file often ends in a newline.
-    key = Secret((key.reveal or "").strip() or None)
+    key = Secret((key.reveal or "").strip() or None)  # one read from a file often ends in a newline
     remedy = (
         f"set the environment variable {' or '.join(variables)}, or in Python give "
         f"llmopt.get_client({name!r}, api_key=...) as the client"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from urllib.parse import urlsplit
 
-from llmopt.client.http.transport import check_url, is_local
+from llmopt.client.http.urls import check_url, is_local
 
 ADDRESS = re.compile(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(?!\d+/)(.+)")
 """Pattern of the part after ``openai+`` in a model string: origin, path and model."""
@@ -19,16 +19,12 @@ CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 
 
 class Documented(Flag):
-    """Features that a server documents.
-
-    `SCHEMAS`: all its models support JSON schemas. `COST`: answers state what was charged.
-    `LISTS`: its list contains all its models, or an unlisted model can be looked up by its name.
-    """
+    """Features that a server documents."""
 
     NOTHING = 0
-    SCHEMAS = auto()
-    COST = auto()
-    LISTS = auto()
+    SCHEMAS = auto()  # all its models support JSON schemas
+    COST = auto()  # answers state what was charged
+    LISTS = auto()  # its list has all its models, or an unlisted one can be looked up by its name
 
 
 NOTHING, SCHEMAS, LISTS = Documented.NOTHING, Documented.SCHEMAS, Documented.LISTS
@@ -44,7 +40,8 @@ class Endpoint:
     needs_key: bool = True  # whether a key is required
     trouble: str = ""  # why there is no address; does not quote it
     lacking: bool = False  # whether a required variable is not set
-    usual: bool = True  # whether it is the provider's own address, which messages omit
+    usual: bool = True  # whether it is the provider's own address
+    fixed: bool = True  # whether the environment has no part in it; messages omit a fixed address
     official: bool = True  # whether this provider's settings in the environment may go there
     local: bool = False  # whether the model runs on the user's own machine and is free
     documents: Documented = SCHEMAS
@@ -88,12 +85,14 @@ class Server:
         """Base URL; ``""`` if `lacks` names a variable."""
         if self.lacks:
             return ""
-        return re.sub(r"{(.+?)}", lambda found: self._part(found[1]).rstrip("/"), self.url)
+        return re.sub(r"{(.+?)}", lambda name: self._part(name[1]), self.url)
 
     def _part(self, names: str) -> str:
         """Return what a variable gives of the address; inside of it only one label of the host."""
-        value = _variable(names)
-        return value if self.url.startswith("{") or LABEL.fullmatch(value) else ""
+        value = next(filter(None, map(os.environ.get, names.split("|"))), "")
+        if self.url.startswith("{"):  # portals show the path behind it, too
+            return re.sub(r"/openai(/.*)?$", "", value).rstrip("/")
+        return value if LABEL.fullmatch(value) else ""
 
     def endpoint(self, own: str | None = None, others: Iterable[Server] = ()) -> Endpoint:
         """Return the endpoint; `own` is an address that the user has given, if any.
@@ -110,7 +109,7 @@ class Server:
         try:
             url = check_url(own or os.environ.get(self.elsewhere) or self.address)
         except ValueError as error:
-            place = self.elsewhere or "the environment"
+            place = self.elsewhere or self.url.partition("}")[0].lstrip("{")
             trouble = f"the address in {place} is invalid: {error}"
             return Endpoint("", self.variables, trouble=trouble)
         usual = url == self.address
@@ -120,6 +119,7 @@ class Server:
             owner.variables if owner else (CUSTOM_KEY_VARIABLE,),
             needs_key=owner is not None,
             usual=usual,
+            fixed=usual and "{" not in self.url,
             documents=self.documents if usual else self.documents & ~LISTS,
             official=owner is self,
         )
@@ -143,10 +143,6 @@ class Server:
 LABEL = re.compile(r"[A-Za-z0-9-]+")
 """Pattern of what a variable may put into the name of a host: anything else may end the name."""
 _REGION = re.compile(r"[a-z]{2}|[a-z]+(-[a-z]+)+-?\d+")
-
-
-def _variable(names: str) -> str:
-    return next(filter(None, map(os.environ.get, names.split("|"))), "")
 
 
 def _host(url: str) -> str:
@@ -195,13 +191,12 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     named = SERVERS[server]
     place = named.endpoint(base_url, SERVERS.values())
     host = _host(place.url)
-    found = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
-    known = SERVERS.get(found)
+    owner = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
     own = base_url is None and place.usual
     if local is None:
         # Ollama forwards models with "cloud" in their names to its own company's servers.
         local = base_url is None and named.local and "cloud" not in model
-    documents = known.documents if known else NOTHING
+    documents = SERVERS[owner].documents if owner else NOTHING
     if base_url is None and server != "openai":  # OPENAI_BASE_URL may name another server
         documents |= named.documents
     # A local server that forwards models also answers to models that it does not list.
@@ -209,8 +204,9 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     return replace(
         place,
         usual=own,
+        fixed=own and place.fixed,
         local=local,
         documents=documents & ~LISTS | (LISTS if lists else NOTHING),
         key_path=named.key_path if own else "",
-        server=found,
+        server=owner,
     )

@@ -1,49 +1,68 @@
-"""Failures of a call, in the same form for every SDK."""
+"""Failures of a call: read from a response once, in one form for every provider."""
 
 from __future__ import annotations
 
 import email.utils
-import json
 import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from llmopt.client.http.api_keys import Secret, redact
-from llmopt.client.http.transport import TooLarge
 from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
 from llmopt.util.text import clean, cut
 
 RETRYABLE_STATUS = frozenset({408, 409, 429})
-_LONGEST_WAIT = 366 * 86_400.0
+_LONGEST_WAIT = 366 * 86_400.0  # seconds
 _SHOWN_CHARACTERS = 300
 _READ_CHARACTERS = 20_000
 _DEEPEST = 12  # levels of an error's body to read
+# The HTTP status of errors in the body of a success or in the middle of a stream.
+_STATUS = {
+    "overloaded_error": 529,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 402,
+    "billing_error": 402,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "timeout_error": 504,
+    "invalid_request_error": 400,
+}
+_Kind = Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
 
 
-class MalformedBody(Exception):
-    """A body is valid JSON, but violates the protocol."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """The failure of one call, in the same form for every SDK.
+class Fault(Exception):
+    """The failure of one call.
 
     ``"timeout"`` means silence, ``"deadline"`` an answer that did not end in time, and
     ``"malformed"`` a body that violates the protocol.
     """
 
-    kind: Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
-    message: str = ""  # the server's or the SDK's own words; may hold a key
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
-    code: str = ""  # the provider's short code for the error
-    parameter: str = ""  # the field of the request that the error names: a name or a path
-    retry_after: float | None = None  # seconds to wait, if the body states them
-    unpriced: bool = False  # whether the call may be charged although no usage was returned
+    def __init__(
+        self,
+        kind: _Kind,
+        message: str = "",  # the server's own words; may hold a key
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,  # names in lower case
+        code: str = "",  # the provider's short code for the error
+        parameter: str = "",  # the field of the request that the error names: a name or a path
+        retry_after: float | None = None,  # seconds to wait, if the body states them
+        unpriced: bool = False,  # whether the call may be charged although it returned no usage
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.headers = headers or {}
+        self.code = code
+        self.parameter = parameter
+        self.retry_after = retry_after
+        self.unpriced = unpriced
 
     def said(self, secrets: Iterable[Secret] = (), most: int = _SHOWN_CHARACTERS) -> str:
         """Return the server's message as one clean line of limited length, without `secrets`."""
@@ -53,16 +72,10 @@ class Fault:
         return cut(clean(" ".join(redact(text, secrets).split())), most)
 
     def error(
-        self,
-        *,
-        name: str,
-        timeout: float,
-        variables: Sequence[str],
-        secrets: Iterable[Secret],
-        where: str = "",
+        self, *, name: str, timeout: float, variables: Sequence[str], key: Secret, where: str = ""
     ) -> ClientError:
-        """Return the exception to raise, without `secrets`; `where` is an unusual address."""
-        said = self.said(secrets)
+        """Return the exception to raise, without the key; `where` is an unusual address."""
+        said = self.said((key,))
         name += f" at {where}" if where else ""
         trouble = {
             "timeout": f"sent nothing for {timeout:g} s. Raise timeout= if the model is merely "
@@ -83,7 +96,7 @@ class Fault:
             return ClientError(f"{name}: {said}", status=self.status)
         if 300 <= self.status < 400:
             # A path may echo the request, including its headers.
-            parts = urlsplit(clean(redact(self.headers.get("location", ""), secrets)))
+            parts = urlsplit(clean(redact(self.headers.get("location", ""), (key,))))
             place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
             return ClientError(
                 f"{name} answered with a redirection (HTTP {self.status}) to "
@@ -121,110 +134,62 @@ class Fault:
                 "`llmopt models` lists what is configured",
                 status=status,
             )
-        if status == 402 or self.code in {"insufficient_quota", "billing_hard_limit_reached"}:
+        if status == 402 or self.code in ("insufficient_quota", "billing_hard_limit_reached"):
             return ClientError(
                 f"{name}: the account has no credit left (HTTP {status}): {said}", status=402
             )
+        seconds = self.retry_after
         return ClientError(
             f"{name} answered HTTP {status}: {said or 'no reason given'}",
             retryable=status in RETRYABLE_STATUS or status >= 500,
-            retry_after=self.retry_after
-            if self.retry_after is not None
-            else parse_retry_after(self.headers),
+            retry_after=parse_retry_after(self.headers) if seconds is None else seconds,
             status=status,
         )
 
 
-def parse_retry_after(
-    headers: Mapping[str, str], now: Callable[[], float] = time.time
-) -> float | None:
-    """Return the seconds in ``retry-after-ms``, or in ``retry-after`` (RFC 9110, 10.2.3)."""
-    for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        value = headers.get(header)
-        if value is None:
-            continue
-        seconds = _seconds(value)
-        if seconds is not None:
-            return max(0.0, seconds * scale)
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
-        except (TypeError, ValueError, OverflowError, IndexError):
-            continue
-        if seconds <= _LONGEST_WAIT:
-            return max(0.0, seconds)
-    return None
-
-
-def _seconds(value: object) -> float | None:
-    """Return a plausible number of seconds to wait, or ``None``."""
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds <= _LONGEST_WAIT else None
-
-
-def parse_duration(value: object) -> float | None:
-    """Return the seconds of a duration such as ``"13.5s"``, or ``None``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(value), re.ASCII)
-    return _seconds(found[1]) if found else None
-
-
-def joined(failures: list[ClientError]) -> ClientError:
-    """Return the error to raise if all calls failed."""
-    # If one of them is final, a retry is useless.
-    error = next((f for f in failures if not f.retryable), failures[0])
-    waits = [f.retry_after for f in failures if f.retry_after is not None]
-    error.retry_after = max(waits, default=None)
-    for count in ("requests", "unpriced", "cost", "estimated"):
-        setattr(error, count, sum(getattr(f, count) for f in failures))
-    return error
-
-
-# The HTTP status of errors that Anthropic and OpenRouter send in the middle of a stream.
-_STREAM_STATUS = {
-    "overloaded_error": 529,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "api_error": 500,
-    "server_error": 500,
-    "invalid_request_error": 400,
-}
-
-
-def status_fault(error: Any) -> Fault:
-    """Return the status, headers, message and code of an exception of an OpenAI-like SDK."""
-    body = error.body
-    inner = body.get("error", body) if isinstance(body, Mapping) else {}
-    inner = inner if isinstance(inner, Mapping) else {}
-    code = inner.get("code")
-    status = getattr(error, "status_code", None)
-    if status is None or status < 300:  # the answer had begun
-        kind = str(inner.get("type") or code)
-        is_status = isinstance(code, int) and 400 <= code < 600
-        status = code if is_status else _STREAM_STATUS.get(kind, 500)
+def status_fault(status: int, headers: Mapping[str, str], body: Any) -> Fault:
+    """Return the fault of an error's body; with a status of success, the body names its own."""
+    if isinstance(body, list):  # some Google servers send a list with one error
+        body = body[0] if body else {}
+    inner = body.get("error", body) if isinstance(body, Mapping) else body
+    error = inner if isinstance(inner, Mapping) else {}
+    code, details = error.get("code"), error.get("details")
+    if status < 300:
+        codes = map(str, (code, error.get("status")))
+        numbers = [int(c) for c in codes if re.fullmatch("[45][0-9]{2}", c)]
+        kinds = [
+            _STATUS[k] for k in (code, error.get("type")) if isinstance(k, str) and k in _STATUS
+        ]
+        status = next(iter(numbers + kinds), 500)
+    named = error.get("param") or _text_at(details, "field") or _place(body)
     return Fault(
         "status",
-        words(body) or str(error.message),
+        words(body),
         status=status,
-        headers=headers_of(getattr(error, "response", None)),
-        code=str(code or ""),
-        parameter=str(inner.get("param") or _place(body)),
+        headers=headers,
+        code=_text_at(details, "reason") or str(code or error.get("status") or ""),
+        parameter=str(named or ""),
+        retry_after=parse_duration(_text_at(details, "retryDelay")),
     )
-
-
-def headers_of(response: Any) -> dict[str, str]:
-    """Return the headers of a response, with names in lower case; empty without a response."""
-    found = getattr(response, "headers", None) or {}
-    return {str(k).lower(): str(v) for k, v in found.items()}
 
 
 def _place(body: object) -> str:
     """Return the ``loc`` of a server that checks with pydantic: ``detail: [{loc: [...]}]``."""
-    found = body.get("detail") if isinstance(body, Mapping) else None
-    first = found[0] if isinstance(found, list) and found else None
+    detail = body.get("detail") if isinstance(body, Mapping) else None
+    first = detail[0] if isinstance(detail, list) and detail else None
     place = first.get("loc") if isinstance(first, Mapping) else None
     return ".".join(map(str, place)) if isinstance(place, list) else ""
+
+
+def _text_at(details: object, name: str, deepest: int = _DEEPEST) -> str:
+    """Return a text field of the details of a Google error, such as ``reason`` of ErrorInfo."""
+    if isinstance(details, Mapping):
+        if isinstance(details.get(name), str):
+            return str(details[name])
+        details = list(details.values())
+    if isinstance(details, list) and deepest:
+        return next(filter(None, (_text_at(item, name, deepest - 1) for item in details)), "")
+    return ""
 
 
 def words(body: object, deepest: int = _DEEPEST) -> str:
@@ -242,31 +207,45 @@ def words(body: object, deepest: int = _DEEPEST) -> str:
     return ""
 
 
-def sdk_fault(sdk: Any, error: Exception) -> Fault | None:
-    """Return the fault of an exception of an OpenAI-like SDK; ``None`` for other exceptions."""
-    if isinstance(error, sdk.APIResponseValidationError):
-        return Fault("malformed", f"{type(error).__name__}: {error}")
-    if isinstance(error, sdk.APIConnectionError):
-        return transport_fault(error) or Fault("connection", str(error.__cause__ or error))
-    if isinstance(error, sdk.APIError):
-        return status_fault(error)
+def parse_retry_after(
+    headers: Mapping[str, str], now: Callable[[], float] = time.time
+) -> float | None:
+    """Return the seconds in ``retry-after-ms``, or in ``retry-after`` (RFC 9110, 10.2.3)."""
+    for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(header)
+        seconds = None if value is None else _seconds(value)
+        if seconds is not None:
+            return max(0.0, seconds * scale)
+        try:
+            seconds = email.utils.parsedate_to_datetime(value or "").timestamp() - now()
+        except (TypeError, ValueError, OverflowError, IndexError):
+            continue
+        if seconds <= _LONGEST_WAIT:
+            return max(0.0, seconds)
     return None
 
 
-def transport_fault(error: BaseException) -> Fault | None:
-    """Return the fault of an exception of an HTTP library, or of one that it caused."""
-    said = f"{type(error).__name__}: {error}"
-    link: BaseException | None = error
-    while link is not None:
-        lineage = {c.__name__ for c in type(link).__mro__}
-        said = str(link) or said
-        if isinstance(link, TooLarge | json.JSONDecodeError | UnicodeDecodeError | RecursionError):
-            return Fault("malformed", f"{type(link).__name__}: {link}")
-        if lineage & {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}:
-            return Fault("connection", said)
-        if "TimeoutException" in lineage:
-            return Fault("timeout")
-        if lineage & {"TransportError", "ConnectionError"}:
-            return Fault("connection", said, unpriced=True)
-        link = link.__cause__
-    return None
+def _seconds(value: str) -> float | None:
+    """Return a plausible number of seconds to wait, or ``None``."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds <= _LONGEST_WAIT else None
+
+
+def parse_duration(value: str) -> float | None:
+    """Return the seconds of a duration such as ``"13.5s"``, or ``None``."""
+    duration = re.fullmatch(r"(\d+(?:\.\d+)?)s", value, re.ASCII)
+    return _seconds(duration[1]) if duration else None
+
+
+def joined(failures: list[ClientError]) -> ClientError:
+    """Return the error to raise if all calls failed."""
+    # If one of them is final, a retry is useless.
+    error = next((f for f in failures if not f.retryable), failures[0])
+    waits = [f.retry_after for f in failures if f.retry_after is not None]
+    error.retry_after = max(waits, default=None)
+    for count in ("requests", "unpriced", "cost", "estimated"):
+        setattr(error, count, sum(getattr(f, count) for f in failures))
+    return error

@@ -1,8 +1,8 @@
 """What a client has learnt about its model: rejected parameters and limits.
 
-A parameter that an error's documented fields name is dropped, or halved if it is the cap. If they
-name nothing, the request is sent without a schema, then without the other parameters, once per
-client. Prose is shown but never parsed.
+A parameter that an error's documented fields name is dropped, or halved if it is the cap on the
+answer; such changes add up. If they name nothing, the request is sent once more without a schema,
+once without the other optional parameters, and once with a lower cap. Prose is shown, not parsed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,14 @@ CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 ROOM = 16_384
 """Default tokens for hidden reasoning, in addition to those of the answer."""
 _STREAM = frozenset({"stream", "stream_options"})
-_MOST_CAPS = 3  # times that the cap of one request is lowered
+_MOST_HALVINGS = 3  # of the cap of one request
 _LEAST_CAP = 16
 _LEAST_LIMIT = 256  # tokens; a smaller number is not a limit
 _CONTEXT = (
     "loaded_context_length", "n_ctx", "context_window", "context_length", "max_context_length",
-    "max_model_len", "max_input_tokens", "input_token_limit",
+    "max_model_len", "max_input_tokens", "inputTokenLimit",
 )  # fmt: skip
-_ANSWER = ("max_completion_tokens", "max_output_tokens", "output_token_limit", "max_tokens")
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change to a rejected request before it is sent again."""
-
-    without: frozenset[str] = frozenset()  # parameters to drop
-    cap: int | None = None  # new cap on the answer's tokens; ``None`` keeps the old one
-    named: bool = True  # whether the server named the parameter
+_ANSWER = ("max_completion_tokens", "max_output_tokens", "outputTokenLimit", "max_tokens")
 
 
 class Learned:
@@ -50,7 +41,7 @@ class Learned:
         self.most_tokens: int | None = None  # the largest cap on an answer
         self.context_tokens: int | None = None  # prompt and answer together
         self.samples_per_call = samples_per_call
-        self._tried = False
+        self.guesses = True  # whether unnamed refusals are still worth a guess
         self._lock = Lock()
 
     def read(self, entry: object) -> None:
@@ -58,79 +49,140 @@ class Learned:
         self.context_tokens = _limit(entry, _CONTEXT) or self.context_tokens
         self.most_tokens = _limit(entry, _ANSWER) or self.most_tokens
 
-    def change(
-        self,
-        fault: Fault,
-        request: Request,
-        sent: Collection[str],
-        fields: Mapping[str, str],
-        tried: Sequence[Change],
-    ) -> Change | None:
-        """Return how to send a request again, or ``None`` if that would not help.
+    def cap(self, wanted: int | None, request: Request) -> int | None:
+        """Return the cap on an answer's tokens: within the limits, context less prompt included."""
+        if wanted is None or self.most_tokens is not None:
+            wanted = min(filter(None, (wanted, self.most_tokens)), default=None)
+        if wanted is None or self.context_tokens is None:
+            return wanted
+        # The estimate of the prompt is high: leave some room even if it exceeds the context.
+        room = self.context_tokens - estimate_tokens(request.text)
+        return max(_LEAST_CAP, min(wanted, max(room, self.context_tokens // 16)))
 
-        `sent` are the optional parameters before any change, `tried` the changes so far; `fields`
-        maps field names in errors to parameters.
-        """
-        cap = next((c.cap for c in reversed(tried) if c.cap is not None), request.max_tokens)
-        lowered = sum(c.cap is not None for c in tried)
-        if cap is not None and cap > _LEAST_CAP and lowered < _MOST_CAPS:
-            minute = fault.headers.get("x-ratelimit-limit-tokens", "")
-            known = re.fullmatch(r"[0-9]{1,12}", minute)
-            left = int(minute) - estimate_tokens(request.text) if known else 0
-            if fault.status == 429 and _LEAST_CAP <= left < cap:
-                # The cap counts against the tokens per minute, even if it is not used.
-                return Change(cap=left)
-        if fault.status not in (400, 422) or fault.code == "context_length_exceeded":
-            return None
-        named = _parameter(fault.parameter, sent, fields)
-        if named in CAPS and fault.code != "unsupported_parameter":
-            lowest = cap is None or cap <= _LEAST_CAP or lowered == _MOST_CAPS
-            return None if cap is None or lowest else Change(cap=cap // 2)
-        if "above" in fault.code or "below" in fault.code:
-            return None  # the value is the user's own
-        if named:
-            change = Change(without=frozenset({named}))
-            return None if change in tried else change
-        if fault.parameter or self._tried:
-            return None
-        schemas = SCHEMA_FIELDS.intersection(sent)
-        groups = (schemas, frozenset(sent) - schemas - CAPS - _STREAM)
-        guesses = [Change(without=group, named=False) for group in groups if group]
-        return next((guess for guess in guesses if guess not in tried), None)
-
-    def keep(self, change: Change) -> frozenset[str]:
-        """Remember a change that the server accepted; return the newly rejected parameters."""
+    def keep(self, parameters: Collection[str], cap: int | None = None) -> frozenset[str]:
+        """Remember what a server rejects; return the newly rejected parameters."""
         with self._lock:
-            new = change.without - self.refused
-            self.refused |= change.without
-            if change.without & {"n", "candidate_count"}:
+            new = frozenset(parameters) - self.refused
+            self.refused |= new
+            if new & {"n", "candidate_count"}:
                 self.samples_per_call = 1
-            if change.cap is not None:
-                self.most_tokens = change.cap
+            if cap is not None:
+                self.most_tokens = min(cap, self.most_tokens or cap)
         return new
 
-    def give_up(self) -> None:
-        """Remember that the guesses failed, so that no later request pays for them."""
-        self._tried = True
+
+@dataclass(frozen=True)
+class Guess:
+    """A change that might satisfy a server whose refusal names nothing."""
+
+    without: frozenset[str] = frozenset()
+    cap: int | None = None
+
+
+class Refusals:
+    """The changes to one request after its refusals.
+
+    Args:
+        learned: What its client has learnt.
+        request: The request, with its cap.
+        offered: Its optional parameters before any change.
+        fields: The parameter for each field name that the provider uses in errors.
+        least: The cap without room for hidden reasoning.
+    """
+
+    def __init__(
+        self,
+        learned: Learned,
+        request: Request,
+        offered: Collection[str],
+        fields: Mapping[str, str],
+        least: int | None,
+    ) -> None:
+        self.without: frozenset[str] = frozenset()
+        self.cap = request.max_tokens
+        self.guess = Guess()  # the latest one, if no name came after it
+        self.guessed: frozenset[str] = frozenset()  # parameters of `without` that were guesses
+        self._learned, self._request, self._offered = learned, request, frozenset(offered)
+        self._fields, self._least = fields, least
+        self._guesses: list[Guess] | None = None
+        self._halvings = 0
+
+    @property
+    def lowered(self) -> int | None:
+        """The cap, if it was lowered."""
+        return None if self.cap == self._request.max_tokens else self.cap
+
+    def change(self, fault: Fault) -> bool:
+        """Change the request after a fault; return whether sending it again may help."""
+        minute = fault.headers.get("x-ratelimit-limit-tokens", "")
+        if fault.status == 429 and re.fullmatch(r"[0-9]{1,12}", minute):
+            # The cap counts against the tokens per minute, even if it is not used.
+            left = int(minute) - estimate_tokens(self._request.text)
+            return left >= _LEAST_CAP and self._lower(left)
+        if fault.status not in (400, 422):
+            return False
+        named = self._parameter(fault.parameter)
+        if named in CAPS and fault.code != "unsupported_parameter":
+            self._settle()
+            return self.cap is not None and self._lower(self.cap // 2)
+        if "above" in fault.code or "below" in fault.code:
+            return False  # the value is the user's own
+        if named:
+            self._settle()
+            again = named in self.without
+            self.without |= {named}
+            return not again
+        if fault.code == "context_length_exceeded" and self._guesses is None:
+            self._guesses = self._lower_caps()
+        return (not fault.parameter or self._guesses is not None) and self._next_guess()
+
+    def _settle(self) -> None:
+        """Keep the latest guess: the server now names something else."""
+        self.without |= self.guess.without
+        self.guessed |= self.guess.without
+        self.cap = self.guess.cap or self.cap
+        self.guess = Guess()
+
+    def _lower(self, cap: int) -> bool:
+        if self.cap is None or not _LEAST_CAP <= cap < self.cap or self._halvings == _MOST_HALVINGS:
+            return False
+        self.cap = cap
+        self._halvings += 1
+        return True
+
+    def _next_guess(self) -> bool:
+        if self._guesses is None:
+            schemas = SCHEMA_FIELDS & self._offered - self.without
+            others = self._offered - self.without - schemas - CAPS - _STREAM
+            self._guesses = [Guess(group) for group in (schemas, others) if group]
+            self._guesses += self._lower_caps()
+            self._guesses = self._guesses if self._learned.guesses else []
+        self.guess = self._guesses.pop(0) if self._guesses else Guess()
+        return self.guess != Guess()
+
+    def _lower_caps(self) -> list[Guess]:
+        """Return one guess with a lower cap, unless the limits are known."""
+        limited = self._learned.most_tokens is not None
+        lower = self.cap is not None and self._least is not None and self._least < self.cap
+        return [Guess(cap=self._least)] if lower and not limited else []
+
+    def _parameter(self, place: str) -> str:
+        """Return the parameter to which a path such as ``messages[0].content`` belongs."""
+        for part in re.findall(r"\w+", place):
+            name = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", part).lower()
+            name = self._fields.get(name, name)
+            if name in CAPS or name in self._offered:
+                return name
+        return ""
 
 
 def _limit(node: object, names: Sequence[str], deepest: int = 12) -> int | None:
     """Return the first limit under one of these names, outermost first, or ``None``."""
     if isinstance(node, Mapping):
         numbers = (whole(node.get(name)) for name in names)
-        found = next((n for n in numbers if n is not None and n >= _LEAST_LIMIT), None)
-        if found is not None:
-            return found
+        limit = next((n for n in numbers if n is not None and n >= _LEAST_LIMIT), None)
+        if limit is not None:
+            return limit
         node = list(node.values())
     inner = node if isinstance(node, list) and deepest else ()
     return next(filter(None, (_limit(item, names, deepest - 1) for item in inner)), None)
-
-
-def _parameter(place: str, sent: Collection[str], fields: Mapping[str, str]) -> str:
-    """Return the parameter to which a path such as ``messages[0].content`` belongs, or ``""``."""
-    for part in re.findall(r"\w+", place):
-        name = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", part).lower()
-        name = fields.get(name, name)
-        if name in CAPS or name in sent:
-            return name
-    return ""

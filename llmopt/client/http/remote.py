@@ -1,33 +1,27 @@
-"""The common part of all providers' clients; each provider adds a few short methods."""
+"""The common part of all hosted models' clients; each provider adds a few short methods."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from llmopt.client.base import FinishReason, Reply, Request, Style
 from llmopt.client.http.api_keys import Secret, find_key, redact
 from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
-from llmopt.client.http.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
-from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Change, Learned
+from llmopt.client.http.faults import Fault, joined
+from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Guess, Learned, Refusals
 from llmopt.client.http.request_form import WORTH_CACHING
-from llmopt.client.http.transport import (
-    CONNECT_SECONDS,
-    Bound,
-    RateLimiter,
-    check_url,
-    http_options,
-    load,
-    unlogged,
-)
+from llmopt.client.http.transport import Connection, RateLimiter, answer_bytes, load
+from llmopt.client.http.urls import check_url
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.payment import note_paid, priced, take_call
-from llmopt.client.prices import Price, get_price
+from llmopt.client.prices import Price, get_price, most_prompt_tokens
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -36,8 +30,8 @@ from llmopt.errors import (
     RefusedKeyError,
 )
 from llmopt.util.arguments import number, one_of, whole_number
-from llmopt.util.text import estimate_tokens, first_line
-from llmopt.util.threads import DeadlineExceeded, Lock, at_once, within
+from llmopt.util.text import first_line
+from llmopt.util.threads import Lock, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -47,33 +41,9 @@ Cache = Literal["short", "long", "off"]
 Structured = bool | Literal["auto"]
 DEADLINE = 5
 """Maximum duration of a whole call, in multiples of the timeout."""
-ASIDE_SECONDS = 10.0
-"""Timeout of a free request, such as a list of models; the whole answer has twice as long."""
-_ASIDE = Bound()
 _MOST_TOKENS = 2**17  # of an answer without a cap
 _Result = Reply | ClientError | BudgetExceededError
-_Came = TypeVar("_Came")
-
-
-@dataclass(frozen=True, repr=False)
-class Connection:
-    """An SDK's client for one key, address and process."""
-
-    process: int
-    key: Secret
-    endpoint: Endpoint
-    sdk: Any
-
-    def error(self, fault: Fault, name: str, timeout: float) -> ClientError:
-        """Return the exception to raise for a fault."""
-        here = self.endpoint
-        return fault.error(
-            name=name,
-            timeout=DEADLINE * timeout if fault.kind == "deadline" else timeout,
-            variables=here.variables,
-            secrets=(self.key,),
-            where="" if here.usual and not here.local else here.url,
-        )
+_Answer = TypeVar("_Answer")
 
 
 class RemoteClient:
@@ -84,13 +54,9 @@ class RemoteClient:
     ``repr``, log, exception, completion or pickle; a pickled client loses its `api_key` argument
     and reads the environment instead. A deep copy keeps the key.
 
-    The SDK's own retries are off: a failed call raises a `ClientError` with ``retryable`` and
-    ``retry_after``, and the caller has the only retry loop. Redirections are not followed, and
-    this machine is not reached through a proxy.
-
-    Refusals, filtered and truncated answers are completions with that `Completion.finish_reason`.
-    An empty answer is a completion with empty text and ``"stop"``: it was paid for and counts. A
-    reply without any completion is malformed, hence retryable.
+    A failed call raises a `ClientError` with ``retryable`` and ``retry_after``; the caller has the
+    only retry loop. Refusals, filtered and truncated answers are completions with that
+    `Completion.finish_reason`. An empty answer is a completion with empty text: it was paid for.
 
     A parameter that the model rejects is dropped from then on, with one warning, and a cap on the
     answer that is too large is lowered; see `llmopt.client.http.refusals`. Every provider counts
@@ -99,9 +65,9 @@ class RemoteClient:
 
     provider: ClassVar[str]
     package: ClassVar[str]
-    """The extra of llmopt that installs the SDK."""
-    module: ClassVar[str]
-    """The SDK's module."""
+    """The extra of llmopt that installs what the client needs."""
+    module: ClassVar[str] = "httpx"
+    """The package that sends the requests."""
     home: ClassVar[Server]
     """The provider's own server, unless `_endpoint` resolves another one."""
     samples_per_call: ClassVar[int]
@@ -158,7 +124,7 @@ class RemoteClient:
         self._limiter = RateLimiter(requests_per_minute)
         self._learned = Learned(self.samples_per_call)
         self._ready = False
-        self._connection: Connection | None = None
+        self._connection: tuple[object, Any] | None = None  # for a process, key and endpoint
         self._lock = Lock()
 
     # For subclasses.
@@ -167,27 +133,54 @@ class RemoteClient:
         """Return the endpoint, by the current arguments and environment."""
         return self.home.endpoint(self.base_url)
 
+    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
+        """Return the headers that carry the key and the version of the protocol."""
+        return {"Authorization": f"Bearer {key.reveal}"} if key else {}
+
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        """Import the SDK and return its client object."""
-        raise NotImplementedError
+        """Return an object with ``endpoint``, ``key``, ``fault(error)`` and ``close()``."""
+        headers = partial(self._headers, key, endpoint)
+        return Connection(endpoint, key, self.package, self.timeout, headers)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the optional parameters of one call, by their wire names; ``None`` is dropped."""
         raise NotImplementedError
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        """Make one call; `_fault` interprets its exceptions."""
+    def _form(
+        self, connection: Any, request: Request, parameters: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the path and the body of one call."""
         raise NotImplementedError
 
-    def _fault(self, error: Exception) -> Fault | None:
-        """Return the fault of an exception of the SDK; ``None`` for other exceptions."""
-        return sdk_fault(load(self.module, self.package), error)
+    def _read(self, events: list[Any]) -> Reply:
+        """Return the answer in the events of a stream, or in the one body of another answer.
 
-    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
+        A `LookupError`, `TypeError`, `ValueError` or `AttributeError` means a malformed answer.
+        """
+        raise NotImplementedError
+
+    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
+        """Make one call.
+
+        Raises:
+            Fault: The call failed; ``fault`` of the connection reads other exceptions.
+        """
+        path, body = self._form(connection, request, parameters)
+        tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
+        seconds = DEADLINE * self.timeout
+        # Without a stream no byte comes until the answer is complete.
+        silence = seconds if body.get("stream") is False else None
+        events = connection.post(path, body, answer_bytes(tokens * request.n), seconds, silence)
+        try:
+            return self._read(events)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise Fault("malformed", f"{type(error).__name__}: {error}") from None
+
+    def _missing(self, connection: Any) -> str:
         """Look the model up, free of charge; return a message if it does not exist, or ``""``.
 
-        `_fault` interprets exceptions. Only a rejected key, an unreachable server, and, if the
-        server `LISTS` its models, a missing model stop the search.
+        Only a rejected key, an unreachable server, and, if the server `LISTS` its models, a
+        missing model stop the search.
         """
         return ""
 
@@ -196,8 +189,8 @@ class RemoteClient:
     @property
     def where(self) -> Endpoint:
         """Where requests go: the endpoint of the open connection, if there is one."""
-        connected = self._connection
-        return self._endpoint() if connected is None else connected.endpoint
+        opened = self._connection
+        return self._endpoint() if opened is None else opened[1].endpoint
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -215,11 +208,6 @@ class RemoteClient:
         return False
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that change the answers, besides `name` and the request; part of a cache key."""
-        return {"extra_body": self.extra_body} | ({"effort": self.effort} if self.effort else {})
-
-    @property
     def default_prompt(self) -> str:
         """The prompt that suits the model."""
         return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "props"
@@ -227,18 +215,18 @@ class RemoteClient:
     def facts(self) -> ModelFacts:
         """Return the facts of the model; its context may be known only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
-        chats = style == "chat"
-        schema = chats and not self._learned.refused & SCHEMA_FIELDS
+        schema = style == "chat" and not self._learned.refused & SCHEMA_FIELDS
+        documented = SCHEMAS in self.where.documents
         return ModelFacts(
             name=self.name,
             style=style,
-            chats=chats,
+            chats=style == "chat",
             context_tokens=self.context_tokens,
             default_prompt=self.default_prompt,
             parameters=size_in_name(self.name),
             schema=schema,
-            structured=schema
-            and (SCHEMAS in self.where.documents if self.structured == "auto" else self.structured),
+            structured=schema and (documented if self.structured == "auto" else self.structured),
+            most_cost=self.most_cost,
         )
 
     @property
@@ -249,6 +237,22 @@ class RemoteClient:
     def current_price(self) -> Price | None:
         """Return the current price of tokens, or ``None`` if it is unknown."""
         return self.price or get_price(self.name)
+
+    def most_cost(self, request: Request) -> float | None:
+        """Return the most US dollars that a request can cost; see `llmopt.client.prices`."""
+        cap = self._cap(request)
+        return self._most_cost(replace(request, max_tokens=cap), self.current_price())
+
+    def _most_cost(self, request: Request, price: Price | None) -> float | None:
+        """Return the most that a request with its final cap can cost."""
+        if price is None:
+            return None
+        prompt = most_prompt_tokens(request)
+        if price.maximum(prompt, 0) is None:  # a longer prompt has another, unknown price
+            return None
+        answer = request.max_tokens or _MOST_TOKENS
+        # A server may return one sample per call.
+        return replace(price, up_to=None).maximum(prompt * request.n, answer * request.n)
 
     def check_ready(self) -> None:
         """Check key and package, and look the model up once if this is free.
@@ -264,17 +268,16 @@ class RemoteClient:
                 raise failure
             self._ready = True
 
-    def _look(self, connection: Connection) -> ClientError | None:
+    def _look(self, connection: Any) -> ClientError | None:
         """Return an error that is sure to stop the first request, or ``None``."""
-        endpoint = connection.endpoint
-        came = self._guarded(2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint))
-        if not isinstance(came, Fault):
-            return ModelNotFoundError(redact(came, (connection.key,))) if came else None
-        failure = connection.error(came, self.name, self.timeout)
+        message = self._guarded(connection, lambda: self._missing(connection))
+        if not isinstance(message, Fault):
+            return ModelNotFoundError(redact(message, (connection.key,))) if message else None
+        failure = self._error(message, connection)
         sure = isinstance(failure, RefusedKeyError) or (
-            isinstance(failure, ModelNotFoundError) and LISTS in endpoint.documents
+            isinstance(failure, ModelNotFoundError) and LISTS in connection.endpoint.documents
         )
-        no_server = came.kind == "connection" and not came.unpriced
+        no_server = message.kind == "connection" and not message.unpriced
         return failure if sure or no_server else None
 
     def complete(self, request: Request) -> Reply:
@@ -282,7 +285,7 @@ class RemoteClient:
         connection = self._connected()
         # If prices cannot be read, fail before a request is sent.
         price = self.current_price()
-        started = time.monotonic()  # after the import of the SDK, which takes seconds
+        started = time.monotonic()
         per_call = self._learned.samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
         call = partial(self._call, connection, price)
@@ -309,11 +312,11 @@ class RemoteClient:
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         with self._lock:
-            connected, self._connection = self._connection, None
-        if connected is not None and hasattr(connected.sdk, "close"):
-            connected.sdk.close()
+            opened, self._connection = self._connection, None
+        if opened is not None:
+            opened[1].close()
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> Any:
         """Return the connection; a fork, another key or another address needs a new one."""
         end = self._endpoint()
         try:
@@ -328,19 +331,10 @@ class RemoteClient:
                 raise MissingKeyError(f"{error}; and {absent}", requests=0) from None
             raise
         with self._lock:
-            made = self._connection
-            if made is None or (made.process, made.key, made.endpoint) != (os.getpid(), key, end):
-                made = Connection(os.getpid(), key, end, self._connect(key, end))
-                self._connection = made
-            return made
-
-    def _http(self, sdk: Any, url: str) -> dict[str, Any]:
-        """Return the arguments that make an OpenAI-like SDK's HTTP client follow our rules."""
-        return {
-            "max_retries": 0,
-            "timeout": sdk.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS)),
-            "http_client": sdk.DefaultHttpxClient(**http_options(url)),
-        }
+            wanted = (os.getpid(), key, end)
+            if self._connection is None or self._connection[0] != wanted:
+                self._connection = wanted, self._connect(key, end)
+            return self._connection[1]
 
     def _run(
         self,
@@ -359,90 +353,93 @@ class RemoteClient:
         if len(counts) == 1:
             return [one(0)]
         first: list[_Result] = []
-        kept = self.marks_cache and self.cache != "off"
-        if kept and len(request.text) >= WORTH_CACHING:
+        if self.marks_cache and self.cache != "off" and len(request.text) >= WORTH_CACHING:
             # The other calls can read what the first one wrote to the cache.
             first = [one(0)]
             if not isinstance(first[0], Reply):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
-    def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
+    def _call(self, connection: Any, price: Price | None, request: Request) -> _Result:
         """Make one call; if it is rejected, change the request and repeat it. Each call is paid."""
-        key = connection.key
+        least = request.max_tokens
         request = replace(request, max_tokens=self._cap(request))
-        tried: list[Change] = []
+        offered = {n for n, v in self._parameters(request).items() if v is not None}
+        offered -= self._learned.refused
+        refusals = Refusals(self._learned, request, offered, self.fields, least)
         failure: ClientError | None = None
         first: ClientError | None = None
-        fault: Fault | None = None
+        fault = Fault("other")
         calls = 0
         while True:
-            change = tried[-1] if tried else Change()
-            cap = request.max_tokens if change.cap is None else change.cap
-            asked = replace(request, max_tokens=cap)
+            guess = refusals.guess
+            asked = replace(request, max_tokens=guess.cap or refusals.cap)
+            refused = self._learned.refused | refusals.without | guess.without
             parameters = self._parameters(asked).items()
-            refused = self._learned.refused
-            offered = {n: v for n, v in parameters if v is not None and n not in refused}
-            sent = {n: v for n, v in offered.items() if n not in change.without}
+            sent = {n: v for n, v in parameters if v is not None and n not in refused}
             self._limiter.wait()
             try:
                 take_call()
             except BudgetExceededError as error:
                 return failure or error
             calls += 1
-            came = self._attempt(connection, asked, sent, price)
-            if isinstance(came, Reply):
-                if fault is not None:
-                    self._keep(change, fault, key)
-                note_paid(came.tokens, came.cost)
-                return replace(came, requests=calls)
-            fault = came
-            failure = connection.error(fault, self.name, self.timeout)
+            result = self._attempt(connection, asked, sent, price)
+            if isinstance(result, Reply):
+                self._keep(refusals, guess, fault.said((connection.key,), 200))
+                note_paid(result.tokens, result.cost)
+                return replace(result, requests=calls)
+            fault = result
+            failure = self._error(fault, connection)
             self._bound(failure, asked, price, connection.endpoint.local)
             first = first or failure
             first.requests = failure.requests = calls
-            step = self._learned.change(fault, request, offered, self.fields, tried)
-            if step is None:
-                if tried and not tried[-1].named:
-                    self._learned.give_up()
+            if not refusals.change(fault):
+                if guess != Guess():
+                    self._learned.guesses = False  # no later request pays for them
                     return first
                 return failure
-            if step.named and step.without:
-                self._keep(step, fault, key)
-            tried.append(step)
+            self._note_refused(
+                refusals.without - refusals.guessed, "", fault.said((connection.key,), 200)
+            )
 
     def _attempt(
         self,
-        connection: Connection,
+        connection: Any,
         request: Request,
         parameters: dict[str, Any],
         price: Price | None,
     ) -> Reply | Fault:
         """Send one call, and price its reply."""
-        tells_cost = Documented.COST in connection.endpoint.documents
+        reports_cost = Documented.COST in connection.endpoint.documents
 
         def call() -> Reply:
-            answer = self._send(connection.sdk, request, dict(parameters))
-            return priced(answer, request, price, tells_cost, connection.key)
+            answer = self._send(connection, request, dict(parameters))
+            return priced(answer, request, price, reports_cost, connection.key)
 
-        tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
-        bound = Bound.of_answer(tokens * request.n)
-        return self._guarded(DEADLINE * self.timeout, call, bound)
+        return self._guarded(connection, call)
 
-    def _guarded(
-        self, seconds: float, call: Callable[[], _Came], bound: Bound = _ASIDE
-    ) -> _Came | Fault:
-        """Call the SDK; turn its exceptions, which contain headers, into faults."""
+    def _guarded(self, connection: Any, call: Callable[[], _Answer]) -> _Answer | Fault:
+        """Return the result of a call, or the fault for what it raises."""
         try:
-            with unlogged(bound):
-                return within(seconds, call)
-        except DeadlineExceeded:
-            return Fault("deadline")
-        except MalformedBody as error:
-            return Fault("malformed", str(error))
+            return call()
+        except Fault as fault:
+            return fault.with_traceback(None)
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            return Fault("malformed", f"{type(error).__name__}: {error}")
         except Exception as error:
             other = Fault("other", f"{type(error).__name__}: {first_line(error)}")
-            return self._fault(error) or transport_fault(error) or other
+            return connection.fault(error) or other
+
+    def _error(self, fault: Fault, connection: Any) -> ClientError:
+        """Return the exception to raise for a fault."""
+        endpoint = connection.endpoint
+        return fault.error(
+            name=self.name,
+            timeout=self.timeout * (DEADLINE if fault.kind == "deadline" else 1),
+            variables=endpoint.variables,
+            key=connection.key,
+            where="" if endpoint.fixed and not endpoint.local else endpoint.url,
+        )
 
     def _bound(
         self, failure: ClientError, request: Request, price: Price | None, local: bool
@@ -450,33 +447,40 @@ class RemoteClient:
         """Count the maximum cost for a failed call that may be charged, if its price is known."""
         if local:
             failure.unpriced = 0
-        elif failure.unpriced and price is not None:
-            answer = (request.max_tokens or _MOST_TOKENS) * request.n
-            most = price.cost(estimate_tokens(request.text), answer)
+        elif failure.unpriced:
+            most = self._most_cost(request, price)
             if most is not None:
                 failure.unpriced, failure.estimated, failure.cost = 0, 1, most
                 note_paid(0, most)
 
-    def _keep(self, change: Change, fault: Fault, key: Secret) -> None:
-        for parameter in sorted(self._learned.keep(change)):
+    def _keep(self, refusals: Refusals, guess: Guess, said: str) -> None:
+        """Remember what a server accepted only after a change."""
+        self._note_refused(refusals.guessed | guess.without, " or another one", said)
+        cap = guess.cap or refusals.lowered
+        if cap is not None:
+            self._learned.keep((), cap)
+            logger.warning(
+                "%s refused a longer answer; it gets at most %d tokens from now on (%s)",
+                self.name, cap, said,
+            )  # fmt: skip
+
+    def _note_refused(self, parameters: frozenset[str], doubt: str, said: str) -> None:
+        for parameter in sorted(self._learned.keep(parameters)):
             logger.warning(
                 "%s rejects the parameter `%s`%s; it is no longer sent (%s)",
-                self.name, parameter, "" if change.named else " or another one",
-                fault.said((key,), 200),
+                self.name, parameter, doubt, said,
             )  # fmt: skip
-        if change.cap is not None:
-            logger.info("%s answers with at most %d tokens", self.name, change.cap)
 
     def _cap(self, request: Request) -> int | None:
         """Return the maximum tokens of one sample, including hidden ones."""
-        cap, most = self.default_cap, self._learned.most_tokens
+        cap = self.default_cap
         if request.max_tokens is not None:
             reasons = self.effort not in (None, "none") or not self.where.local
             room = ROOM if reasons else 0
             if self.reasoning_tokens is not None:
                 room = self.reasoning_tokens
             cap = request.max_tokens + (0 if request.style == "completion" else room)
-        return cap if cap is None or most is None else min(cap, most)
+        return self._learned.cap(cap, request)
 
     def _warn_of_room(self, request: Request, answers: list[Reply]) -> None:
         cap = self._cap(request)
@@ -489,21 +493,24 @@ class RemoteClient:
             )  # fmt: skip
 
     def _reply(self, answers: list[Reply], failures: list[ClientError], seconds: float) -> Reply:
-        known = [a.cost for a in answers if a.cost is not None]
-        lost = sum(f.cost for f in failures)
+        costs = [a.cost for a in answers if a.cost is not None]
+
+        def total(name: str, *others: Any) -> int:
+            return sum(getattr(each, name) or 0 for each in (*answers, *others))
+
         return Reply(
             completions=tuple(c for a in answers for c in a.completions),
             model=answers[0].model or self.model,
-            prompt_tokens=sum(a.prompt_tokens or 0 for a in answers),
-            cached_tokens=sum(a.cached_tokens for a in answers),
-            completion_tokens=sum(a.completion_tokens or 0 for a in answers),
+            prompt_tokens=total("prompt_tokens"),
+            cached_tokens=total("cached_tokens"),
+            completion_tokens=total("completion_tokens"),
             seconds=seconds,
-            cost=sum(known) + lost if len(known) == len(answers) else None,
-            requests=sum(a.requests for a in answers) + sum(f.requests for f in failures),
+            cost=sum(costs) + sum(f.cost for f in failures) if len(costs) == len(answers) else None,
+            requests=total("requests", *failures),
             unpriced=sum(f.unpriced for f in failures),
-            estimated=sum(a.estimated for a in answers) + sum(f.estimated for f in failures),
-            written_tokens=sum(a.written_tokens for a in answers),
-            written_long_tokens=sum(a.written_long_tokens for a in answers),
+            estimated=total("estimated", *failures),
+            written_tokens=total("written_tokens"),
+            written_long_tokens=total("written_long_tokens"),
         )
 
     def __repr__(self) -> str:

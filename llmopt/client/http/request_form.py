@@ -55,3 +55,13 @@ def closed(schema: object) -> Any:
         if result.get("properties"):
             result["required"] = list(result["properties"])
     return result
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` updated with `over`; nested mappings are merged recursively."""
+    result = dict(base)
+    for name, value in over.items():
+        below = result.get(name)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(below, value) if both else value  # type: ignore[arg-type]
+    return result

@@ -1,131 +1,239 @@
-"""Connections to servers: addresses, rules for every HTTP client, the rate of calls."""
+"""One HTTP exchange: which addresses are allowed, how long it may take, how much may come back."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import ipaddress
 import json
 import logging
+import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
-from llmopt.client.http.api_keys import redact
-from llmopt.errors import needs
+from llmopt.client.http.api_keys import Secret, redact
+from llmopt.client.http.endpoint import Endpoint
+from llmopt.client.http.faults import Fault, status_fault
+from llmopt.client.http.urls import is_local
+from llmopt.errors import ClientError, needs
+from llmopt.util.text import first_line
 from llmopt.util.threads import Lock
 
 CONNECT_SECONDS = 20.0
 """Maximum time to connect."""
+ASIDE_SECONDS = 10.0
+"""Timeout of a free request, such as a list of models; the whole answer has twice as long."""
 MOST_BYTES = 32 * 2**20
 """Maximum size of a response body."""
-_TOKEN_BYTES = 512  # one token in a separate event, with all names and identifiers
-_TOKEN_MARKS = 24
+_ASIDE_BYTES = 8 * 2**20  # enough for the longest lists of models
 _LEAST_BYTES = 2**18
-_MOST_MARKS = 2**13  # of one event, or of a body that is not streamed
-_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*("|\\?\Z)', re.DOTALL)
-_MARKS = re.compile(rb"[\[{,]")
-_BRACKETS = re.compile(rb"[\[{}\]]")
-_DEEPEST = 100  # levels
+_TOKEN_BYTES = 512  # one token in a separate event, with all names and identifiers
+_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy")
 
 
-def load(module: str, package: str) -> Any:
-    """Import an SDK."""
-    with needs("this model", module, extra=package):
+def load(module: str, extra: str) -> Any:
+    """Import a package of an extra."""
+    with needs("this model", module, extra=extra):
         return importlib.import_module(module)
 
 
-class TooLarge(Exception):
-    """A body is longer than allowed, or compressed without being asked for."""
+def answer_bytes(tokens: int) -> int:
+    """Return the maximum size of the body of an answer with at most `tokens`, streamed or not."""
+    return min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """Limits of a response. `marks` are the ``[``, ``{`` and ``,`` outside its strings.
+class Connection:
+    """The HTTP client for one key, address and process.
 
-    A small body can create many objects that take a thousand times its memory: ``[{},{},{}...``.
+    It follows no redirection, which would forward key and prompt, reads uncompressed bodies of
+    limited length, and reaches this machine without a proxy, which would see the key.
+
+    Raises:
+        ClientError: The environment names a proxy or certificates that cannot be used.
     """
 
-    size: int = 8 * 2**20  # enough for the longest lists of models
-    marks: int = 2**19
-    at_once: int = 2**19  # marks of one line, which is parsed at once
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        key: Secret,
+        extra: str,
+        timeout: float,
+        headers: Callable[[], dict[str, str]],  # no variable holds them: they hold the key
+    ) -> None:
+        self.endpoint = endpoint
+        self.key = key
+        self.httpx = load("httpx", extra)
+        environment = not is_local(endpoint.url)
+        with usable_environment(environment):
+            self.http = self.httpx.Client(
+                headers={"Accept-Encoding": "identity", **headers()},
+                timeout=self.httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
+                trust_env=environment,
+                # Evaluations take minutes: servers would have closed an idle connection.
+                limits=self.httpx.Limits(max_keepalive_connections=0),
+            )
 
-    @classmethod
-    def of_answer(cls, tokens: int) -> Bound:
-        """Return the bound of a response with at most `tokens`, streamed or not."""
-        size = min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
-        return cls(size, _MOST_MARKS + _TOKEN_MARKS * tokens, _MOST_MARKS)
+    def post(
+        self, path: str, body: Any, most: int, seconds: float, silence: float | None = None
+    ) -> list[Any]:
+        """Return the events of a streamed answer, or the one body of another answer.
 
-    def checked(self, chunks: Iterable[bytes], in_events: bool) -> Iterator[bytes]:
-        """Yield a body's chunks; raise `TooLarge` if it exceeds a limit."""
-        size = marks = in_line = depth = 0
-        begun = b""  # start of a string in the previous chunk; no string spans lines
-        for chunk in chunks:
-            size += len(chunk)
-            if size > self.size:
-                raise TooLarge(f"the body is longer than {self.size / 2**20:.3g} MiB")
-            for number, line in enumerate(chunk.split(b"\n")):
-                if number:
-                    begun, in_line = b"", 0
-                    depth = 0 if in_events else depth
-                rest, quote, escape = _STRING.sub(_unended, begun + line).partition(b'"')
-                begun = quote + escape
-                found = len(_MARKS.findall(rest))
-                marks, in_line = marks + found, in_line + found
-                if marks > self.marks or (in_line if in_events else marks) > self.at_once:
-                    raise TooLarge("the body holds more objects than an answer has")
-                for bracket in _BRACKETS.findall(rest):
-                    depth += 1 if bracket in b"[{" else -1
-                    if depth > _DEEPEST:
-                        raise TooLarge("the body is nested deeper than an answer")
-            yield chunk
+        Args:
+            path: Path behind the endpoint's address.
+            body: What to send, as JSON.
+            most: Maximum bytes of the answer.
+            seconds: Maximum duration of the whole answer.
+            silence: Maximum seconds without a byte; by default the client's timeout.
+
+        Raises:
+            Fault: The call failed.
+        """
+        options = {} if silence is None else {"timeout": silence}
+        sent = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
+        return self._exchange("POST", self.endpoint.url + path, most, seconds, **sent, **options)
+
+    def get(self, path: str, seconds: float = ASIDE_SECONDS) -> Any:
+        """Return the body at a path or an address, without charge, within twice `seconds`.
+
+        Raises:
+            Fault: The call failed.
+        """
+        url = path if "://" in path else self.endpoint.url + path
+        return self._exchange("GET", url, _ASIDE_BYTES, 2 * seconds, timeout=seconds)[0]
+
+    def _exchange(
+        self, method: str, url: str, most: int, seconds: float, **options: Any
+    ) -> list[Any]:
+        ends = time.monotonic() + seconds
+        with quiet(), self.http.stream(method, url, **options) as response:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            failed = response.status_code >= 300
+            data = read_body(headers, response.iter_raw(), most, ends, cut=failed)
+        if failed:
+            raise status_fault(response.status_code, headers, _parsed(data))
+        return events(data)
+
+    def fault(self, error: Exception) -> Fault | None:
+        """Return the fault of an exception of the HTTP library; ``None`` for any other."""
+        httpx = self.httpx
+        said = f"{type(error).__name__}: {error}"
+        unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+        if isinstance(error, unsent):
+            return Fault("connection", said)
+        if isinstance(error, httpx.TimeoutException):
+            return Fault("timeout")
+        if isinstance(error, httpx.TransportError):
+            return Fault("connection", said, unpriced=True)
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.http.close()
 
 
-def _unended(string: re.Match[bytes]) -> bytes:
-    """Return nothing for a complete string, or the state to resume an incomplete one."""
-    return b"" if string[1] == b'"' else b'"' + string[1]
+def read_body(
+    headers: Mapping[str, str], chunks: Iterable[bytes], most: int, ends: float, *, cut: bool
+) -> bytes:
+    """Return a body of at most `most` bytes, read until the time `ends`; or the start, if `cut`.
+
+    Raises:
+        Fault: It is longer, takes longer, or is compressed: a small one can fill all memory.
+    """
+    packed = headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):
+        raise Fault("malformed", f"the body is packed ({packed}), though this was not asked for")
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if time.monotonic() > ends:
+            raise Fault("deadline")
+        if len(data) > most:
+            if cut:
+                break
+            raise Fault("malformed", f"the body is longer than {most / 2**20:.3g} MiB")
+    return bytes(data)
 
 
-_ASKING: ContextVar[Bound | None] = ContextVar("asking", default=None)
+def events(data: bytes) -> list[Any]:
+    """Return the JSON of each server-sent event, or of the one body of another answer.
+
+    Raises:
+        Fault: An event is an error, although the status is that of a success.
+    """
+    pieces = [data]
+    if data.lstrip().startswith((b"data:", b"event:", b"id:", b":")):
+        lines = (line.strip() for line in data.split(b"\n"))
+        pieces = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+    parsed = [json.loads(piece) for piece in pieces if piece not in (b"", b"[DONE]")]
+    for event in parsed:
+        if isinstance(event, Mapping) and (event.get("error") or event.get("object") == "error"):
+            raise status_fault(200, {}, event)
+    if not parsed:
+        raise Fault("malformed", "the answer is empty")
+    return parsed
+
+
+def _parsed(data: bytes) -> Any:
+    """Return an error's body: JSON, or else its text."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def usable_environment(used: bool) -> Iterator[None]:
+    """Turn errors inside, if the environment is `used`, into one that names its variables."""
+    for name in _FILES if used else ():
+        path = os.environ.get(name)
+        if path and not os.path.exists(path):
+            raise ClientError(
+                f"{name}={path!r} names certificates that do not exist: expected the path of a "
+                "file (SSL_CERT_FILE) or folder (SSL_CERT_DIR); correct the variable or unset it",
+                requests=0,
+            )
+    try:
+        yield
+    except (OSError, ValueError, ImportError) as error:
+        names = [name for name in (*_FILES, *_PROXIES) if os.environ.get(name)]
+        if not used or not names:
+            raise
+        said = re.sub(r"//[^/\s@]*@", "//***@", redact(first_line(error)))
+        raise ClientError(
+            f"the environment variable {' or '.join(names)} cannot be used ({said}): expected an "
+            "address such as http://HOST:PORT or socks5://HOST:PORT for a proxy, and a file in PEM "
+            "form for certificates; correct the variable or unset it",
+            requests=0,
+        ) from None
+
+
+_ASKING: ContextVar[bool] = ContextVar("asking", default=False)
 
 
 class _Quiet(logging.Filter):
     """Drops the debug lines of libraries during our calls: they show headers and prompts."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG or _ASKING.get() is None
+        return record.levelno > logging.DEBUG or not _ASKING.get()
 
 
-_LIBRARIES = (
-    *(
-        f"{library}.{part}"
-        for library in ("httpcore", "httpcore2")
-        for part in ("connection", "http11", "http2", "proxy", "socks")
-    ),
-    "openai._base_client",
-    "anthropic._base_client",
-    "google_genai._api_client",
-    "urllib3.connectionpool",
-)
-for _name in _LIBRARIES:
-    logging.getLogger(_name).addFilter(_Quiet())
+for _part in ("connection", "http11", "http2", "proxy", "socks"):
+    logging.getLogger(f"httpcore.{_part}").addFilter(_Quiet())
+logging.getLogger("urllib3.connectionpool").addFilter(_Quiet())
 
 
 @contextlib.contextmanager
-def unlogged(bound: Bound) -> Iterator[None]:
-    """Limit responses to the calls inside, and keep them out of the libraries' debug logs."""
-    before = _ASKING.set(bound)
+def quiet() -> Iterator[None]:
+    """Keep the calls inside out of the libraries' debug logs."""
+    token = _ASKING.set(True)
     try:
         yield
     finally:
-        _ASKING.reset(before)
+        _ASKING.reset(token)
 
 
 class RateLimiter:
@@ -143,8 +251,7 @@ class RateLimiter:
         if self.per_minute is None:
             return
         with self._lock:
-            now = time.monotonic()
-            start = now
+            start = now = time.monotonic()
             if len(self._starts) == self.per_minute:
                 start = max(now, self._starts[0] + 60.0)
             self._starts.append(start)
@@ -154,110 +261,3 @@ class RateLimiter:
     def __getstate__(self) -> dict[str, Any]:
         # Another process's clock has another origin.
         return {**self.__dict__, "_starts": deque(maxlen=self.per_minute)}
-
-
-def check_url(url: str) -> str:
-    """Return `url` without a trailing slash; reject one with secrets, which logs would show."""
-    shown = "(hidden)" if "@" in url else redact(url)
-    try:
-        parts = urlsplit(url)
-        port_known = parts.port is None or parts.port > 0
-    except ValueError as error:  # an incomplete IPv6 address, an invalid port
-        raise ValueError(f"base_url={shown!r}: {error}") from None
-    if not port_known or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base_url={shown!r}: expected http://host:port/path or https://...")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(
-            f"the base_url for {parts.hostname!r} contains a user name, a query or a fragment: "
-            "give only the address, and a key as api_key=... or in the environment"
-        )
-    return url.rstrip("/")
-
-
-def is_local(url: str) -> bool:
-    """Whether an address is this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or host == "0.0.0.0" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name, such as 127.example.com
-
-
-def http_options(url: str) -> dict[str, Any]:
-    """Return the arguments that make an SDK's HTTP client follow our rules.
-
-    It follows no redirection, which would forward key and prompt; responses are uncompressed and
-    within the `Bound` of `unlogged`; no proxy, which would see the key, is used for this machine.
-    """
-    # One SDK reads the environment's proxies even with `trust_env=False`.
-    direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}
-    return {
-        **direct,
-        "follow_redirects": False,
-        "trust_env": not is_local(url),
-        "headers": {"Accept-Encoding": "identity"},
-        "event_hooks": {"response": [_bound_reply]},
-    }
-
-
-def bounded(
-    headers: Mapping[str, str], chunks: Iterable[bytes], failed: bool = False
-) -> Iterator[bytes]:
-    """Yield a body's chunks; raise `TooLarge` if it is compressed or exceeds a limit.
-
-    The body of a failed call is cut instead: its status is sufficient.
-    """
-    packed = headers.get("content-encoding", "identity").strip().lower()
-    if packed not in ("", "identity"):
-        # A small compressed body can fill all memory.
-        raise TooLarge(f"the body is packed ({packed}), though this was not asked for")
-    bound = _ASKING.get() or Bound()
-    checked = bound.checked(chunks, "event-stream" in headers.get("content-type", ""))
-    return _cut_short(checked) if failed else checked
-
-
-def _cut_short(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    with contextlib.suppress(TooLarge):
-        yield from chunks
-
-
-def _bound_reply(response: Any) -> None:
-    module = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, httpx2
-    kind = _bounded_stream(module.SyncByteStream)
-    response.stream = kind(
-        response.stream, bounded(response.headers, response.stream, response.is_error)
-    )
-
-
-@functools.cache
-def _bounded_stream(base: Any) -> Any:
-    """Return a stream class that reads through `bounded`."""
-
-    class Bounded(base):  # type: ignore[misc]
-        def __init__(self, stream: Any, chunks: Iterator[bytes]) -> None:
-            self.stream, self.chunks = stream, chunks
-
-        def __iter__(self) -> Iterator[bytes]:
-            return self.chunks
-
-        def close(self) -> None:
-            self.stream.close()
-
-    return Bounded
-
-
-def whole_body(response: Any) -> Any | None:
-    """Return the parsed body of a server that did not stream, or ``None`` if it streams."""
-    if "event-stream" in response.headers.get("content-type", ""):
-        return None
-    return json.loads(response.read(), object_hook=lambda fields: SimpleNamespace(**fields))
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` updated with `over`; nested mappings are merged recursively."""
-    result = dict(base)
-    for name, value in over.items():
-        below = result.get(name)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[name] = merged(below, value) if both else value  # type: ignore[arg-type]
-    return result

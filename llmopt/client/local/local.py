@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import http.client
 import importlib.util
 import json
@@ -33,9 +32,9 @@ from llmopt.client.local.server import (
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
 from llmopt.client.payment import take_call
+from llmopt.client.prices import free
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.util.arguments import one_of
-from llmopt.util.files import read_bytes
 from llmopt.util.text import clean
 from llmopt.util.threads import Lock
 
@@ -164,21 +163,6 @@ class LocalClient:
         return read_header(self.path)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that change the answers, besides `name` and the request; part of a cache key."""
-        settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
-        if self.thinking:
-            settings["thinking"] = True
-        if self.adapter is not None and self.adapter.is_file():
-            settings["adapter"] = self._adapter_digest
-        return settings
-
-    @cached_property
-    def _adapter_digest(self) -> str:
-        assert self.adapter is not None
-        return hashlib.sha256(read_bytes(self.adapter, most=10_000_000_000)).hexdigest()
-
-    @property
     def context_tokens(self) -> int:
         """Maximum tokens of prompt and completion together."""
         if self._context_tokens is not None:
@@ -207,6 +191,7 @@ class LocalClient:
             schema=True,
             structured=chats and bool(self.structured),
             parameters=self.header.parameters,
+            most_cost=free,
         )
 
     def check_ready(self) -> None:
@@ -508,7 +493,11 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:
-    return (choice["message"]["content"] or "") if chat else choice["text"]
+    if not chat:
+        return str(choice["text"])
+    message = choice["message"]
+    thoughts = message.get("reasoning_content") if choice["finish_reason"] != "length" else ""
+    return message["content"] or thoughts or ""
 
 
 _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()

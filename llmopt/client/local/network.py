@@ -16,6 +16,7 @@ import numpy as np
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.model_facts import ModelFacts
+from llmopt.client.prices import free
 from llmopt.errors import ClientError
 
 NETWORK = Path(__file__).with_name("network.npz")
@@ -88,6 +89,7 @@ class NetworkClient:
             grammar=False,
             parameters=78_106,
             reads_text=False,
+            most_cost=free,
         )
 
     def complete(self, request: Request) -> Reply:

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import BOTH, Endpoint, Server
-from llmopt.client.http.faults import MalformedBody
-from llmopt.client.http.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
-from llmopt.client.http.request_form import closed, in_blocks
-from llmopt.client.http.transport import load, merged, whole_body
+from llmopt.client.http.faults import Fault
+from llmopt.client.http.remote import RemoteClient, finish
+from llmopt.client.http.request_form import closed, in_blocks, merged
 
+_VERSION = "2026-10-21"  # of the protocol
 _FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
     "MODEL_CONTEXT_WINDOW_EXCEEDED": "length",
@@ -24,8 +24,6 @@ _MARKS: Mapping[str, dict[str, str] | None] = {
     "long": {"type": "ephemeral", "ttl": "1h"},
     "off": None,
 }
-# The protocol has no lower effort than "low".
-_EFFORTS = {"minimal": "low"}
 
 
 class AnthropicClient(RemoteClient):
@@ -36,8 +34,7 @@ class AnthropicClient(RemoteClient):
     from the cache. There is no seed.
     """
 
-    provider = "anthropic"
-    package = module = "anthropic"
+    provider = package = "anthropic"
     home = Server(
         "https://api.anthropic.com",
         "ANTHROPIC_API_KEY",
@@ -50,46 +47,29 @@ class AnthropicClient(RemoteClient):
     default_cap = 32_000
     fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012
 
-    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        sdk = load("anthropic", self.package)
-        client = sdk.Anthropic(**self._arguments(sdk, key, endpoint))
-        return self._cleaned(client, endpoint)
+    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
+        return {**super()._headers(key, endpoint), "anthropic-version": _VERSION}
 
-    def _arguments(self, sdk: Any, key: Secret, endpoint: Endpoint) -> dict[str, Any]:
-        # Without a key the SDK would look for credentials in the environment and in files.
-        url = endpoint.url
-        return {"api_key": key.reveal or "none", "base_url": url, **self._http(sdk, url)}
-
-    def _cleaned(self, client: Any, endpoint: Endpoint) -> Any:
-        """Return an SDK's client without Anthropic's settings from the environment."""
-        client.auth_token = None
-        if not endpoint.official:
-            client._custom_headers = {}
-        return client
-
-    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
-        path = f"/v1/models/{quote(self.model, safe='')}"
-        found = sdk.get(path, cast_to=object, options={"timeout": ASIDE_SECONDS})
-        if isinstance(found, Mapping):
-            self._learned.read(found)
+    def _missing(self, connection: Any) -> str:
+        self._learned.read(connection.get(f"/v1/models/{quote(self.model, safe='')}"))
         return ""
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        parameters: dict[str, Any] = {
-            "stream": True,
+        thinks = self.effort not in (None, "none")
+        return {
             # The maximum is 1 here, 2 elsewhere.
             "temperature": None if request.temperature is None else min(request.temperature, 1.0),
             # Stop strings of only white space are not allowed; the answer is cut at them later.
             "stop_sequences": [s for s in request.stop if s.strip()] or None,
             "schema": request.json_schema,
+            "thinking": {"type": "disabled"} if self.effort == "none" else None,
+            # The protocol has no lower effort than "low".
+            "effort": ("low" if self.effort == "minimal" else self.effort) if thinks else None,
         }
-        if self.effort == "none":
-            parameters["thinking"] = {"type": "disabled"}
-        elif self.effort:
-            parameters["effort"] = _EFFORTS.get(self.effort, self.effort)
-        return parameters
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
+    def _form(
+        self, connection: Any, request: Request, parameters: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         system, messages = _conversation(request, _MARKS[self.cache])
         output: dict[str, Any] = {}
         if "effort" in parameters:
@@ -97,60 +77,51 @@ class AnthropicClient(RemoteClient):
         if "schema" in parameters:
             schema = closed(parameters.pop("schema"))
             output["format"] = {"type": "json_schema", "schema": schema}
-        streamed = parameters.pop("stream", False)
-        # In the body, because releases of the SDK differ in their arguments.
-        own = {"system": system, "output_config": output}
-        body = {**parameters, **{name: value for name, value in own.items() if value}}
-        asked: dict[str, Any] = {
+        body = {
             "model": self.model,
             "max_tokens": request.max_tokens,
             "messages": messages,
-            "extra_body": merged(body, self.extra_body),
+            "stream": True,
+            **({"system": system} if system else {}),
+            **({"output_config": output} if output else {}),
+            **parameters,
         }
-        if not streamed:  # no byte until it is complete
-            return _read(sdk.messages.create(**asked, timeout=DEADLINE * self.timeout))
-        with sdk.messages.stream(**asked) as stream:
-            return _read(_whole(stream))
+        return "/v1/messages", merged(body, self.extra_body)
 
-
-def _whole(stream: Any) -> Any:
-    """Return the complete message of a stream."""
-    whole = whole_body(stream.response)
-    if whole is not None:
-        return whole
-    try:
-        message = stream.get_final_message()
-    except (AssertionError, RuntimeError, LookupError, AttributeError) as error:
-        raise MalformedBody("its pieces are no message") from error
-    if message.stop_reason is None:
-        raise MalformedBody("the answer ended before it was complete")
-    return message
-
-
-def _read(message: Any) -> Reply:
-    """Turn a message, in which fields may be missing, into a `Reply`."""
-    content = getattr(message, "content", None)
-    if not isinstance(content, list):
-        raise MalformedBody("no content in the answer")
-    pieces = [block.text for block in content if getattr(block, "type", "") == "text"]
-    if not all(isinstance(piece, str) for piece in pieces):
-        raise MalformedBody("a block of text holds none")
-    usage = getattr(message, "usage", None)
-    kinds = getattr(usage, "cache_creation", None)
-    read = whole(getattr(usage, "cache_read_input_tokens", None)) or 0
-    written = whole(getattr(usage, "cache_creation_input_tokens", None)) or 0
-    fresh = whole(getattr(usage, "input_tokens", None))
-    long = whole(getattr(kinds, "ephemeral_1h_input_tokens", None)) or 0
-    reason = finish(getattr(message, "stop_reason", None), _FINISH)
-    return Reply(
-        completions=(Completion("".join(pieces), reason),),
-        model=getattr(message, "model", None) or "",
-        prompt_tokens=None if fresh is None else fresh + read + written,
-        cached_tokens=read,
-        written_tokens=written,
-        written_long_tokens=min(written, long),
-        completion_tokens=getattr(usage, "output_tokens", None),
-    )
+    def _read(self, events: list[Any]) -> Reply:
+        message: dict[str, Any] = {}
+        usage: dict[str, Any] = {}
+        texts: list[str] = []
+        for event in events:
+            kind = event.get("type")
+            if kind in ("message_start", "message"):
+                message = dict(event["message"] if kind == "message_start" else event)
+                usage |= message.get("usage") or {}
+                texts += [b["text"] for b in message["content"] if b.get("type") == "text"]
+            elif kind == "content_block_start" and event["content_block"]["type"] == "text":
+                texts.append(event["content_block"].get("text") or "")
+            elif kind == "content_block_delta" and event["delta"]["type"] == "text_delta":
+                texts.append(event["delta"]["text"])
+            elif kind == "message_delta":
+                message |= event["delta"]
+                usage |= event.get("usage") or {}
+        if not message:
+            raise Fault("malformed", "no message in the answer")
+        if message.get("stop_reason") is None:
+            raise Fault("malformed", "the answer ended before it was complete")
+        cached = whole(usage.get("cache_read_input_tokens")) or 0
+        written = whole(usage.get("cache_creation_input_tokens")) or 0
+        new = whole(usage.get("input_tokens"))
+        kinds = usage.get("cache_creation") or {}
+        return Reply(
+            completions=(Completion("".join(texts), finish(message["stop_reason"], _FINISH)),),
+            model=message.get("model") or "",
+            prompt_tokens=None if new is None else new + cached + written,
+            cached_tokens=cached,
+            written_tokens=written,
+            written_long_tokens=min(written, whole(kinds.get("ephemeral_1h_input_tokens")) or 0),
+            completion_tokens=usage.get("output_tokens"),
+        )
 
 
 def _conversation(

@@ -1,29 +1,39 @@
 """Gemini through the retired package `google-generativeai`, for users who depend on it.
 
-It has no seed, no count of reasoning tokens and no JSON schema: prefer
+It has no seed, no stream, no count of reasoning tokens and no JSON schema: prefer
 `llmopt.client.providers.gemini`.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from llmopt.client.base import Reply, Request
+from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import NOTHING, Endpoint
-from llmopt.client.http.faults import Fault, headers_of
-from llmopt.client.http.remote import RemoteClient
-from llmopt.client.http.transport import bounded, is_local, load
+from llmopt.client.http.faults import Fault, status_fault
+from llmopt.client.http.remote import DEADLINE, RemoteClient, finish
+from llmopt.client.http.transport import (
+    MOST_BYTES,
+    answer_bytes,
+    load,
+    quiet,
+    read_body,
+    usable_environment,
+)
+from llmopt.client.http.urls import is_local
 from llmopt.client.prices import Price, get_price
-from llmopt.client.providers.gemini import GeminiClient, completions, contents, retry_delay
+from llmopt.client.providers.gemini import FINISH, GeminiClient, contents, system_text
+from llmopt.util.threads import DeadlineExceeded, within
 
 
 class GeminiLegacyClient(RemoteClient):
     """A Gemini model behind the retired SDK, whose process-wide ``configure`` is not called."""
 
-    provider = "gemini-legacy"
-    package = "gemini-legacy"
+    provider = package = "gemini-legacy"
     module = "google.generativeai"
     samples_per_call = 8
 
@@ -38,29 +48,14 @@ class GeminiLegacyClient(RemoteClient):
     def _endpoint(self) -> Endpoint:
         # The SDK has a default address, and reads none from the environment.
         home = replace(GeminiClient.home, documents=NOTHING, elsewhere="")
-        return replace(home.endpoint(self.base_url), usual=not self.base_url)
+        return home.endpoint(self.base_url)
 
     def current_price(self) -> Price | None:
         """Return the current price of tokens, which does not depend on the SDK."""
         return super().current_price() or get_price(f"gemini:{self.model}")
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        load("google.generativeai", self.package)
-        glm = load("google.ai.generativelanguage", self.package)
-        # Without a key the SDK would use Google's credentials of this machine.
-        options = {"api_key": key.reveal or "none"}
-        if self.base_url:
-            options["api_endpoint"] = self.base_url
-        # REST, not gRPC, so that time-outs and proxies work as for other providers.
-        client = glm.GenerativeServiceClient(transport="rest", client_options=options)
-        session = client.transport._session
-        # After a 401 the session would try to refresh the key and send the request again.
-        session._refresh_status_codes = ()
-        session.get_redirect_target = lambda response: None
-        session.headers["Accept-Encoding"] = "identity"
-        session.hooks["response"].append(_bound_reply)
-        session.trust_env = not is_local(endpoint.url)
-        return client
+        return _Connection(key, endpoint, self.base_url)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         return {
@@ -70,63 +65,91 @@ class GeminiLegacyClient(RemoteClient):
             "candidate_count": request.n if request.n > 1 else None,
         }
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        genai = load("google.generativeai", self.package)
-        system = "\n\n".join(m.content for m in request.messages if m.role == "system")
-        model = genai.GenerativeModel(self.model, system_instruction=system or None)
-        model._client = sdk
-        response = model.generate_content(
+    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
+        genai = load(self.module, self.package)
+        model = genai.GenerativeModel(self.model, system_instruction=system_text(request) or None)
+        model._client = connection.sdk
+        connection.most = answer_bytes((request.max_tokens or 2**17) * request.n)
+        ask = partial(
+            model.generate_content,
             contents(request),
             generation_config={**parameters, **self.extra_body},
-            # No byte until it is complete.
             request_options={"timeout": self.timeout, "retry": None},
         )
+        try:
+            with quiet(), usable_environment(not is_local(connection.endpoint.url)):
+                response = within(DEADLINE * self.timeout, ask)
+        except DeadlineExceeded:
+            raise Fault("deadline") from None
         usage = response.usage_metadata
-        prompt_tokens = usage.prompt_token_count
-        # The total includes the reasoning tokens, for which this SDK has no field.
-        completion_tokens = max(
-            usage.candidates_token_count, usage.total_token_count - prompt_tokens
+        if not response.candidates and not response.prompt_feedback.block_reason:
+            raise Fault("malformed", "no candidates in the answer")
+        samples = tuple(
+            Completion(
+                "".join(p.text for p in c.content.parts), finish(c.finish_reason.name, FINISH)
+            )
+            for c in response.candidates
         )
         return Reply(
-            completions=completions(response),
-            prompt_tokens=prompt_tokens,
+            completions=samples or (Completion("", "filter"),),
+            prompt_tokens=usage.prompt_token_count,
             cached_tokens=usage.cached_content_token_count,
-            completion_tokens=completion_tokens,
+            # The total includes the reasoning tokens, for which this SDK has no field.
+            completion_tokens=max(
+                usage.candidates_token_count, usage.total_token_count - usage.prompt_token_count
+            ),
         )
 
-    def _fault(self, error: Exception) -> Fault | None:
-        api = load("google.api_core.exceptions", self.package)
-        http = load("requests.exceptions", self.package)
-        if isinstance(error, api.RetryError):
+
+class _Connection:
+    """The SDK's client for one key and address."""
+
+    def __init__(self, key: Secret, endpoint: Endpoint, base_url: str | None) -> None:
+        load("google.generativeai", "gemini-legacy")
+        glm = load("google.ai.generativelanguage", "gemini-legacy")
+        self.key, self.endpoint, self.most = key, endpoint, MOST_BYTES
+        # Without a key the SDK would use Google's credentials of this machine.
+        options = {"api_key": key.reveal or "none"}
+        if base_url:
+            options["api_endpoint"] = base_url
+        # REST, not gRPC, so that time-outs and proxies work as for other providers.
+        self.sdk = glm.GenerativeServiceClient(transport="rest", client_options=options)
+        session = self.sdk.transport._session
+        # After a 401 the session would try to refresh the key and send the request again.
+        session._refresh_status_codes = ()
+        session.get_redirect_target = lambda response: None
+        session.headers["Accept-Encoding"] = "identity"
+        session.hooks["response"].append(self._bound)
+        session.trust_env = not is_local(endpoint.url)
+
+    def _bound(self, response: Any, **_: Any) -> Any:
+        """Read a body within its limit."""
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        chunks = response.raw.stream(2**16, decode_content=False)
+        failed = not response.ok
+        response._content = read_body(
+            headers, chunks, self.most, time.monotonic() + 1e6, cut=failed
+        )
+        if failed:
+            try:
+                body = response.json()
+            except ValueError:
+                body = response.text
+            raise status_fault(response.status_code, headers, body)
+        return response
+
+    def fault(self, error: Exception) -> Fault | None:
+        """Return the fault of an exception of the SDK or its HTTP library."""
+        names = {c.__name__ for c in type(error).__mro__}
+        said = f"{type(error).__name__}: {error}"
+        if names & {"ParseError", "TypeError"}:
+            return Fault("malformed", said)
+        if names & {"Timeout", "ReadTimeoutError", "RetryError"}:
             return Fault("timeout")
-        if isinstance(error, api.GoogleAPICallError) and error.code is not None:
-            return Fault(
-                "status",
-                str(error.message),
-                status=int(error.code),
-                headers=headers_of(error.response),
-                retry_after=_delay(error.response),
-            )
-        lineage = {c.__name__ for c in type(error).__mro__}
-        if "ParseError" in lineage:
-            return Fault("malformed", f"{type(error).__name__}: {error}")
-        if isinstance(error, http.Timeout) or "ReadTimeoutError" in lineage:
-            return Fault("timeout")
-        if isinstance(error, http.RequestException) or lineage & {"TransportError", "HTTPError"}:
-            return Fault("connection", f"{type(error).__name__}: {error}", unpriced=True)
+        if names & {"RequestException", "TransportError", "HTTPError"}:
+            return Fault("connection", said, unpriced=True)
         return None
 
-
-def _bound_reply(response: Any, **_: Any) -> Any:
-    """Read a body that is neither packed nor sends more than it may."""
-    chunks = response.raw.stream(2**16, decode_content=False)
-    response._content = b"".join(bounded(response.headers, chunks, not response.ok))
-    return response
-
-
-def _delay(response: Any) -> float | None:
-    """Return the seconds to wait that an error's body states, or ``None``."""
-    try:
-        return retry_delay(response.json())
-    except (AttributeError, ValueError):
-        return None
+    def close(self) -> None:
+        """Close the connections."""
+        self.sdk.transport.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import time
 from collections.abc import Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -23,23 +23,19 @@ from llmopt.client.http.endpoint import (
     Endpoint,
     openai_endpoint,
 )
-from llmopt.client.http.faults import Fault, MalformedBody
-from llmopt.client.http.remote import ASIDE_SECONDS, DEADLINE, RemoteClient, finish
-from llmopt.client.http.request_form import WORTH_CACHING, closed, in_blocks
-from llmopt.client.http.transport import check_url, is_local, load, merged, whole_body
+from llmopt.client.http.faults import Fault, status_fault, words
+from llmopt.client.http.remote import RemoteClient, finish
+from llmopt.client.http.request_form import WORTH_CACHING, closed, in_blocks, merged
+from llmopt.client.http.transport import ASIDE_SECONDS
+from llmopt.client.http.urls import check_url, is_local
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.errors import ModelNotFoundError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
-
 _FINISH: dict[str, FinishReason] = {"LENGTH": "length", "CONTENT_FILTER": "filter"}
-_FILTERED = {"content_filter", "content_policy_violation"}
-_FIELDS = {
-    "reasoning": "reasoning_effort",
-    "json_schema": "response_format",
-    "prompt_cache_breakpoint": "prompt_cache_key",
-}
+_FILTERED = ("content_filter", "content_policy_violation")
+_THOUGHTS = ("reasoning_content", "reasoning")  # fields of hidden reasoning, by server
 _MOST_MARKS = 80
 _SHOWN_CHARACTERS = 80
 
@@ -56,9 +52,12 @@ class OpenAIClient(RemoteClient):
     Ollama, vLLM, llama.cpp and LM Studio.
     """
 
-    provider = "openai"
-    package = module = "openai"
-    fields = _FIELDS
+    provider = package = "openai"
+    fields = {  # noqa: RUF012
+        "reasoning": "reasoning_effort",
+        "json_schema": "response_format",
+        "prompt_cache_breakpoint": "prompt_cache_key",
+    }
     samples_per_call = 128  # the API's maximum of `n`
 
     def __init__(
@@ -79,7 +78,7 @@ class OpenAIClient(RemoteClient):
             raise ValueError(f"endpoint={endpoint!r}: expected 'chat' or 'completions'")
         super().__init__(model, base_url=base_url, **options)
         self._local = local
-        self._asked_context = False
+        self._asked_context = self._noted_thoughts = False
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
@@ -88,6 +87,17 @@ class OpenAIClient(RemoteClient):
 
     def _endpoint(self) -> Endpoint:
         return openai_endpoint(self.server, self.base_url, self.model, self._local)
+
+    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
+        headers = super()._headers(key, endpoint)
+        if self.server == "openai" and endpoint.official:
+            for header, variable in (
+                ("OpenAI-Organization", "OPENAI_ORG_ID"),
+                ("OpenAI-Project", "OPENAI_PROJECT_ID"),
+            ):
+                if os.environ.get(variable):
+                    headers[header] = os.environ[variable]
+        return headers
 
     @property
     def url(self) -> str:
@@ -99,13 +109,8 @@ class OpenAIClient(RemoteClient):
         """Whether the model runs on the user's own machine, so that tokens are free."""
         return self.where.local
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What changes the answers beside `name` and the request."""
-        return {**super().settings, "endpoint": self.endpoint}
-
     def current_price(self) -> Price | None:
-        """What tokens cost now; nothing on one's own machine, ``None`` if it is not known."""
+        """Return the price of tokens; free on the user's machine, ``None`` if it is unknown."""
         own = self.price or get_price(self.name, listed=False)
         if own is not None or self.local:
             return own or FREE
@@ -118,52 +123,52 @@ class OpenAIClient(RemoteClient):
         """Whether the cost of a reply will be known."""
         return Documented.COST in self.where.documents or self.current_price() is not None
 
-    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
-        ask = partial(sdk.get, cast_to=object, options={"timeout": ASIDE_SECONDS})
-        if endpoint.key_path:
-            ask(endpoint.key_path)
+    @property
+    def marks_cache(self) -> bool:
+        """Whether llmopt marks cached prefixes, because the model charges for cache writes.
+
+        OpenAI does from GPT-5.6 on. Without marks it would write the whole of every prompt, and
+        read nothing if the last line changes.
+        """
+        gpt = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
+        version = (int(gpt[1]), int(gpt[2] or 0)) if gpt else (0, 0)
+        return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
+
+    def _missing(self, connection: Any) -> str:
+        if connection.endpoint.key_path:
+            connection.get(connection.endpoint.key_path)
         try:
-            body = ask("/models")
-        except Exception as error:
-            if _has_none(error):
+            body = connection.get("/models")
+        except Fault as fault:
+            if fault.status in (404, 405, 501):
                 return ""  # it has no list
             raise
-        listed = _names(body)
         entries = _of_model(body, self.model)
         if isinstance(entries, list) and entries:
             self._learned.read(entries[0])
+        listed = body.get("data") if isinstance(body, Mapping) else body
+        ids = [e.get("id") for e in listed or () if isinstance(e, Mapping)]
+        names = {name for name in ids if isinstance(name, str)}
         # A name's suffix may choose a provider or a price, such as OpenRouter's ":free".
         same = {self.model, f"{self.model}:latest", self.model.partition(":")[0]}
-        if not listed or same & listed or LISTS not in endpoint.documents:
+        if not names or same & names or LISTS not in connection.endpoint.documents:
             return ""
         try:
-            ask(f"/models/{quote(self.model, safe='')}")
-        except Exception as error:
-            if not _has_none(error):
+            connection.get(f"/models/{quote(self.model, safe='')}")
+        except Fault as fault:
+            if fault.status not in (404, 405, 501):
                 raise
             fetch = f". `ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
-            names = did_you_mean(self.model, {name[:_SHOWN_CHARACTERS] for name in listed})
-            return f"{self.name} does not exist there: {names}{fetch}"
+            near = did_you_mean(self.model, {name[:_SHOWN_CHARACTERS] for name in names})
+            return f"{self.name} does not exist there: {near}{fetch}"
         return ""
 
-    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        sdk = load("openai", self.package)
-        client = sdk.OpenAI(
-            api_key=key.reveal or "none",  # the SDK requires one; local servers ignore it
-            base_url=endpoint.url,
-            **self._http(sdk, endpoint.url),
-        )
-        if self.server != "openai" or not endpoint.official:
-            # OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS are only for OpenAI.
-            client.organization = client.project = None
-            client._custom_headers = {}
-        return client
-
     def _parameters(self, request: Request) -> dict[str, Any]:
+        chat = self.endpoint == "chat"
         parameters: dict[str, Any] = {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "reasoning_effort": self.effort if self.endpoint == "chat" else None,
+            "reasoning_effort": self.effort if chat else None,
             "temperature": request.temperature,
             "stop": list(request.stop) or None,
             "seed": request.seed,
@@ -171,25 +176,17 @@ class OpenAIClient(RemoteClient):
         }
         if request.max_tokens is not None:
             # OpenAI has renamed it; most other servers know only the old name.
-            names = ["max_completion_tokens", "max_tokens"]
-            if self.endpoint == "completions" or self.server != "openai" or self.base_url:
-                names.reverse()
-            name = next((n for n in names if n not in self._learned.refused), None)
-            if name and not (self.endpoint == "completions" and name != "max_tokens"):
-                parameters[name] = request.max_tokens
-        if request.json_schema is not None and self.endpoint == "chat":
-            parameters["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {
-                    "name": "answer",
-                    "schema": closed(request.json_schema),
-                    "strict": True,
-                },
-            }
+            caps = ["max_completion_tokens", "max_tokens"]
+            if not chat or self.server != "openai" or self.base_url:
+                caps.reverse()
+            cap = next((n for n in caps if n not in self._learned.refused), None)
+            if cap == "max_tokens" or (cap and chat):
+                parameters[cap] = request.max_tokens
+        if request.json_schema is not None and chat:
+            schema = {"name": "answer", "schema": closed(request.json_schema), "strict": True}
+            parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
         # llama.cpp's own field; other servers ignore it, or reject it once.
-        if request.grammar is not None and (
-            self.server == "llamacpp" or (self.base_url and is_local(self.url))
-        ):
+        if self.server == "llamacpp" or (self.base_url and is_local(self.url)):
             parameters["grammar"] = request.grammar
         if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
@@ -202,38 +199,58 @@ class OpenAIClient(RemoteClient):
             del parameters["stream"], parameters["stream_options"]
         return parameters
 
-    @property
-    def marks_cache(self) -> bool:
-        """Whether llmopt marks cached prefixes, because the model charges for cache writes.
-
-        OpenAI does from GPT-5.6 on. Without marks it would write the whole of every prompt, and
-        read nothing if the last line changes.
-        """
-        found = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
-        version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
-        return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
-
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        # All in the body, because releases of the SDK differ in their arguments.
-        body: dict[str, Any] = {**parameters, "model": self.model}
-        options: dict[str, Any] = {"stream": body.pop("stream", False)}
-        if not options["stream"]:
-            # No byte until it is complete.
-            options["timeout"] = DEADLINE * self.timeout
-        required: dict[str, Any]
+    def _form(
+        self, connection: Any, request: Request, parameters: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        body: dict[str, Any] = {"model": self.model, "stream": False}
         if self.endpoint == "completions":
-            create, required = sdk.completions.create, {"prompt": request.text}
+            path, body["prompt"] = "/completions", request.text
         else:
             marked = "prompt_cache_key" in parameters
-            create, required = sdk.chat.completions.create, {"messages": _messages(request, marked)}
-        extra = merged(body, self.extra_body)
+            path, body["messages"] = "/chat/completions", _messages(request, marked)
+        return path, merged({**body, **parameters}, self.extra_body)
+
+    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
         try:
-            response = create(model=extra.pop("model"), extra_body=extra, **required, **options)
-            return _collect(response) if options["stream"] else _read(response)
-        except Exception as error:
-            if getattr(error, "code", None) in _FILTERED:
+            return super()._send(connection, request, parameters)
+        except Fault as fault:
+            if fault.code in _FILTERED:
                 return Reply((Completion("", "filter"),))
             raise
+
+    def _read(self, events: list[Any]) -> Reply:
+        choices: dict[int, dict[str, Any]] = {}
+        usage: Mapping[str, Any] = {}
+        model = ""
+        for event in events:
+            usage, model = event.get("usage") or usage, event.get("model") or model
+            for choice in event.get("choices") or ():
+                if choice.get("error"):
+                    raise status_fault(200, {}, choice)
+                _add(choices.setdefault(int(choice.get("index") or 0), {}), choice)
+        if not choices:
+            said = words(events[0])
+            raise Fault("malformed", f"no choices in the answer{said and f': {said}'}")
+        streamed = any("delta" in c for e in events for c in e.get("choices") or ())
+        if streamed and not usage and not any(c["finish_reason"] for c in choices.values()):
+            raise Fault("malformed", "the answer ended before it was complete")
+        completions = tuple(self._completion(choices[index]) for index in sorted(choices))
+        return _reply(completions, usage, model)
+
+    def _completion(self, choice: dict[str, Any]) -> Completion:
+        if choice["refusal"]:
+            return Completion(choice["refusal"], "refusal")
+        reason = finish(choice["finish_reason"], _FINISH)
+        thoughts = choice["thoughts"]
+        if choice["content"].strip() or not thoughts.strip() or reason != "stop":
+            return Completion(choice["content"], reason)
+        if not self._noted_thoughts:
+            self._noted_thoughts = True
+            logger.warning(
+                "%s puts its whole answer into `reasoning_content`, which is read in its place: "
+                "start the server without a parser of reasoning, or give effort='none'", self.name,
+            )  # fmt: skip
+        return Completion(thoughts, reason)
 
     def complete(self, request: Request) -> Reply:
         """Answer one request; see `RemoteClient.complete`.
@@ -245,57 +262,24 @@ class OpenAIClient(RemoteClient):
         if self.local and not self._asked_context:
             self._asked_context = True
             if self.context_tokens is None:
-                self._ask_context(self._connected().sdk)
+                self._ask_context(self._connected())
         return reply
 
-    def _ask_context(self, sdk: Any) -> None:
+    def _ask_context(self, connection: Any) -> None:
         """Try the queries of all kinds of servers until one works, in a bounded time."""
-        seconds = min(self.timeout, ASIDE_SECONDS)
-        came = self._guarded(seconds, partial(self._read_context, sdk, seconds))
-        if isinstance(came, Fault):
-            logger.debug("%s does not report its context (%s)", self.name, came.kind)
-
-    def _read_context(self, sdk: Any, seconds: float) -> None:
-        root, ends = self.url.removesuffix("/v1"), time.monotonic() + seconds
+        root = self.url.removesuffix("/v1")
+        seconds = min(self.timeout, ASIDE_SECONDS) / 2  # the answer may take twice as long
+        ends = time.monotonic() + seconds
         # vLLM; llama.cpp (for each slot); Ollama (for loaded models); LM Studio.
         for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
             if time.monotonic() >= ends:
-                return  # nobody waits for it any more
-            try:
-                body = sdk.get(root + path, cast_to=object, options={"timeout": seconds})
+                return
+            body = self._guarded(connection, partial(connection.get, root + path, seconds))
+            if not isinstance(body, Fault):
                 self._learned.read(_of_model(body, self.model))
-            except Exception as error:
-                logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
             if self.context_tokens is not None:
                 logger.info("%s has a context of %d tokens", self.name, self.context_tokens)
                 return
-
-
-def _has_none(error: Exception) -> bool:
-    return getattr(error, "status_code", None) in (404, 405, 501)
-
-
-def _names(body: Any) -> set[str]:
-    """Return the names in a list of models; empty for any other body."""
-    entries = body.get("data") if isinstance(body, Mapping) else body
-    found = entries if isinstance(entries, list) else []
-    names = (e.get("id") for e in found if isinstance(e, Mapping))
-    return {name for name in names if isinstance(name, str)}
-
-
-def _of_model(body: Any, model: str) -> Any:
-    """Return the entries of one model in a list of models, or the body if it is not a list."""
-    for name in ("data", "models"):
-        entries = body.get(name) if isinstance(body, Mapping) else None
-        if isinstance(entries, list):
-            ids = ("id", "name", "model")
-            return [
-                e
-                for e in entries
-                if isinstance(e, Mapping)
-                and any(e.get(i) in (model, f"{model}:latest") for i in ids)
-            ]
-    return body
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:
@@ -306,18 +290,29 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
             "the address in the model string 'openai+...' holds a user name or a password: give "
             f"the address alone, and a key in {CUSTOM_KEY_VARIABLE}"
         )
-    found = ADDRESS.fullmatch(address)
-    if found is None:
+    parts = ADDRESS.fullmatch(address)
+    if parts is None:
         raise ModelNotFoundError(
             f"model string 'openai+{redact(address)}' cannot be read: expected "
             "openai+http://host:port/v1:model"
         )
-    origin, path, model = found.groups()
+    origin, path, model = parts.groups()
     try:
         base_url = check_url(origin + (path or "/v1"))
     except ValueError as error:
         raise ModelNotFoundError(f"model string 'openai+...' cannot be used: {error}") from None
     return OpenAIClient(model, base_url=base_url, **options)
+
+
+def _of_model(body: Any, model: str) -> Any:
+    """Return the entries of one model in a list of models, or the body if it is not a list."""
+    for name in ("data", "models"):
+        entries = body.get(name) if isinstance(body, Mapping) else None
+        if isinstance(entries, list):
+            names, places = (model, f"{model}:latest"), ("id", "name", "model")
+            described = [e for e in entries if isinstance(e, Mapping)]
+            return [e for e in described if any(e.get(place) in names for place in places)]
+    return body
 
 
 def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
@@ -338,90 +333,43 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
     return messages
 
 
-def _collect(stream: Any) -> Reply:
-    """Return the complete answer of a stream."""
-    whole = whole_body(stream.response)
-    if whole is not None:
-        return _read(whole)
-    choices: dict[int, SimpleNamespace] = {}
-    usage, model = None, ""
-    for chunk in stream:
-        usage = getattr(chunk, "usage", None) or usage
-        model = getattr(chunk, "model", None) or model
-        listed = getattr(chunk, "choices", None)
-        for choice in listed if isinstance(listed, list) else ():
-            index = getattr(choice, "index", None) or 0
-            delta = getattr(choice, "delta", None)
-            piece = getattr(choice, "text", None) if delta is None else _content(delta)
-            if not isinstance(piece, str | None) or not isinstance(index, int):
-                raise MalformedBody("a piece of a choice is not a string")
-            empty = SimpleNamespace(text="", refusal="", finish_reason=None)
-            so_far = choices.setdefault(index, empty)
-            so_far.text += piece or ""
-            refused = getattr(delta, "refusal", None)
-            so_far.refusal += refused if isinstance(refused, str) else ""
-            so_far.finish_reason = getattr(choice, "finish_reason", None) or so_far.finish_reason
-    if not choices:
-        raise MalformedBody("no choices in the answer")
-    if usage is None and not any(choice.finish_reason for choice in choices.values()):
-        raise MalformedBody("the answer ended before it was complete")
-    return _answer([_completion(choices[i]) for i in sorted(choices)], usage, model)
+def _add(choice: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Add a piece of a stream, or the whole, to a choice."""
+    holder = next((piece[n] for n in ("delta", "message") if piece.get(n) is not None), None)
+    if holder is None and not isinstance(piece.get("text"), str):
+        raise TypeError("a choice holds neither a message nor a text")
+    text = piece.get("text") if holder is None else _text(holder.get("content"))
+    source: Mapping[str, Any] = holder or {}
+    thoughts = next((source[n] for n in _THOUGHTS if isinstance(source.get(n), str)), "")
+    refusal = source.get("refusal")
+    choice["content"] = choice.get("content", "") + (text or "")
+    choice["thoughts"] = choice.get("thoughts", "") + thoughts
+    choice["refusal"] = choice.get("refusal", "") + (refusal if isinstance(refusal, str) else "")
+    choice["finish_reason"] = piece.get("finish_reason") or choice.get("finish_reason")
 
 
-def _read(response: Any) -> Reply:
-    """Turn the SDK's response, in which fields may be missing, into a `Reply`."""
-    choices = getattr(response, "choices", None)
-    if not isinstance(choices, list) or not choices:
-        raise MalformedBody("no choices in the answer")
-    return _answer(
-        list(map(_completion, choices)),
-        getattr(response, "usage", None),
-        getattr(response, "model", None),
-    )
+def _text(content: Any) -> Any:
+    """Return the text of a message's content; parts with thoughts have none."""
+    if not isinstance(content, list):
+        return content
+    return "".join(p["text"] for p in content if isinstance(p.get("text"), str))
 
 
-def _answer(completions: list[Completion], usage: Any, model: Any) -> Reply:
-    details = getattr(usage, "prompt_tokens_details", None)
+def _reply(completions: tuple[Completion, ...], usage: Mapping[str, Any], model: Any) -> Reply:
+    details = usage.get("prompt_tokens_details") or {}
     prompt, completion, total = (
-        whole(getattr(usage, f"{name}_tokens", None)) for name in ("prompt", "completion", "total")
+        whole(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total")
     )
     if prompt is not None and total is not None and total > prompt:
         # xAI counts hidden reasoning only in the total.
         completion = max(completion or 0, total - prompt)
     return Reply(
-        completions=tuple(completions),
+        completions=completions,
         model=model or "",
         prompt_tokens=prompt,
         # DeepSeek has its own field.
-        cached_tokens=getattr(details, "cached_tokens", None)
-        or getattr(usage, "prompt_cache_hit_tokens", None)
-        or 0,
-        written_tokens=getattr(details, "cache_write_tokens", None) or 0,
+        cached_tokens=details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0,
+        written_tokens=details.get("cache_write_tokens") or 0,
         completion_tokens=completion,
-        cost=getattr(usage, "cost", None),  # OpenRouter reports what it charged
+        cost=usage.get("cost"),  # OpenRouter reports what it charged
     )
-
-
-def _completion(choice: Any) -> Completion:
-    message = getattr(choice, "message", choice)  # a text completion has no message
-    refusal = getattr(message, "refusal", None)
-    if isinstance(refusal, str) and refusal:
-        return Completion(refusal, "refusal")
-    if message is None or (message is choice and not isinstance(getattr(choice, "text", 0), str)):
-        raise MalformedBody("a choice holds neither a message nor a text")
-    content = choice.text if message is choice else _content(message)
-    reason = finish(getattr(choice, "finish_reason", None), _FINISH)
-    return Completion("" if content is None else content, reason)
-
-
-def _content(message: Any) -> Any:
-    """Return a message's text, or its invalid content."""
-    content = getattr(message, "content", None)
-    if not isinstance(content, list):
-        return content
-    # Some servers send parts; those with a reasoning model's thoughts have no text.
-    texts = [
-        part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
-        for part in content
-    ]
-    return "".join(text for text in texts if isinstance(text, str))
