@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from llmopt.prompt import Prompt as Prompt
     from llmopt.prompt import get_prompt as get_prompt
     from llmopt.prompt.answer import parse_parameters as parse_parameters
-    from llmopt.search.emitter import ModelEmitter as ModelEmitter
     from llmopt.space import Categorical as Categorical
     from llmopt.space import Float as Float
     from llmopt.space import Int as Int
@@ -79,7 +78,6 @@ _HOMES = {
     "llmopt.optimizer": "LLMOptimizer",
     "llmopt.prompt.answer": "parse_parameters",
     "llmopt.prompt": "Prompt get_prompt",
-    "llmopt.search.emitter": "ModelEmitter",
     "llmopt.space": "Categorical Float Int Space",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmopt.errors import SearchStopped
 from llmopt.history import Direction, Proposal, Trial, Usage
-from llmopt.search.spend_log import Spent
+from llmopt.state import Failed, Replied
 from llmopt.util.text import clean, first_line, short
 
 logger = logging.getLogger("llmopt.search")
@@ -52,8 +52,8 @@ class Callback:
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
         """A trial was recorded; `best` and `usage` are the best trial and the usage so far."""
 
-    def sent(self, search: Search, spent: Spent) -> None:
-        """A request to the model ended: its reply, or its error, and when it began."""
+    def sent(self, search: Search, event: Replied | Failed) -> None:
+        """A request to the model ended with a reply, or failed."""
 
     def ended(self, search: Search, reason: str) -> None:
         """The search was closed; `reason` says why, if the model ended it."""

@@ -104,6 +104,7 @@ class Trial(Generic[Params]):
         data: Named arrays that the evaluation recorded: a mapping that is read on first use, empty
             if there are none. A repeated point has the arrays of its last evaluation.
         seed: The recorded seed of its evaluation; ``None`` for a repeated point.
+        ties: Numbers that break ties between equal scores of programs; see `CodeOptimizer.tell`.
     """
 
     number: int
@@ -125,6 +126,7 @@ class Trial(Generic[Params]):
     clipped: bool = False
     data: TrialData = NO_DATA
     seed: int | None = None
+    ties: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]
@@ -535,6 +537,17 @@ class Usage:
     def copy(self) -> Usage:
         """Return an independent copy."""
         return replace(self, proposals=dict(self.proposals), rejected=dict(self.rejected))
+
+    def add(self, other: Usage) -> None:
+        """Count the usage of another account."""
+        for name, amount in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(amount, dict):
+                for key, count in amount.items():
+                    mine[key] = mine.get(key, 0) + count
+            else:
+                known = mine is not None and amount is not None
+                setattr(self, name, mine + amount if known else None)
 
     def add_reply(self, reply: Reply) -> None:
         """Count one reply of the model."""

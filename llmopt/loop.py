@@ -41,15 +41,13 @@ from llmopt.errors import (
     is_permanent,
     warn_user,
 )
+from llmopt.evaluation_loop import INTERRUPTED, drive, workers_of
+from llmopt.evaluations import Result, expected_by_name, read_objectives
+from llmopt.finals import Finals
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
-from llmopt.optimizer import LLMOptimizer
-from llmopt.search.evaluation_loop import INTERRUPTED, drive, workers_of
-from llmopt.search.events import Told, expected_by_name, read_objectives
-from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.points import Finals
-from llmopt.search.progress import Progress, say_kept, say_resumed, text_of_search
-from llmopt.search.session import described
-from llmopt.search.views import Views, search_html
+from llmopt.optimizer import LLMOptimizer, described
+from llmopt.options import SearchArguments, SearchOptions
+from llmopt.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.space import Dimension, Space
 from llmopt.util.arguments import (
     check_function,
@@ -60,6 +58,7 @@ from llmopt.util.arguments import (
     whole_number,
 )
 from llmopt.util.text import function_name, short
+from llmopt.views import search_html
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
@@ -77,7 +76,6 @@ _Call = TypeVar("_Call")
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
 
     from llmopt.optimizer import GymnasiumSpace
 
@@ -97,7 +95,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SearchResult(Views, Generic[Params]):
+class SearchResult(Generic[Params]):
     """Result of `minimize`, `maximize` and `optimize`.
 
     Attributes:
@@ -143,10 +141,6 @@ class SearchResult(Views, Generic[Params]):
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a table; see `LLMOptimizer.trials_dataframe`."""
         return self.optimizer.trials_dataframe()
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the trials; an alias of `plot_history`."""
-        return self.plot_history(ax)
 
     def __repr__(self) -> str:
         optimizer, best = self.optimizer, self.optimizer.history.best
@@ -511,15 +505,15 @@ class _Run:
         optimizer = self._optimizer
         params = optimizer.space.unflatten(job.values)
         if error is None:
-            told = self._read(params, score)
+            result = self._read(params, score)
         elif isinstance(error, self._catch):
-            told = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
+            result = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
             add_point(error, params, len(optimizer.trials))
             if isinstance(error, BrokenExecutor):
                 error.add_note(_CRASHED.format(type(error).__name__))
             raise error
-        trial = optimizer.tell_as(replace(told, seed=job.seed), job.kind)
+        trial = optimizer.tell_as(replace(result, seed=job.seed), job.kind)
         self._progress.step(self._text(trial) if self._progress.shown else "")
         if (end := optimizer.stopped_by_callback) is not None:
             self.stopped, self._ended = str(end), True
@@ -530,7 +524,7 @@ class _Run:
         front = len(history.pareto_front) if len(optimizer.directions) > 1 else 0
         return text_of_search(trial, history.best, optimizer.usage, front, optimizer.metrics)
 
-    def _read(self, params: Any, score: Any) -> Told:
+    def _read(self, params: Any, score: Any) -> Result:
         given, words = score, ""
         if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
             given, words = score

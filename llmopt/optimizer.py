@@ -19,7 +19,7 @@ returns, and an optimizer with the same arguments resumes a killed search.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import copy
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -28,46 +28,59 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
-from llmopt.callbacks import Callbacks
-from llmopt.client.base import Client
+from llmopt._version import __version__
+from llmopt.callbacks import Callbacks, Search, check_callbacks
+from llmopt.client.base import PROMPT_VERSION, Client, client_name
+from llmopt.client.model_facts import ModelFacts
 from llmopt.client.model_string import get_client, one_model
-from llmopt.data import Evaluation, folder_of
-from llmopt.errors import RewardError, SearchStopped, warn_user
-from llmopt.history import Direction, Kind, Merged, Params, Proposal, Trial
-from llmopt.lab.blocks import let_compute
-from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.emitter import ModelEmitter
-from llmopt.search.eventlog import as_written, read_events
-from llmopt.search.events import (
-    Asked,
-    Queued,
-    Returned,
+from llmopt.data import Evaluation
+from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, StorageError, warn_user
+from llmopt.evaluations import (
+    Result,
     TellArguments,
-    Told,
     expected_by_name,
     objective_name,
     read_objectives,
-    read_told,
 )
-from llmopt.search.imports import Importer, ImportReport, notes_on, read_source
-from llmopt.search.meter import Draft
-from llmopt.search.model_ask import SearchBatch
-from llmopt.search.options import SearchArguments, SearchOptions
-from llmopt.search.points import point_to_ask, start_points, warmup_points
-from llmopt.search.results import Results
-from llmopt.search.resume import start_of, stored_model, stored_options
-from llmopt.search.session import described
+from llmopt.evaluations import read_result as checked_result
+from llmopt.history import Direction, History, Kind, Merged, Params, Proposal, Trial
+from llmopt.imports import Importer, ImportReport, notes_on, read_source
+from llmopt.journal import FORMAT, Journal, read_started
+from llmopt.journaled import Journaled, Scope, Stale
+from llmopt.lab.blocks import calculator_for as laboratory
+from llmopt.options import SearchArguments, SearchOptions, options_to_store
+from llmopt.partners import partners_of, propose_in_turns
+from llmopt.point_task import asking_of, fill, propose_points
+from llmopt.points import (
+    point_to_ask,
+    sample_fallbacks,
+    sample_new,
+    start_points,
+    warmup_points,
+)
+from llmopt.prompt import Prompt
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.propose import Outcome
+from llmopt.results import Results
+from llmopt.resume import arguments_of, check_same, split_options, stored_client
 from llmopt.space import Dimension, Space
+from llmopt.state import Asked, Queued, Started, State, Told, Withdrawn, proposal_to_json
 from llmopt.util.arguments import (
     MOST_POINTS,
+    MOST_SEED,
     one_of,
     seed_or_fresh,
     whole_number,
 )
-from llmopt.util.text import short
-from llmopt.util.threads import Lock, uninterrupted
+from llmopt.util.closing import Closing
+from llmopt.util.files import check_folder
+from llmopt.util.text import clean, cut, short
+from llmopt.util.threads import Lock
+from llmopt.views import outcome
 
 logger = logging.getLogger(__name__)
+
+_REASON = 1000  # characters of why a search ended
 
 if TYPE_CHECKING:
     _Form = TypeVar("_Form", covariant=True)
@@ -79,7 +92,7 @@ if TYPE_CHECKING:
         def contains(self, x: Any) -> bool: ...  # noqa: D102
 
 
-class LLMOptimizer(Results[Params]):
+class LLMOptimizer(Results[Params], Closing):
     """A black-box optimizer that asks a language model for the next point.
 
     Args:
@@ -152,36 +165,134 @@ class LLMOptimizer(Results[Params]):
         given = SearchOptions.of("LLMOptimizer", options)
         self.space = Space.of(space).constrained(given.constraints)
         self.directions, self.metrics = read_objectives(direction)
-        self.seed = seed_or_fresh(seed)
-        self.batch_size, self._options, self._seed_given = given.batch_size, given, seed is not None
+        self.seed, self._options = seed_or_fresh(seed), given
+        self.batch_size = given.batch_size
         self._warmup_points = warmup_points(self.space, given.warmup)
         self._start = start_points(self.space, given.start)
-        model = get_client(one_model(client, given.model))
-        emitter = ModelEmitter(model, prompt, **given.asking)
+        client = get_client(one_model(client, given.model))
+        asking = asking_of(client, prompt, given, seeded=given.seeded)
+        tool = laboratory(given, client, asking.prompt)
+        workers = 0 if tool is None else tool.workers
+        self._asking = replace(asking, tool=tool, workers=workers)
         self.n_warmup = len(self._warmup_points or ())
         if given.warmup == "auto":
-            self.n_warmup = emitter.start_up()
+            self.n_warmup = asking.start_up()
         elif isinstance(given.warmup, int):
             self.n_warmup = given.warmup
-        self._changing, self._merged = Lock(), Merged(self.space.key)
-        self._state = self._new_state()
-        emitter.seeded = given.seeded
-        self._use(self._make_emitter(let_compute(emitter)))
-        if emitter.total is not None:
-            self.check_asks(emitter.total, given=given.warmup != "auto")
-        self._told_twice: set[bool] = set()  # with equal and with other rewards
-        if given.storage is not None:
-            self._attach(given.storage, given.durable)
-            if self._model.calculator is not None:
-                self._model.calculator.folder = self._state.folder
-        if given.callbacks:
-            self._callbacks = Callbacks(tuple(given.callbacks), self._search_info(given.storage))
+        self._partners = partners_of(given.partner, self.seed, self.space, len(self.directions))
+        self._merged, self._merging = Merged(self.space.key), Lock()
+        self._ask_lock = Lock()  # asks run one after another
+        self._blocks: dict[int, Block] = {}  # by number: parsed once
+        self._warned_of: set[bool] = set()  # of repeats with equal and with other rewards
+        self._concluded = False
+        self._journal = self._open(given, seed is not None)
+        self._model = Journaled(client, self._journal, given.limits)
+        if tool is not None:
+            tool.folder = self._journal.arrays.folder
+        if self.total is not None:
+            self.check_asks(self.total, given=given.warmup != "auto")
+        self._callbacks: Callbacks | None = None
+        if callbacks := check_callbacks(given.callbacks):
+            self._callbacks = Callbacks(callbacks, self._search_info(given.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
-            self.meter.observe = partial(self._callbacks.notify, "sent")
+            self._model.observe = partial(self._callbacks.notify, "sent")
         if given.import_trials is not None:
             report = self.import_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
+
+    def _open(self, given: SearchOptions, seed_given: bool) -> Journal:
+        """Return the journal: of a stored search that resumes, or of a new one."""
+        path = None if given.storage is None else Path(given.storage).expanduser()
+        there = None
+        if path is not None and path.is_file() and path.stat().st_size > 0:
+            there = read_started(path)
+            stored = there.identity.get("options", {})
+            if given.warmup == "auto" and stored.get("warmup_points") is None:
+                # It followed from how many points were planned then.
+                self.n_warmup = whole_number("warmup", stored.get("warmup", self.n_warmup), 0)
+            check_same(there, self.started(), path, seed_given=seed_given)
+            self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
+        journal = Journal(path, self._first_state(), given.durable)
+        now = self.started()
+        if there is None or (there.options, there.facts) != (now.options, now.facts):
+            journal.begin(now)
+        return journal
+
+    def _first_state(self) -> State:
+        queue = tuple(Proposal(values, "user", words) for words, values in self._start)
+        given = self._options
+        return State(
+            self.space, self.directions, self.seed, given.seeded, given.noisy, self.metrics,
+            queue=queue,
+        )  # fmt: skip
+
+    def started(self) -> Started:
+        """Return the first event of a storage file, which says what search it is."""
+        points, encode = self._warmup_points, self.space.to_json_values
+        values = vars(self._options) | vars(self._options.limits)
+        values |= {"warmup": self.n_warmup, "batch_size": self._options.batch_size}
+        values["start"] = [[words, encode(point)] for words, point in self._start]
+        fixed, changing = split_options(options_to_store(values))
+        if points is not None:
+            fixed["warmup_points"] = list(map(encode, points))
+        identity = {
+            "space": self.space.to_dict(),
+            "directions": list(self.directions),
+            "seed": self.seed,
+            "options": fixed,
+        }
+        if self.metrics:
+            identity["metrics"] = list(self.metrics)
+        facts = {k: v for k, v in vars(self._asking.facts).items() if k != "count_tokens"}
+        changing |= {"client": self._asking.facts.name, "prompt": self.prompt.to_dict()}
+        about = {
+            "llmopt": __version__,
+            "prompts": PROMPT_VERSION,
+            "model": facts,
+            "workers": self._asking.workers,
+        }
+        return Started(FORMAT, identity, changing, about)
+
+    @property
+    def model_began(self) -> bool:
+        """Whether the warm-up is over: the model, a partner or a fallback has proposed a point."""
+        state, before = self._journal.state, ("warmup", "user")
+        sources = [t.source for t in state.trials if t.kind != "imported"]
+        sources += [p.source for p in (*state.pending, *state.queue)]
+        return any(source not in before for source in sources)
+
+    def check_asks(self, planned: int, *, given: bool) -> None:
+        """Log a warning if the `planned` points are too few for the model to be asked."""
+        if self.n_warmup >= planned > 0 and not self._partners and not self.model_began:
+            logger.warning(
+                "%s not less than the %d points planned: the model is never asked. %s more points",
+                f"warmup={self.n_warmup} is"
+                if given
+                else f"the number of random points, {self.n_warmup}, is",
+                planned,
+                "Omit warmup, or plan" if given else "Plan",
+            )
+
+    @property
+    def prompt(self) -> Prompt:  # type: ignore[override]
+        """The prompt in use."""
+        return self._asking.prompt
+
+    @property
+    def total(self) -> int | None:
+        """Planned number of proposals, as stated in the prompt; may be changed during a search.
+
+        Raises:
+            ValueError: The new value is not a whole number above 0.
+        """
+        return self._asking.options.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        total = None if value is None else whole_number("total", value, 1)
+        options = replace(self._asking.options, total=total)
+        self._asking = replace(self._asking, options=options)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -221,71 +332,152 @@ class LLMOptimizer(Results[Params]):
 
     def propose(self, n: int) -> tuple[list[Proposal], list[str]]:
         """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
-        if self._log is not None:
-            self._log.check()  # before a lock is waited for, and before anything is paid for
+        self._journal.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
         if self._callbacks is not None and self._callbacks.stopped is not None:
             raise self._callbacks.stopped
         try:
-            proposals, draft = self.meter.asking(lambda draft: self._ask(n, draft))
+            with self._ask_lock:
+                self._journal.write_start()
+                proposals, warned = self._propose(n)
         except SearchStopped as stopped:
             if self._callbacks is not None:
                 self._callbacks.reason = str(stopped)
+            self.conclude(str(stopped))
+            raise
+        except BudgetExceededError as error:
+            self.conclude(str(error))
             raise
         if self._callbacks is not None:
             for proposal in proposals:
                 self._callbacks.notify("asked", proposal)
-        return proposals, draft.warnings
+        return proposals, warned
 
-    def _ask(self, n: int, draft: Draft) -> list[Proposal]:
-        state = self._state
-        with self._changing:
-            batch = SearchBatch(state, self._history(), n)
-            batch.warm_up(self._warmup_points, self.n_warmup)
-        if batch.missing >= n and state.stop is not None:
+    def _propose(self, n: int) -> tuple[list[Proposal], list[str]]:
+        """Make the points from the present state, or from that of an interrupted ask."""
+        now = self._journal.state
+        begun = (*now.paid, *now.under_way)
+        base = begun[0].base if begun else now.count
+        try:
+            return self._settle(n, base, *self._make(n, base))
+        except Stale:
+            base = self._journal.state.count
+            return self._settle(n, base, *self._make(n, base))
+
+    def _make(self, n: int, base: int) -> tuple[Outcome, Scope, Any, list[str]]:
+        """Return the new points of an ask that has seen `base` events."""
+        state = self._journal.state_at(base)
+        scope, rng, seen = self._model.scope(base), state.generator, state.keys
+        warned: list[str] = []
+        warmup = self._warm_up(state, n - len(state.queue), rng, seen)
+        missing = n - len(state.queue) - len(warmup)
+        if missing >= n and state.stop is not None:
             raise SearchStopped(*state.stop)
-        elif batch.missing and state.stop is None:
-            wanted = max(batch.missing, self.batch_size)
-            try:
-                batch.found += self._emitter.propose(
-                    self.space, batch.history, batch.rng, wanted, taken=batch.seen
-                )
-            except SearchStopped as end:
-                with uninterrupted(), self._changing:
-                    self._record_asked(batch, 0, draft, end)
-                raise
-        with uninterrupted(), self._changing:
-            self._complete(batch, draft)
-            self._record_asked(batch, n, draft, draft.stop)
-            return state.pending[-n:]
+        outcome = Outcome()
+        if missing > 0 and state.stop is None:
+            wanted = max(missing, self.batch_size)
+            waiting = tuple([p.values for p in warmup])
+            history = self._history_of(state, base)
+            history = replace(history, pending=history.pending + waiting)
+            outcome = self._ask_model(state, scope, history, rng, wanted, seen)
+            text = fill(outcome, self.space, rng, wanted, seen, client_name(self.client))
+            warned += [text] if text else []
+        outcome.proposals[:0] = warmup
+        return outcome, scope, rng, warned
 
-    def _complete(self, batch: SearchBatch, draft: Draft) -> None:
-        """Leave out what came meanwhile, and draw what is missing."""
-        # A list of warm-up points is gone through one by one, whatever they are.
-        fixed = "warmup" if self._warmup_points is not None else ""
-        meanwhile = batch.settle(fixed, repeats=self._model.options.noisy)
-        if batch.missing:
-            missing = batch.draw_missing()
-            why = "proposed what was recorded meanwhile" if meanwhile else "ended the search"
-            draft.warnings.append(
-                f"the model {why}: {len(missing)} of the points asked "
-                f"for {'was' if len(missing) == 1 else 'were'} sampled at random"
+    def _history_of(self, state: State, base: int) -> History:
+        latest = base == self._journal.state.count
+        with self._merging:
+            return state.history(self._merged if latest else None)
+
+    def _warm_up(self, state: State, n: int, rng: Any, seen: set[Any]) -> list[Proposal]:
+        """Return at most `n` warm-up points: of a list, or random ones up to `n_warmup` in all."""
+        fixed = self._warmup_points
+        begun = len(state.trials) + len(state.pending) + len(state.queue)
+        begun = begun if fixed is None else state.warmed
+        proposals = []
+        for place in range(begun, min(self.n_warmup, begun + max(n, 0))):
+            values = sample_new(self.space, seen, rng) if fixed is None else fixed[place]
+            seen.add(self.space.key(values))
+            proposals.append(Proposal(values, "warmup"))
+        return proposals
+
+    def _ask_model(
+        self, state: State, scope: Scope, history: History, rng: Any, n: int, seen: set[Any]
+    ) -> Outcome:
+        """Return points of the model, or of the model and its partners."""
+        asking, before = (
+            self._asking,
+            [self._block(run.number, run.event.result) for run in state.runs],
+        )
+        if state.started is not None:  # on another machine a repeated ask states the same
+            facts = {**state.started.facts["model"], "count_tokens": asking.facts.count_tokens}
+            workers = state.started.facts["workers"]
+            asking = replace(asking, facts=ModelFacts(**facts), workers=workers)
+        first = bool(self._partners) and self.limits.max_requests is not None
+
+        def ask(history: History, n: int) -> Outcome:
+            on_cap: Literal["raise", "return"] = "return" if first else "raise"
+            return propose_points(
+                asking, scope, self.space, history, rng, n, seen=seen, before=before, on_cap=on_cap
             )
 
-    def _record_asked(
-        self, batch: SearchBatch, given: int, draft: Draft, end: SearchStopped | None
-    ) -> None:
-        """Record what an ask gave, and whether the model ended the search with it."""
-        draft.points = batch.found
-        usage = self.meter.usage_with(draft)
-        stop = None if end is None else (str(end), end.point)
-        drawn = batch.rng.bit_generator.state
-        self._record(Asked(batch.found, given, drawn, usage.proposals, usage.rejected, stop))
-        self.meter.commit(draft)
+        if not self._partners:
+            return ask(history, n)
+        waiting = [p.source for p in (*state.pending, *state.queue)]
+        return propose_in_turns(
+            ask, self._partners, self.space, history, rng, n, seen,
+            waiting=waiting, model_first=first,
+        )  # fmt: skip
+
+    def _block(self, number: int, result: Mapping[str, Any]) -> Block:
+        if number not in self._blocks:
+            self._blocks[number] = Block.read(result)
+        return self._blocks[number]
+
+    def _settle(
+        self, n: int, base: int, outcome: Outcome, scope: Scope, rng: Any, warned: list[str]
+    ) -> tuple[list[Proposal], list[str]]:
+        """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
+        key, noisy = self.space.key, self._options.noisy
+        with self._journal.lock:
+            now, proposals = self._journal.state, outcome.proposals
+            if now.count > base and not noisy:
+                fixed = "warmup" if self._warmup_points is not None else ""
+                tried = now.keys - self._journal.state_at(base).keys
+                proposals = [
+                    p for p in proposals if p.source == fixed or key(p.values) not in tried
+                ]
+            drawn: dict[str, Any] = rng.bit_generator.state
+            missing = n - len(now.queue) - len(proposals)
+            ended = outcome.stop is not None and not proposals and not now.queue
+            if missing > 0 and not ended:
+                seen = now.keys | {key(p.values) for p in proposals}
+                fewer = len(proposals) < len(outcome.proposals)
+                why = "proposed what was recorded meanwhile" if fewer else "ended the search"
+                warned.append(
+                    f"the model {why}: {missing} of the points asked for "
+                    f"{'was' if missing == 1 else 'were'} sampled at random"
+                )
+                proposals = [*proposals, *sample_fallbacks(self.space, seen, rng, missing)]
+            state = self._journal.append(
+                Asked(
+                    [proposal_to_json(p, self.space) for p in proposals],
+                    0 if ended else n,
+                    [run.number for run in scope.runs if run.event.block],
+                    {reason: count for reason, count in outcome.rejected.items() if count > 0},
+                    outcome.stop,
+                    None if drawn == now.rng else drawn,
+                )
+            )
+        if ended:
+            assert state.stop is not None
+            raise SearchStopped(*state.stop)
+        return list(state.pending[-n:]), warned
 
     def check_ready(self) -> None:
-        """Check once for what would stop the first request (see `Meter.check_ready`)."""
-        self.meter.check_ready(capped=self._model.options.on_error == "raise")
+        """Check once for what would stop the first request; see `Journaled.check_ready`."""
+        self._model.check_ready(capped=self._options.on_error == "raise" and not self._partners)
 
     def equip(
         self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
@@ -301,9 +493,9 @@ class LLMOptimizer(Results[Params]):
 
         The functions are not stored: call this again after a resume.
         """
-        if self._model.calculator is not None:
-            self._model.calculator.equip(source, values or {})
-            self._model.tools = tuple(words)
+        if self._asking.tool is not None:
+            self._asking.tool.equip(source, values or {})
+            self._asking = replace(self._asking, tools=tuple(words))
 
     def enqueue(self, params: Any, words: str = "") -> None:
         """Queue a point for `ask`, after the points queued before it.
@@ -320,8 +512,12 @@ class LLMOptimizer(Results[Params]):
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string")
         values = point_to_ask(self.space, params)
-        with uninterrupted(), self._changing:
-            self._record(Queued(values, words))
+        self._journal.append(Queued(self.space.to_json_values(values), words))
+
+    def give_back(self, proposals: Sequence[Proposal]) -> None:
+        """Hand back points, so that the next `ask` returns them again."""
+        encode = self.space.to_json_values
+        self._journal.append(Withdrawn([encode(p.values) for p in proposals]))
 
     def import_trials(
         self,
@@ -353,12 +549,12 @@ class LLMOptimizer(Results[Params]):
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
         importer = Importer(self.space, out_of_range)
-        found = read_source(source, self.directions, self.metrics)
-        with self._changing:  # not as a whole: each of its trials is
-            told, rows = importer.read(found, self._state.trials, self.read_result)
-            for one in told:
-                self._record(replace(one, kind="imported"))
-        return ImportReport(found.title, rows, notes_on(found, self._options.task, self.space))
+        other = read_source(source, self.directions, self.metrics)
+        with self._journal.lock:  # not as one step: each of its trials is
+            results, rows = importer.read(other, list(self._journal.state.trials), self.read_result)
+            for result in results:
+                self._record(result, "imported")
+        return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -443,7 +639,7 @@ class LLMOptimizer(Results[Params]):
         """
         return self.tell_as(self.read_failure(params, reason))
 
-    def read_result(self, params: Any, reward: Any, **words: Any) -> Told:
+    def read_result(self, params: Any, reward: Any, **words: Any) -> Result:
         """Check a result, and return what `tell` would record; `tell_as` records it."""
         if isinstance(reward, Evaluation):
             reward, words = reward.value, reward.told_with(words)
@@ -453,41 +649,64 @@ class LLMOptimizer(Results[Params]):
             given = {objective_name(name): value for name, value in reward.items()}
             rewards = [given[name] for name in self.metrics]
             reward = rewards if len(rewards) > 1 else rewards[0]
-        first, count, called = self.directions[0], len(self.directions), self.metrics
-        return read_told(self.space, count, params, reward, direction=first, names=called, **words)
+        first, count, names = self.directions[0], len(self.directions), self.metrics
+        return checked_result(
+            self.space, count, params, reward, direction=first, names=names, **words
+        )
 
-    def read_failure(self, params: Any, reason: str | BaseException = "") -> Told:
+    def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
         """Check a failure, and return what `tell_failure` would record."""
         if isinstance(reason, BaseException):
             reason = described(reason)
-        return Told(self.space.flatten(params), None, str(reason))
+        return Result(self.space.flatten(params), None, str(reason))
 
-    def tell_as(self, told: Told, kind: Kind = "search") -> Trial[Params]:
+    def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
-        with uninterrupted(), self._changing:
-            once = kind == "search" and not self._model.options.noisy
-            if once and len(self._told_twice) < 2 and (before := self._state.recorded_before(told)):
-                self._warn_of(told, before)
-            if told.data:
-                told = replace(told, data=self._stored(told.data, len(self._state.trials)))
-            self._record(told if kind == "search" else replace(told, kind=kind))
-            trial = self._state.trials[-1]
+        with self._journal.lock:
+            if kind == "search" and not self._options.noisy and len(self._warned_of) < 2:
+                self._warn_of_repeat(result)
+            trial = self._record(result, kind).trials[-1]
         if self._callbacks is not None:
             self._callbacks.notify("told", trial, self.history.best, self.usage)
         self._inform()
         return trial
 
-    def _warn_of(self, told: Told, before: Trial) -> None:
+    def _record(self, result: Result, kind: Kind) -> State:
+        """Store the data of a result, then its event."""
+        with self._journal.lock:
+            number = len(self._journal.state.trials)
+            data = self._journal.arrays.keep(result.data, number)  # before the event names it
+            return self._journal.append(
+                Told(
+                    self.space.to_json_values(result.values),
+                    result.rewards,
+                    clean(result.feedback),
+                    result.violation,
+                    result.stderr,
+                    result.samples,
+                    kind,
+                    data,
+                    result.seed,
+                )
+            )
+
+    def _warn_of_repeat(self, result: Result) -> None:
         """Warn if a point is recorded again: once each for equal and for other rewards."""
-        if (told.rewards == before.rewards) in self._told_twice:
+        state = self._journal.state
+        if result.samples or any(p.values == result.values for p in state.pending):
             return
-        self._told_twice.add(told.rewards == before.rewards)
-        if told.rewards is None:
+        before = next(
+            (t for t in reversed(state.trials) if t.values == result.values and t.rewards), None
+        )
+        if before is None or (result.rewards == before.rewards) in self._warned_of:
+            return
+        self._warned_of.add(result.rewards == before.rewards)
+        if result.rewards is None:
             now = "as a failure"
-        elif told.rewards == before.rewards:
+        elif result.rewards == before.rewards:
             now = "with the same reward"
         else:
-            rewards = told.rewards[0] if len(told.rewards) == 1 else told.rewards
+            rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
             now = f"with another reward ({rewards}, before {before.reward})"
         logger.warning(
             "the point of trial %d was recorded again %s: it counts as another trial. If rewards "
@@ -511,11 +730,6 @@ class LLMOptimizer(Results[Params]):
         """
         return await asyncio.to_thread(self.ask, n)
 
-    def give_back(self, proposals: list[Proposal]) -> None:
-        """Hand back points, so that the next `ask` returns them again."""
-        with uninterrupted(), self._changing:
-            self._record(Returned([p.values for p in proposals]))
-
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]
     ) -> Trial[Params]:
@@ -526,6 +740,82 @@ class LLMOptimizer(Results[Params]):
         """`tell_failure` for asynchronous loops, with the same arguments."""
         return await asyncio.to_thread(self.tell_failure, params, reason)
 
+    # -- the end --------------------------------------------------------------------------
+
+    @property
+    def stopped_by_callback(self) -> SearchStopped | None:
+        """Why a callback ended the search, if one did."""
+        return None if self._callbacks is None else self._callbacks.stopped
+
+    def _inform(self) -> None:
+        """Send the outcome so far to a client that accepts it."""
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(self._outcome())
+
+    def conclude(self, reason: str = "", recommended: int | None = None) -> None:
+        """Inform the client of the outcome of the search, and why it ended.
+
+        Args:
+            reason: Why it ended; empty for the search's own reason.
+            recommended: Number from 1 of the trial to keep, if it is not the best one.
+        """
+        self._concluded = True
+        if callable(end := getattr(self.client, "conclude", None)):
+            why = cut(" ".join(clean(reason or self._why_it_ended()).split()), _REASON)
+            end((f"Why it ended: {why}\n" if why else "") + self._outcome(recommended))
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        stop = self._journal.state.stop
+        point = None if stop is None else stop[1]
+        return outcome(self.history, self.space, recommended or point)
+
+    def _why_it_ended(self) -> str:
+        if self.left_by is not None:
+            return described(self.left_by)
+        if said := str(self.stopped_by_callback or "") or self.stopped:
+            return said
+        try:
+            self.limits.check(self.usage)
+        except BudgetExceededError as error:
+            return str(error)
+        made = len(self.history.trials)
+        if self.total is not None and made >= self.total:
+            return f"all {self.total} planned evaluations were made"
+        return f"the program closed the search after {made} evaluations"
+
+    def close(self) -> None:
+        """Close the storage file, and end the callbacks. The results can still be read."""
+        if self._callbacks is not None:
+            self._callbacks.end()
+        if not self._concluded:
+            self.conclude()
+        self._journal.close()
+        if self._asking.tool is not None:
+            self._asking.tool.close()
+
+    # -- files and copies -----------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole search to a file atomically.
+
+        Args:
+            path: The file. `load` reads it, and so does ``storage=``.
+
+        Raises:
+            StorageError: The file cannot be written; an existing file is unchanged.
+        """
+        path = Path(path).expanduser()
+        if self._journal.is_at(path):
+            raise StorageError(
+                f"{path} is the storage of this optimizer and already holds all of its state: "
+                "save to another path"
+            )
+        check_folder(path)
+        with self._ask_lock, self._journal.lock:
+            self._journal.save(path)
+            if self._asking.tool is not None:
+                self._asking.tool.export(Path(f"{path}.data"), len(self._journal.state.runs))
+
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], client: Client | str | None = None, **options: Any
@@ -534,13 +824,14 @@ class LLMOptimizer(Results[Params]):
 
         Args:
             path: The file. It is only read, never written.
-            client: The model for further requests, by default the stored one; the file never
-                contains a key.
+            client: The model for further requests; ``None`` for the one that the file names. The
+                file never contains a key.
             **options: Constructor arguments that the file lacks (a prompt object, caps) or that you
                 change.
 
         Raises:
-            StorageError: The file cannot be read or does not hold a run.
+            StorageError: The file cannot be read, does not hold a search, or names a model that a
+                file cannot bring back.
             TypeError: `options` contain ``storage``, to which the trials of the file would not be
                 copied, or ``start``, which the file already holds.
         """
@@ -548,24 +839,62 @@ class LLMOptimizer(Results[Params]):
             raise TypeError("load() has no start=: enqueue() further points once it is loaded")
         if "storage" in options:
             raise TypeError(
-                "load() has no storage=: to go on in the file itself, make "
-                "LLMOptimizer(space, ..., storage=path) with the arguments of the run; to go on "
-                "in another file, save() to it and give that as storage="
+                "load() has no storage=: to continue in the file itself, make "
+                "LLMOptimizer(space, ..., storage=path) with the arguments of the search; to "
+                "continue in another file, save() to it and give that as storage="
             )
-        events = list(read_events(path))
-        start = start_of(events, path)
-        model = options.pop("model", None)
-        if client is None and model is None:
-            model = stored_model(start, path)
-        client = get_client(one_model(client, model))
-        with as_written(path, 1, start):
-            merged = stored_options(start, options)
-        if "prompt" not in options:
-            check_prompt_for(merged["prompt"], client)
-        # With no options of the caller's, what the constructor refuses is the file's.
-        with contextlib.nullcontext() if options else as_written(path, 1, start):
-            optimizer = cls(client=client, **merged)
-        optimizer.resume(events, path)
-        if optimizer._model.calculator is not None:
-            optimizer._model.calculator.read_from(folder_of(path))
+        started = read_started(path)
+        model = one_model(client, options.pop("model", None))
+        if model is None:
+            model = stored_client(started.options.get("client"), path)
+        try:
+            arguments = arguments_of(started, {**options, "client": model})
+            optimizer = cls(**arguments)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            if options:
+                raise
+            raise StorageError(
+                f"{path}: it is not as llmopt wrote it ({type(error).__name__}: {error}). Restore "
+                "the file from a copy"
+            ) from error
+        journal = Journal.read(path, optimizer._first_state())
+        optimizer._journal = optimizer._model.journal = journal
+        if (tool := optimizer._asking.tool) is not None:
+            tool.read_from(Path(f"{path}.data"))
         return optimizer
+
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        started = self.started()
+        settings = {**started.identity, **started.identity["options"], **started.options}
+        settings |= {"llmopt": __version__, "prompt": self.prompt.name}
+        settings.pop("options")
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._ask_lock, self._journal.lock:
+            journal = copy.copy(self._journal)  # the file stays with the original
+            model = Journaled(self.client, journal, self.limits)
+            own = {"_journal": journal, "_model": model, "_callbacks": None}
+            gone = ("_ask_lock", "_merging")
+            return {k: v for k, v in {**self.__dict__, **own}.items() if k not in gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._ask_lock, self._merging = Lock(), Lock()
+        path = self._journal.path_read
+        if path is not None:
+            logger.warning(
+                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
+                "its results to the original",
+                path,
+            )
+
+
+def described(error: BaseException) -> str:
+    """Return an exception that ended a search or an evaluation in words."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -24,10 +24,11 @@ from typing import Any
 
 from llmopt.callbacks import Callback as Callback
 from llmopt.callbacks import Search as Search
+from llmopt.client.base import Reply
 from llmopt.errors import LLMOptError, did_you_mean, needs
 from llmopt.history import Proposal, Trial, Usage
-from llmopt.search.spend_log import Spent
 from llmopt.space.values import ABSENT
+from llmopt.state import Failed, Replied
 from llmopt.util.text import clean, cut, first_line
 
 logger = logging.getLogger("llmopt.search")
@@ -58,16 +59,17 @@ class Log(Callback):
         of = f"trial {trial.number} ({trial.source}) {_point(search, trial.values)}"
         self._write(search, f"{of}: {outcome}; best {best and best.reward}")
 
-    def sent(self, search: Search, spent: Spent) -> None:
+    def sent(self, search: Search, event: Replied | Failed) -> None:
         """Log a request."""
-        if (reply := spent.reply) is None:
-            text = clean(f"request failed after {spent.failed} calls: {spent.error}")
+        if isinstance(event, Failed):
+            text = clean(f"{event.requests} calls failed: {event.error}")
             self._logger.warning("%s: %s", search.name, text)
             return
+        reply = Reply.from_dict(event.reply)
         tokens = (reply.prompt_tokens, reply.completion_tokens)
         counts = " + ".join("?" if n is None else str(n) for n in tokens)
         cost = "unknown" if reply.cost is None else f"${reply.cost:.6f}"
-        model = reply.model or spent.client
+        model = reply.model or "the model"
         text = f"{model} answered in {reply.seconds:.1f} s: {counts} tokens, cost {cost}"
         self._write(search, text)
 

@@ -22,6 +22,7 @@ import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt import Float, LLMOptimizer, get_client
+from llmopt.caps import Limits
 from llmopt.client.base import Client, Message, Request, check_ready
 from llmopt.client.http import transport
 from llmopt.client.http.endpoint import Server
@@ -36,7 +37,6 @@ from llmopt.errors import (
     ModelNotFoundError,
     RefusedKeyError,
 )
-from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter
 
 # A piece of an Anthropic message that never began; to the others it is no answer at all.

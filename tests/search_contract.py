@@ -26,11 +26,11 @@ from llmopt import (
     ScriptedClient,
     SearchStopped,
 )
+from llmopt.caps import Limits
 from llmopt.client.base import Request
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.history import Usage
 from llmopt.sandbox.confine import support
-from llmopt.search.limits import Limits
 from llmopt.trackers import Callback
 
 SECRET = "sk-planted+KEY/0123456789abcdef"

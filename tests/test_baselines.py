@@ -5,7 +5,7 @@ import pytest
 
 from llmopt.benchmarks.methods.baselines import RandomSearch
 from llmopt.benchmarks.methods.protocol import Problem
-from llmopt.search.partners.cma import CMA
+from llmopt.partners.cma import CMA
 
 
 def sphere(x):

@@ -14,6 +14,7 @@ from stubs import needs_confinement
 
 from llmopt import BudgetExceededError, Float, RecordClient, ReplayClient, ScriptedClient
 from llmopt.benchmarks.code import common
+from llmopt.caps import Limits
 from llmopt.cli import main
 from llmopt.code import (
     CodeOptimizer,
@@ -36,7 +37,6 @@ from llmopt.policies.steps import StepData
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import NoCandidateError, SandboxUnavailableError
-from llmopt.search.limits import Limits
 
 pytestmark = needs_confinement
 SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))

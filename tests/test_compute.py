@@ -17,6 +17,7 @@ from llmopt import (
     ScriptedClient,
     Space,
 )
+from llmopt.caps import Limits
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ParseError, StorageError, TemplateError
@@ -26,7 +27,6 @@ from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import SandboxUnavailableError
-from llmopt.search.limits import Limits
 from llmopt.service.folder_settings import to_give_again
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}

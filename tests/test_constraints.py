@@ -26,7 +26,7 @@ from llmopt import (
     StorageError,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.search.partners.cma import CMAEmitter
+from llmopt.partners.cma import CMAEmitter
 from llmopt.space.constraints import Constraint
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}

@@ -81,7 +81,7 @@ def test_load_without_a_client_takes_the_stored_model_or_refuses(server, tmp_pat
 # -- repeats ------------------------------------------------------------------------------------
 
 
-@defect(5, "a point near an evaluated one is refused as a repeat")
+@pytest.mark.defect(5)
 def test_a_point_near_an_evaluated_one_is_a_new_point():
     client = ScriptedClient([proposal("x: 3.14159"), proposal("x: 3.142")] * 3)
     optimizer = LLMOptimizer({"x": llmopt.Float(0, 10)}, client, "words", warmup=0, seed=0)
@@ -153,7 +153,7 @@ def test_a_sequential_search_keeps_max_cost(server):
     assert 0.1 < optimizer.usage.cost <= 0.2
 
 
-@defect(43, "an interrupted ask with several samples counts as one call")
+@pytest.mark.defect(43)
 def test_max_requests_holds_after_an_interrupt_with_several_samples(server):
     pytest.importorskip("anthropic")
     from llmopt.client.providers.anthropic import AnthropicClient  # one sample a call
@@ -199,7 +199,7 @@ def test_progress_says_why_a_search_ended(end, capsys):
     assert result.stopped[:40] in capsys.readouterr().err
 
 
-@defect(34, "a folder learns the reason of an end from close() alone")
+@pytest.mark.defect(34)
 def test_next_says_why_a_search_ended_that_was_not_closed(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "chat"
     space = {"x": llmopt.Float(0, 1)}
@@ -297,7 +297,7 @@ def make_sampler(client: Any, *names: str, **options: Any) -> Any:
     return LLMSampler(client, prompt="words", space=space, seed=0, **options)
 
 
-@defect(6, "the requests of another study count against the cap")
+@pytest.mark.defect(6)
 def test_caps_belong_to_a_study(optuna):
     client = ScriptedClient([proposal(f"x: 0.{i}") for i in range(1, 5)])
     sampler = make_sampler(client, "x", max_requests=2)
@@ -307,7 +307,7 @@ def test_caps_belong_to_a_study(optuna):
         assert [trial.params["x"] for trial in study.trials[1:]] == proposed
 
 
-@defect(7, "points that differ in a fixed parameter alone are taken for different ones")
+@pytest.mark.defect(7)
 def test_a_partial_fixed_sampler_gets_different_points(optuna):
     def answer(request: llmopt.Request) -> str:
         count = len(client.requests)

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-import llmopt.search.partners.cma
+import llmopt.partners.cma
 from llmopt import (
     Categorical,
     ClientError,
@@ -31,9 +31,9 @@ from llmopt import (
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
+from llmopt.options import AskOptions
+from llmopt.partners.cma import CMAEmitter, losses_of
 from llmopt.search.meter import Meter
-from llmopt.search.options import AskOptions
-from llmopt.search.partners.cma import CMAEmitter, losses_of
 from llmopt.search.partners.scheduler import Scheduler
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
@@ -355,7 +355,7 @@ class TestErrors:
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.search.partners.cma, "find_spec", lambda name: None)
+        monkeypatch.setattr(llmopt.partners.cma, "find_spec", lambda name: None)
         with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             make()
         make(partner=None)

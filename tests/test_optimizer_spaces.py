@@ -17,7 +17,7 @@ from llmopt import (
     ScriptedClient,
     Space,
 )
-from llmopt.search.points import draw_new
+from llmopt.points import sample_new
 
 spaces = gym.spaces
 
@@ -148,8 +148,8 @@ def test_no_point_is_repeated_while_there_is_another(name):
     rng = np.random.default_rng(0)
     total = int(space.cardinality)
     for i in range(total):
-        values = draw_new(space, seen, rng)
+        values = sample_new(space, seen, rng)
         assert space.check(values) == values
         assert len(seen) == i + 1
-    draw_new(space, seen, rng)
+    sample_new(space, seen, rng)
     assert len(seen) == total

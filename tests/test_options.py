@@ -10,12 +10,11 @@ from typing import get_args, get_type_hints
 import pytest
 
 from llmopt import loop
+from llmopt.caps import Limits
 from llmopt.code import code_optimizer
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.writer import Writer
-from llmopt.sandbox.sandbox import Sandbox
-from llmopt.search.limits import Limits
-from llmopt.search.options import (
+from llmopt.options import (
     AskArguments,
     AskOptions,
     ComputeArguments,
@@ -23,6 +22,7 @@ from llmopt.search.options import (
     SearchOptions,
     stored_names,
 )
+from llmopt.sandbox.sandbox import Sandbox
 from llmopt.service import description
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from llmopt import (
     SpaceError,
 )
 from llmopt.adapters.optuna import LLMSampler, asking
-from llmopt.search.optuna_trials import WAITED, duration_of
+from llmopt.optuna_trials import WAITED, duration_of
 from llmopt.util.arguments import describe
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}

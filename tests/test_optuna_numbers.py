@@ -11,10 +11,10 @@ from test_optuna_feedback import XY, bowl, new, study_of
 
 from llmopt import Categorical, Float, ScriptedClient, Space
 from llmopt.adapters.optuna import LLMSampler, asking
+from llmopt.optuna_trials import for_readers
 from llmopt.report import read_search
 from llmopt.report.data import parameters_of
 from llmopt.report.page import report_page
-from llmopt.search.optuna_trials import for_readers
 
 
 @pytest.fixture(autouse=True)

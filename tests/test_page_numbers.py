@@ -21,8 +21,8 @@ from llmopt.benchmarks.experiments.recordings import FOLDER
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
 from llmopt.client.record_replay import ReplayClient
+from llmopt.options import AskOptions, SearchOptions
 from llmopt.prompt import get_prompt
-from llmopt.search.options import AskOptions, SearchOptions
 from llmopt.util.text import estimate_tokens
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from llmopt import Float, LLMOptError, ScriptedClient, maximize, minimize, optimize
-from llmopt.search.evaluation_loop import Threads, drive, workers_of
-from llmopt.search.progress import in_notebook
+from llmopt.evaluation_loop import Threads, drive, workers_of
+from llmopt.progress import in_notebook
 
 SPACE = {"x": Float(-5, 5)}
 
@@ -199,7 +199,7 @@ def test_a_parallel_search_that_was_killed_evaluates_what_it_had_begun(n_jobs, t
     """
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(script)]).returncode == 9
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    told = sum(line["event"] == "tell" for line in lines)
+    told = sum(line["event"] == "told" for line in lines)
     seen = []
     result = search(lambda p: seen.append(p["x"]) or p["x"], 30, n_jobs=n_jobs, storage=path)
     assert len(seen) == 30 - told
@@ -380,7 +380,7 @@ def test_drive_asks_for_the_free_workers_and_waits_where_there_is_nothing():
 
 
 def test_a_log_gets_lines_with_who_proposed_the_best_and_the_time_left(capsys, monkeypatch):
-    monkeypatch.setattr("llmopt.search.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("llmopt.progress.LINE_SECONDS", 0.0)
     search(slow_square, 6, progress=True, warmup=5)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 7

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from nevergrad import p
@@ -31,16 +31,16 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
 from llmopt.history import History, Proposal, Trial
-from llmopt.lab.blocks import let_compute
+from llmopt.journaled import Account, Journaled, MemoryLedger
+from llmopt.lab.blocks import calculator_for
+from llmopt.options import AskArguments, AskOptions, Partners
+from llmopt.optuna_trials import number_of
+from llmopt.partners import partners_of, propose_in_turns
+from llmopt.point_task import asking_of, fill, propose_points
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
-from llmopt.search.emitter import ModelEmitter
-from llmopt.search.meter import Meter
-from llmopt.search.options import AskArguments, AskOptions, Partners
-from llmopt.search.optuna_trials import number_of
-from llmopt.search.partners.scheduler import make_scheduler
-from llmopt.search.session import Session
-from llmopt.search.views import Views, outcome
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.propose import Outcome
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -52,9 +52,7 @@ from llmopt.util.arguments import (
     whole_or_auto,
 )
 from llmopt.util.text import cut
-
-if TYPE_CHECKING:
-    from llmopt.report.data import SearchData
+from llmopt.views import outcome
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -62,9 +60,8 @@ _TOO_LARGE = 5e20
 _CONSTRAINED_BATCH = 8
 # The best points that a working range must hold, and whose place may widen it.
 _BEST = 3
-# Random steps that mend a refused point start at this share of the range and grow by 2 %.
-_FIRST_STEP, _STEP_GROWTH = 0.02, 1.02
 _DRAWS = 100
+_RANDOM = ("warmup", "fallback")  # sources of points that are sampled at random
 # Refused points and unbounded numbers that the prompt names, at most.
 _SHOWN_REFUSED, _SHOWN_NAMES = 5, 10
 _LONGEST_NAME = 20  # characters of a description in the name of an optimizer
@@ -74,11 +71,10 @@ class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
     """The model ended the search, which Nevergrad's `minimize` understands, too."""
 
 
-class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
+class _LLM(Account, base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
-    _warned: frozenset[bool] = frozenset()  # see `_warn_of_mended`; a dump may lack it
     _words: dict[str, tuple[str, float | None]]
 
     def __init__(
@@ -104,10 +100,14 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
         self._parameters = ParameterSpace(self.parametrization, constraints)
         options.setdefault("total", budget)
         client = get_client(one_model(client, model))
-        self._model = let_compute(ModelEmitter(client, prompt, **options))
-        space = self._parameters.space
-        self._emitter = make_scheduler(partner, self._model, None, space)
-        self._n_warmup = self._model.start_up() if start == "auto" else start
+        given = AskOptions.of("ParametrizedLLM", options)
+        asking = asking_of(client, prompt, given)
+        tool = calculator_for(given, client, asking.prompt)
+        self._asking = replace(asking, tool=tool, workers=0 if tool is None else tool.workers)
+        self._ledger = MemoryLedger()
+        self._model = Journaled(client, self._ledger, given.limits)
+        self._partners = partners_of(partner, None, self._parameters.space)
+        self._n_warmup = asking.start_up() if start == "auto" else start
         self._batch_size = batch_size
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked, without a result, by candidate uid
@@ -122,8 +122,6 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
         # Of the `ask` that is under way: candidates made, and whether a batch was fetched.
         self._made: dict[str, Proposal] = {}
         self._refilled = False
-        self._mending: tuple[np.ndarray, np.random.Generator] | None = None
-        self._step = _FIRST_STEP
 
     # -- what the model sees ----------------------------------------------------------------
 
@@ -136,27 +134,7 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
             tuple(proposal.values for proposal in points),
             ("minimize",) * max(1, self.num_objectives),
         )
-        return history.merged(self._parameters.space.key) if self._model.options.noisy else history
-
-    @property
-    def meter(self) -> Meter:
-        """Sends the requests and counts what they cost."""
-        return self._model.meter
-
-    def search_data(self) -> SearchData:
-        """Return what `report` and the plots show."""
-        from llmopt.report.sources import of_history, unfinished_points
-
-        model = self._model
-        space = self._parameters.space
-        facts = [("model", client_name(self.client)), ("prompt", model.prompt.name)]
-        facts += [("constraint", constraint) for constraint in space.constraints]
-        return of_history(
-            space, self._trials, self.history, "a Nevergrad optimizer", usage=self.usage,
-            ended=self._ended, description=model.options.description, facts=tuple(facts),
-            unfinished=unfinished_points(space, self._trials, self._open.values()),
-            planned=self.budget, title="Nevergrad search",
-        )  # fmt: skip
+        return history.merged(self._parameters.space.key) if self._asking.options.noisy else history
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -202,15 +180,15 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
 
         One request to the model fills as many calls as there are free workers, or
         `batch_size` if that is more. Under a cheap constraint, one batch is asked for and
-        points that satisfy it are kept for later calls; if none does, one of them is moved
-        by random steps until it does.
+        points that satisfy it are kept for later calls; if none does, random points are
+        sampled until one does.
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             SearchStopped: The model ended the search, with ``may_stop=True``.
         """
-        self._made, self._refilled, self._mending = {}, False, None
+        self._made, self._refilled = {}, False
         asked_before: int = self._num_ask
         try:
             candidate = super().ask()
@@ -219,18 +197,14 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
             self._num_ask = asked_before
             raise
         proposal = self._made.pop(candidate.uid, None)
-        for refused in self._made.values():
-            if refused.source not in ("warmup", "fallback"):
-                self._refused.append(refused.values)
-                self.meter.count_rejection("constraint")
+        refused = [p.values for p in self._made.values() if p.source not in _RANDOM]
+        if refused:
+            self._refused += refused
+            self._ledger.settle((), {"constraint": len(refused)})
         if proposal is None:
-            is_mended = candidate.uid in self._asked
-            source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
-            words = self._said.pop(candidate.uid, "")
-            proposal = Proposal(self._parameters.read(candidate), source, words)
-            if is_mended:
-                self.meter.count_proposal("fallback")
-                self._warn_of_mended(candidate)
+            proposal = Proposal(
+                self._parameters.read(candidate), "user", self._said.pop(candidate.uid, "")
+            )
         else:
             # A constraint that is a layer of the parametrization moves points by itself.
             moved = self._parameters.moved(candidate, proposal.values)
@@ -239,43 +213,42 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
         return candidate
 
     def _internal_ask_candidate(self) -> p.Parameter:
-        if not self._ready:
-            if self._refilled:
-                return self._mend()
+        if not self._ready and not self._refilled:
             self._refill()
             self._refilled = True
-        proposal = self._ready.popleft()
+        if self._ready:
+            proposal = self._ready.popleft()
+        else:  # a cheap constraint refused every point of the batch
+            rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
+            proposal = Proposal(self._parameters.draw(rng), "fallback")
+            self._ledger.settle(["fallback"], {})
         candidate = self._parameters.spawn(self.parametrization, proposal.values)
         self._made[candidate.uid] = proposal
         return candidate
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        self.meter.check_ready(priced=False)
+        self._model.check_ready()
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()
         rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
         key = self._parameters.space.key
-        told = (t.values for t in history.trials)
-        taken = {key(values) for values in (*told, *history.pending, *self._refused)}
+        seen = {key(t.values) for t in history.trials}
+        seen |= {key(values) for values in (*history.pending, *self._refused)}
         wanted = self._wanted()
         missing = self._n_warmup - len(self._trials) - len(history.pending)
         if missing > 0:
-            self._ready.extend(self._warm_up(min(wanted, missing), rng, taken))
+            proposals = self._warm_up(min(wanted, missing), rng, seen)
+            self._ledger.settle([p.source for p in proposals], {})
+            self._ready.extend(proposals)
             return
         if len(self._refused) > self._refused_before:
             wanted = max(wanted, _CONSTRAINED_BATCH)
         try:
             if self._end is not None:
                 raise self._end
-            notes, space = self._notes(), self._parameters.space
-
-            found, draft = self.meter.asking(
-                lambda _: self._emitter.propose(
-                    space, history, rng, wanted, taken=taken, notes=notes
-                )
-            )
+            outcome = self._ask_model(history, rng, wanted, seen)
         except BaseException as error:
             # The same call later must give the same points.
             self._rng.set_state(state)
@@ -286,11 +259,42 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
                 self._end = None
                 raise _Stopped(str(error)) from None
             raise
-        self._end = draft.stop
         self._refused_before = len(self._refused)
-        self._ready.extend(found)
-        for text in draft.warnings:
+        self._ready.extend(outcome.proposals)
+
+    def _ask_model(
+        self, history: History, rng: np.random.Generator, n: int, seen: set[Hashable]
+    ) -> Outcome:
+        """Return at least one point of the model or its partners; raise where it ends the search."""
+        space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
+        asking = replace(self._asking, notes=self._notes())
+        before = [Block.read(run.event.result) for run in self._ledger.state.runs]
+        first = bool(self._partners) and self.limits.max_requests is not None
+
+        def ask(history: History, n: int) -> Outcome:
+            on_cap: Literal["raise", "return"] = "return" if first else "raise"
+            return propose_points(
+                asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap
+            )
+
+        if self._partners:
+            waiting = [p.source for p in (*self._open.values(), *self._ready)]
+            outcome = propose_in_turns(
+                ask, self._partners, space, history, rng, n, seen,
+                waiting=waiting, model_first=first,
+            )  # fmt: skip
+        else:
+            outcome = ask(history, n)
+        if text := fill(outcome, space, rng, n, seen, client_name(self.client)):
             warn_user(text)
+        blocks = [run.number for run in scope.runs]
+        sources = [p.source for p in outcome.proposals]
+        self._ledger.settle(sources, outcome.rejected, blocks)
+        if outcome.stop is not None:
+            self._end = SearchStopped(*outcome.stop)
+            if not outcome.proposals:
+                raise self._end
+        return outcome
 
     def _wanted(self) -> int:
         wanted: int = max(self.num_workers - len(self._open), self._batch_size)
@@ -298,9 +302,7 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
             wanted = min(wanted, self.budget - self._num_ask)
         return max(wanted, 1)
 
-    def _warm_up(
-        self, n: int, rng: np.random.Generator, taken: set[tuple[Hashable, ...]]
-    ) -> list[Proposal]:
+    def _warm_up(self, n: int, rng: np.random.Generator, taken: set[Hashable]) -> list[Proposal]:
         """Return the parametrization's initial point first, then random ones."""
         space, found = self._parameters.space, []
         for _ in range(n):
@@ -311,37 +313,7 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
             found.append(Proposal(values, "warmup"))
-            self.meter.count_proposal("warmup")
         return found
-
-    def _mend(self) -> p.Parameter:
-        """Return the last refused point after a random step, longer at each call."""
-        space = self._parameters.space
-        if self._mending is None:
-            refused = list(self._made.values())[-1]
-            seed = self._rng.randint(2**32, dtype=np.uint32)
-            self._mending = space.encode(refused.values), np.random.default_rng(seed)
-            self._step = _FIRST_STEP
-        anchor, rng = self._mending
-        unit = anchor + self._step * rng.standard_normal(len(space))
-        self._step = min(1.0, self._step * _STEP_GROWTH)
-        return self._parameters.spawn(self.parametrization, space.mend(space.decode(unit)))
-
-    def _warn_of_mended(self, candidate: p.Parameter) -> None:
-        """Say once that random points stand in for refused ones, and once that these fail, too."""
-        feasible = candidate.satisfies_constraints(self.parametrization, no_tabu=True)
-        if feasible in self._warned:
-            return
-        self._warned |= {feasible}
-        tries = self._constraints_manager.max_trials
-        warn_user(
-            "no proposed point met the cheap constraint: one was moved at random until it did. "
-            "Such points count in usage.fallbacks; this is said once"
-            if feasible
-            else f"no feasible point found after {tries} tries: the cheap constraint refused all "
-            "of them, and an infeasible point is returned. Check that a point within the bounds "
-            "meets it; this is said once"
-        )
 
     # -- tell ---------------------------------------------------------------------------------
 
@@ -435,14 +407,14 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
 
     def _tell_model(self) -> None:
         """Give the outcome so far to a model that takes it, and at the end why the search ended."""
-        self._inform()
+        words = outcome(self.history, self._parameters.space)
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(words)
+        why = self._ended if not self._open else ""
         if self.budget is not None and self.num_tell >= self.budget:
-            self.conclude(f"the budget of {self.budget} evaluations is used")
-        elif self._ended and not self._open:
-            self.conclude(self._ended)
-
-    def _outcome(self, recommended: int | None = None) -> str:
-        return outcome(self.history, self._parameters.space, recommended)
+            why = f"the budget of {self.budget} evaluations is used"
+        if why and callable(conclude := getattr(self.client, "conclude", None)):
+            conclude(f"Why it ended: {why}\n{words}")
 
     def recommend(self) -> p.Parameter:
         """Return the candidate to keep.
@@ -450,7 +422,7 @@ class _LLM(Views, Session, base.Optimizer):  # type: ignore[misc]
         With ``noisy=True`` it has the lowest mean loss plus standard error, estimated from
         repeated evaluations; otherwise it is Nevergrad's own choice.
         """
-        best = self.history.best if self._model.options.noisy else None
+        best = self.history.best if self._asking.options.noisy else None
         if best is None or self.num_objectives > 1:
             return super().recommend()
         return self._parameters.spawn(self.parametrization, best.values)
@@ -478,7 +450,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"auto"`` for the one that suits the model.
         warmup: Points before the first request: the parametrization's initial point, then random
             ones. Points recorded without `ask` count. For ``"auto"`` see
-            `llmopt.search.options.SearchOptions`.
+            `llmopt.options.SearchOptions`.
         batch_size: Points per request; more if more workers are free. Above 1, one request serves
             several calls of `ask`; the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some points; see `llmopt.LLMOptimizer`.
@@ -486,7 +458,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"params[0] <= params[1]"``. The prompt states them, only points that satisfy them are
             proposed, and a recorded point that violates one ranks after all feasible ones. For
             nonlinear constraints use Nevergrad's ``register_cheap_constraint``.
-        **options: See `llmopt.search.options.AskOptions`: ``description``, ``attempts``,
+        **options: See `llmopt.options.AskOptions`: ``description``, ``attempts``,
             ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
             budget unless you set it. After an error with ``on_error="raise"``, the default, call
             `minimize` again to continue. If the model ends the search (``may_stop=True``),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -18,15 +18,11 @@ from llmopt.adapters.optuna.records import (
     read_fixed,
     read_note,
     read_proposal,
-    read_rest,
     read_start,
-    read_took,
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
-from llmopt.prompt.answer import start_of, with_start
-from llmopt.prompt.describe import quoted
-from llmopt.search.optuna_trials import (
+from llmopt.optuna_trials import (
     curve_of,
     data_of,
     duration_of,
@@ -39,6 +35,8 @@ from llmopt.search.optuna_trials import (
     violation_of,
     violations_in_words,
 )
+from llmopt.prompt.answer import start_of, with_start
+from llmopt.prompt.describe import quoted
 from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
@@ -115,9 +113,7 @@ class _Row:
     key: Hashable = None
     start: int | None = None  # number of the study's trial that the answer starts from
     shown_start: int | None = None  # position of that trial as `trial` says it
-    told: tuple[datetime, int] = (datetime.min, 0)  # sorts by the order of telling
-    rest: Sequence[Mapping[str, Any]] = ()  # kept points of answers that it asked for
-    took: Sequence[str] = ()  # kept points that it took or dropped
+    told: tuple[float, int] = (-math.inf, 0)  # sorts by the order of telling
 
 
 @dataclass(frozen=True)
@@ -127,8 +123,6 @@ class View:
     history: History  # finished trials in the order of telling, and points of unfinished ones
     taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
     numbers: tuple[int, ...] = ()  # number in the study of each trial of `history`
-    took: Mapping[str, int] = field(default_factory=dict)  # kept points, by the first that took it
-    rest: Sequence[Mapping[str, Any]] = ()  # kept points that no other trial has taken
 
     def start_of(self, explanation: str) -> int | None:
         """Return the study's number of the trial that an answer starts from, if it names one."""
@@ -156,14 +150,11 @@ class StudyHistory:
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
         finished, points = [], []
-        took: dict[str, int] = {}
-        rest: dict[str, Mapping[str, Any]] = {}
         for trial in trials:
             row = self._rows.get(trial.number)
             if row is None or row.frozen is not trial:
                 ended = trial.state.is_finished()
                 row = self._row(trial, directions) if ended else _Row(trial)
-                row = replace(row, rest=read_rest(trial), took=read_took(trial))
                 if ended:
                     self._rows[trial.number] = row
                 elif trial.number != number:
@@ -171,10 +162,6 @@ class StudyHistory:
                     points += [] if values is None else [values]
             if row.trial is not None:
                 finished.append(row)
-            for point in row.rest:
-                rest[point["ref"]] = point
-            for ref in row.took if trial.number != number else ():
-                took.setdefault(ref, trial.number)
         finished.sort(key=lambda row: row.told)
         places = self._places(finished)
         told = self._told(finished, places)
@@ -185,8 +172,7 @@ class StudyHistory:
         numbers = {place: number for number, place in reversed(places.items())}
         shown = tuple(numbers[place] for place in range(len(numbers)))
         taken = frozenset([*(r.key for r in finished), *map(key, points)])
-        left = [point for ref, point in rest.items() if ref not in took]
-        return View(history, taken, shown, took, left)
+        return View(history, taken, shown)
 
     def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
         """Return the position at which each trial of the study is shown, by its number."""
@@ -249,8 +235,9 @@ class StudyHistory:
             data=data_of(frozen, self._curves),
             **shares_of(partial(read_note, frozen)),
         )
-        when = frozen.datetime_complete or datetime.min
-        told = (when.replace(tzinfo=None), frozen.number)
+        # Workers of a study may write in different time zones: only moments compare.
+        when = frozen.datetime_complete
+        told = (when.timestamp() if when else -math.inf, frozen.number)
         return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
 
     def _drawn(self, frozen: FrozenTrial) -> str:

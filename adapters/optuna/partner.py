@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,8 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
-from llmopt.search.emitter import PartnerEmitter
-from llmopt.search.model_ask import Taken, keys_of
-from llmopt.search.options import partners_of
-from llmopt.search.partners.cma import CMAEmitter
+from llmopt.partners import Partner
+from llmopt.partners.cma import CMAPartner
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 
@@ -30,20 +28,20 @@ class BestBranch:
     parameter is absent, it searches the whole space.
     """
 
-    def __init__(self, numbers: PartnerEmitter) -> None:
+    def __init__(self, numbers: Partner) -> None:
         self.numbers, self.source = numbers, numbers.source
         self._known: tuple[tuple[int, ...], dict[int, tuple[Trial, Trial]]] = (), {}
 
-    def __getstate__(self) -> dict[str, PartnerEmitter]:
+    def __getstate__(self) -> dict[str, Partner]:
         return {"numbers": self.numbers}
 
-    def __setstate__(self, state: dict[str, PartnerEmitter]) -> None:
+    def __setstate__(self, state: dict[str, Partner]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def propose(
-        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
+        self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
     ) -> list[Proposal]:
-        """Return at most `n` new points: see `PartnerEmitter.propose`."""
+        """Return at most `n` new points: see `Partner.propose`."""
         best = history.best
         if best is None:
             return []
@@ -54,7 +52,7 @@ class BestBranch:
             if value is not ABSENT and not isinstance(d, Categorical) and i in asked
         )
         if len(free) == len(space) and not space.conditional:
-            return self.numbers.propose(space, history, rng, n, taken=taken)
+            return self.numbers.propose(space, history, rng, n, seen)
         if not free:
             return []
         base = space.conform(best.values)
@@ -63,9 +61,9 @@ class BestBranch:
         trials = tuple(self._part(t, free) for t in history.trials if _same(t.values, base, free))
         pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
         known = replace(history, trials=trials, pending=pending)
-        seen = keys_of(space, history) if taken is None else taken
         found = []
-        for proposal in self.numbers.propose(part, known, rng, n):
+        tried = {part.key(values) for values in (*(t.values for t in trials), *pending)}
+        for proposal in self.numbers.propose(part, known, rng, n, tried):
             values = list(base)
             for i, value in zip(free, proposal.values, strict=True):
                 values[i] = value
@@ -91,7 +89,8 @@ def with_samplers(partner: Any) -> list[Any]:
     Raises:
         ValueError: A sampler goes through the points of a grid, and takes no other's for one.
     """
-    partners = partners_of(partner)
+    several = isinstance(partner, Iterable) and not isinstance(partner, str)
+    partners = () if partner is None else tuple(partner) if several else (partner,)
     for one in partners:
         if isinstance(one, GridSampler | BruteForceSampler):
             raise ValueError(
@@ -101,9 +100,9 @@ def with_samplers(partner: Any) -> list[Any]:
     return [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in partners]
 
 
-def for_choices(partner: PartnerEmitter) -> PartnerEmitter:
+def for_choices(partner: Partner) -> Partner:
     """Return a partner that can search a space with choices and branches."""
-    return BestBranch(partner) if isinstance(partner, CMAEmitter) else partner
+    return BestBranch(partner) if isinstance(partner, CMAPartner) else partner
 
 
 class SamplerPartner:
@@ -130,11 +129,11 @@ class SamplerPartner:
         self._now = study, trial, space
 
     def propose(
-        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
+        self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"sampler"``: see `PartnerEmitter.propose`."""
+        """Return at most `n` new points with source ``"sampler"``: see `Partner.propose`."""
         assert self._now is not None
-        seen = keys_of(space, history) if taken is None else set(taken)
+        seen = set(seen)
         found: list[Proposal] = []
         for _ in range(n + _TRIES):
             drawn = self._draw(*self._now)

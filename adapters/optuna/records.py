@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
-from llmopt.search.optuna_trials import (
+from llmopt.optuna_trials import (
     AMOUNTS,
     CONDITIONS,
     NAMED,
@@ -35,7 +35,6 @@ _PROPOSAL = PREFIX + "proposal"
 _FRAMES = 8  # calls between Optuna's loop and a sampler's `after_trial`, at most
 _DRAWN = PREFIX + "drawn"
 _START = PREFIX + "start"
-_REST, _TOOK = PREFIX + "rest", PREFIX + "took"
 _SHORT_WAIT = 1.0  # seconds that are worth no write
 
 
@@ -66,31 +65,6 @@ def keep_conditions(study: Study, conditions: Mapping[str, str]) -> None:
     if conditions and json_of(stored, CONDITIONS) != conditions:
         for i, chunk in enumerate(_chunks(json.dumps(conditions))):
             study._storage.set_study_system_attr(study._study_id, f"{CONDITIONS}:{i}", chunk)
-
-
-def keep_rest(study: Study, trial: FrozenTrial, points: Iterable[Mapping[str, Any]]) -> None:
-    """Keep the points of an answer for later trials in the trial that asked; each gets a `ref`."""
-    known = read_rest(current(study, trial))
-    named = [{**p, "ref": f"{trial.number}:{i}"} for i, p in enumerate(points, len(known))]
-    _write_json(study, trial, _REST, [*known, *named])
-
-
-def read_rest(trial: FrozenTrial) -> list[dict[str, Any]]:
-    """Return the points of answers that `keep_rest` kept in a trial."""
-    found = json_of(trial.system_attrs, _REST)
-    found = found if isinstance(found, list) else []
-    return [p for p in found if isinstance(p, dict) and isinstance(p.get("ref"), str)]
-
-
-def note_took(study: Study, trial: FrozenTrial, gone: Mapping[str, bool]) -> None:
-    """Record the kept points that a trial took or dropped, which are true: no other gets them."""
-    _write_json(study, trial, _TOOK, [ref for ref, own in gone.items() if own])
-
-
-def read_took(trial: FrozenTrial) -> list[str]:
-    """Return which kept points a trial took or dropped."""
-    found = json_of(trial.system_attrs, _TOOK)
-    return [ref for ref in found if isinstance(ref, str)] if isinstance(found, list) else []
 
 
 def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:

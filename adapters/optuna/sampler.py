@@ -15,6 +15,7 @@ import inspect
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from itertools import islice
@@ -30,7 +31,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker, Begun, StudyStopped
 from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
-from llmopt.adapters.optuna.mistakes import left_running
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
@@ -50,16 +50,17 @@ from llmopt.adapters.optuna.space import (
     read_space,
     trouble_with,
 )
+from llmopt.caps import Limits
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError
-from llmopt.lab.blocks import let_compute
+from llmopt.history import Usage
+from llmopt.lab.blocks import calculator_for
+from llmopt.options import AskArguments, AskOptions, Partner, Partners
+from llmopt.partners import partners_of
+from llmopt.partners.cma import several_objectives
+from llmopt.point_task import NUMBERS_FIRST, asking_of
 from llmopt.prompt import Prompt
-from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
-from llmopt.search.meter import Meter
-from llmopt.search.options import AskArguments, AskOptions, Partner, Partners, partners_of
-from llmopt.search.partners.cma import several_objectives
-from llmopt.search.session import Session
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -86,7 +87,7 @@ def _stopped(why: object) -> dict[str, str]:
     return {"source": "stopped", "explanation": str(why)}
 
 
-class LLMSampler(Session, BaseSampler):
+class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
     Even in a conditional search space a trial takes at most one request, with the values of the
@@ -138,7 +139,7 @@ class LLMSampler(Session, BaseSampler):
             violates one ranks after all feasible ones. See `llmopt.Space`.
         dashboard_notes: Whether to also write the model's reasons, tokens and cost into the note of
             each trial in optuna-dashboard; needs the package `optuna-dashboard`.
-        **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``,
+        **options: See `llmopt.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
             ``compute`` and the caps. Here ``on_error="fallback"`` is the default: ``"raise"``
             fails the trial, and ends ``study.optimize`` unless its ``catch`` names the error. If
@@ -162,8 +163,6 @@ class LLMSampler(Session, BaseSampler):
         send them in parallel. A sampler can be pickled and deep-copied if its client can, as all
         clients of this library can.
     """
-
-    _found = ""  # the outcome of the study so far, for a model that takes it
 
     def __init__(
         self,
@@ -199,8 +198,10 @@ class LLMSampler(Session, BaseSampler):
         self._independent_sampler = independent_sampler
         options.setdefault("on_error", "fallback")
         client = get_client(one_model(client, model))
-        self._model = let_compute(ModelEmitter(client, prompt, **options))
-        partners = with_samplers(partner)
+        given = AskOptions.of("LLMSampler", options)
+        asking = asking_of(client, prompt, given)
+        tool = calculator_for(given, client, asking.prompt)
+        partners = partners_of(with_samplers(partner), None)
         self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
         self._others += [independent_sampler] if independent_sampler is not None else []
         self._partner = partner
@@ -214,18 +215,20 @@ class LLMSampler(Session, BaseSampler):
         known = Known({}, {}) if space is None else read_space(space)
         limits = read_constraints(constraints, known.names or None)
         self._constraints = limits + known.constraints
-        self._asker = Asker(
-            self._model, partners, self._constraints, self.batch_size, self.hints, known,
-            intermediate, dashboard_notes,
-        )  # fmt: skip
-        self._may_stop = self._model.options.may_stop
-        start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
         # A sampler of Optuna's draws its own start-up at random beside the model, and explores.
-        alone = self._model.explores = not any(isinstance(p, SamplerPartner) for p in partners)
+        alone = not any(isinstance(p, SamplerPartner) for p in partners)
+        workers = 0 if tool is None else tool.workers
+        asking = replace(asking, tool=tool, workers=workers, explores=alone)
+        self._asker = Asker(
+            client, asking, given.limits, partners, self._constraints, self.batch_size, self.hints,
+            known, intermediate, dashboard_notes,
+        )  # fmt: skip
+        self._may_stop = given.may_stop
+        start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
         if start == "auto":
-            start = self._model.start_up(*[] if alone else [NUMBERS_FIRST])
+            start = asking.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
-        self._made, self._looked = datetime.now(), set[str]()  # studies, for `_look`
+        self._warmed = 0  # start-up trials that were sampled at random
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,14 +246,37 @@ class LLMSampler(Session, BaseSampler):
         )
 
     @property
-    def meter(self) -> Meter:
-        """Sends the requests of this sampler object, and counts what they cost."""
-        return self._model.meter
+    def client(self) -> Client:
+        """The model."""
+        return self._asker.client
+
+    @property
+    def usage(self) -> Usage:
+        """What this sampler object has spent, on all of its studies (a copy)."""
+        usage = Usage(proposals={"warmup": self._warmed} if self._warmed else {})
+        for model in self._asker.models:
+            usage.add(model.usage)
+        return usage
+
+    @property
+    def limits(self) -> Limits:
+        """The caps of each study; assign new ones to change them."""
+        return self._asker.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._asker.limits = limits
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The remaining budget of the latest study under each cap that is set."""
+        models = self._asker.models
+        return self.limits.left(models[-1].journal.spent if models else Usage())
 
     @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
-        return self._model.prompt
+        return self._asker.asking.prompt
 
     # -- the interface of an Optuna sampler -------------------------------------------------
 
@@ -303,7 +329,7 @@ class LLMSampler(Session, BaseSampler):
         """
         try:
             self._check_objectives(study)
-            self.meter.check_ready(priced=False)
+            self._asker.model(study).check_ready()
             for sampler in self._others:
                 sampler.before_trial(study, trial)
         except BaseException:
@@ -320,10 +346,9 @@ class LLMSampler(Session, BaseSampler):
         """
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
-        self._asker.read_mistakes(study, trial, state == TrialState.COMPLETE)
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
-        if self._informs:
+        if callable(getattr(self.client, "inform", None)):
             self._tell_model(study, trial, state, values)
 
     def _tell_model(
@@ -334,20 +359,20 @@ class LLMSampler(Session, BaseSampler):
         told.state, told.values = state, None if values is None else list(values)
         told.datetime_complete = datetime.now()
         trials = [told if t.number == trial.number else t for t in study.get_trials(deepcopy=False)]
-        self._note_outcome(study, trials)
-        self._inform()
-        total = self._model.total
-        if self._ended and getattr(study, "_stop_flag", False):
-            self.conclude(self._ended.said)
-        elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
-            self.conclude(f"all {total} planned trials were made")
-
-    def _note_outcome(self, study: Study, trials: Sequence[FrozenTrial]) -> None:
         with self._lock:
-            self._found = self._asker.outcome(study, trials)
+            words = self._asker.outcome(study, trials)
+        self.client.inform(words)  # type: ignore[attr-defined]
+        total = self._asker.asking.options.total
+        if self._ended and getattr(study, "_stop_flag", False):
+            self._conclude(study, self._ended.said, words)
+        elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
+            self._conclude(study, f"all {total} planned trials were made", words)
 
-    def _outcome(self, recommended: int | None = None) -> str:
-        return self._found
+    def _conclude(self, study: Study, why: str, words: str) -> None:
+        """Say the end of a study to a model that takes it."""
+        conclude = getattr(self.client, "conclude", None)
+        if callable(conclude):
+            conclude(f"Why it ended: {why}\n{words}")
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -363,11 +388,8 @@ class LLMSampler(Session, BaseSampler):
 
     def _check_objectives(self, study: Study) -> None:
         if self._partner is not None and len(study.directions) > 1:
-            names = [
-                f"{type(p).__name__}()" if isinstance(p, BaseSampler) else repr(p)
-                for p in partners_of(self._partner)
-            ]
-            shown = ", ".join(names) if len(names) == 1 else f"[{', '.join(names)}]"
+            one = isinstance(self._partner, BaseSampler)
+            shown = f"{type(self._partner).__name__}()" if one else repr(self._partner)
             raise ValueError(several_objectives(len(study.directions), shown))
 
     def sample_relative(
@@ -382,11 +404,12 @@ class LLMSampler(Session, BaseSampler):
             LLMOptError: The model failed and ``on_error="raise"``; or the failure is permanent.
             SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
-        self.meter.check_ready(priced=False)
+        self._asker.model(study).check_ready()
         trials = study.get_trials(deepcopy=False)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)
-        self._look(study, trials, trial.number, space)
+        if not trials[1:]:
+            keep_conditions(study, space.conditions)
         self._asker.compare(study, space.distributions)
         if not self._asks(trials) or not (space or learned(trials)):
             if not trials[1:] and self.n_startup_trials > 1:
@@ -396,7 +419,7 @@ class LLMSampler(Session, BaseSampler):
                     "fewer."
                 )
             with self._lock:
-                self.meter.count_proposal("warmup")
+                self._warmed += 1
             write_notes(study, trial, {"source": "warmup"})
             return self._draw_together(trial, search_space, given)
         try:
@@ -448,19 +471,6 @@ class LLMSampler(Session, BaseSampler):
             note_drawn(study, current(study, trial), param_name)
         return self._draw(study, trial, param_name, param_distribution)
 
-    def _look(
-        self, study: Study, trials: Sequence[FrozenTrial], number: int, space: StudySpace
-    ) -> None:
-        """At the first trial of a study, keep its conditions, and say which trials seem killed."""
-        with self._lock:
-            looked = study.study_name in self._looked
-            self._looked.add(study.study_name)
-        if looked:
-            return
-        keep_conditions(study, space.conditions)
-        if said := left_running(study, trials, number, self._made):
-            logger.info(said)
-
     def _propose(self, begun: Begun) -> dict[str, Any]:
         """Propose the parameters of a trial that has some already."""
         if not begun.space.distributions.keys() - begun.given.keys():
@@ -475,9 +485,9 @@ class LLMSampler(Session, BaseSampler):
             try:
                 return self._asker.propose(begun, self._entropy, may_stop)
             except BudgetExceededError as error:
-                if self._informs:
-                    self._note_outcome(begun.study, begun.trials)
-                    self.conclude(str(error))
+                self._conclude(
+                    begun.study, str(error), self._asker.outcome(begun.study, begun.trials)
+                )
                 raise
             except StudyStopped as stopped:
                 try:

@@ -13,8 +13,9 @@ import jinja2
 from llmopt.benchmarks.code.folder import read_config
 from llmopt.code.answer import encodable
 from llmopt.errors import StorageError
+from llmopt.journal import read_events
 from llmopt.policies.episode import standard_error
-from llmopt.search.eventlog import read_events
+from llmopt.state import Computed, Replied
 from llmopt.util.files import (
     read_bytes,
     read_json_object,
@@ -51,8 +52,12 @@ def write_report(path: str | os.PathLike[str]) -> Path:
             picture=_picture(folder / "best.gif"),
             measured=any(c["mean_return"] is not None for c in candidates),
             diffs=_diffs(candidates),
-            rejections=[e for e in events if e.get("event") == "reject"],
-            replies=[e["reply"] for e in events if e.get("event") == "reply"],
+            rejections=[
+                {"text": e.code, "reason": e.result["error"]}
+                for e in events
+                if isinstance(e, Computed) and not e.block and "error" in e.result
+            ],
+            replies=[e.reply for e in events if isinstance(e, Replied)],
             held_out=read_json_object(held_out) if held_out.exists() else {},
         )
     except (

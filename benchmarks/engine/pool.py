@@ -17,7 +17,7 @@ from llmopt.benchmarks.engine.lines import LinesFile
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError
-from llmopt.search.progress import Progress
+from llmopt.progress import Progress
 
 
 def run_pool(

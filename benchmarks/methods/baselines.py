@@ -13,7 +13,7 @@ import numpy as np
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.local.network import draw_rows
-from llmopt.search.partners.cma import CMA
+from llmopt.partners.cma import CMA
 
 __all__ = ["ARS", "CMA", "BipopCMA", "GaussianGrammarClient", "RandomSearch"]
 

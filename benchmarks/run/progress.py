@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from llmopt import progress
 from llmopt.benchmarks.engine.records import WARMUP, Record
-from llmopt.search import progress
 
 
 class Progress(progress.Progress):

@@ -25,33 +25,46 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from llmopt.client.base import Client, client_name
+from llmopt.caps import Limits
+from llmopt.client.base import PROMPT_VERSION, Client, client_name
+from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
-from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
+from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank
 from llmopt.code.checks import Function, check
 from llmopt.code.computing import CANDIDATE
-from llmopt.code.events import FORMAT, CodeState, GaveUp, Scored, Written, check_start
+from llmopt.code.program import Program, ProgramSpace
+from llmopt.code.program_task import ProgramTask, Writing
 from llmopt.code.prompt import CodePrompt, mentions_computing
-from llmopt.code.writer import Writer
 from llmopt.data import Evaluation, TrialData
-from llmopt.errors import LLMOptError, NoTrialsError, RewardError
-from llmopt.history import Direction, Usage, why_no_best
+from llmopt.errors import (
+    BudgetExceededError,
+    LLMOptError,
+    NoTrialsError,
+    RewardError,
+    SearchStopped,
+)
+from llmopt.history import Direction, why_no_best
+from llmopt.journal import FORMAT, Journal, read_started
+from llmopt.journaled import Account, Journaled, Scope, Stale
 from llmopt.lab.blocks import calculator_for
+from llmopt.options import AskOptions, ComputeArguments
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.propose import BlockLimits, Outcome, propose
+from llmopt.resume import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
-from llmopt.search.eventlog import Event
-from llmopt.search.limits import Limits
-from llmopt.search.meter import Draft, Meter
-from llmopt.search.options import AskOptions, ComputeArguments
-from llmopt.search.session import StoredSession
 from llmopt.space import Space
-from llmopt.util.arguments import check_names, seed_or_fresh, whole_number
-from llmopt.util.text import cut
-from llmopt.util.threads import uninterrupted
+from llmopt.state import Asked, Started, State, Told, proposal_to_json
+from llmopt.util.arguments import MOST_SEED, check_names, seed_or_fresh, whole_number
+from llmopt.util.closing import Closing
+from llmopt.util.text import clean, cut
+from llmopt.util.threads import Lock
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_REASON = 1000  # characters of why a search ended
 
 
 class CodeOptions(ComputeArguments, total=False):
@@ -77,7 +90,7 @@ class CodeOptions(ComputeArguments, total=False):
     max_cost: float | None
 
 
-class CodeOptimizer(StoredSession):
+class CodeOptimizer(Account, Closing):
     """A search over code.
 
     Args:
@@ -95,11 +108,11 @@ class CodeOptimizer(StoredSession):
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
             ``hint``, ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the
-            writer (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
+            asking (`llmopt.code.program_task.Writing`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
             ``compute_workers``. Of the workers (`Sandbox`): ``limits``,
-            ``allow_unsandboxed``. Of the budget (`llmopt.search.limits.Limits`):
+            ``allow_unsandboxed``. Of the budget (`llmopt.caps.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
 
     Attributes:
@@ -114,7 +127,6 @@ class CodeOptimizer(StoredSession):
     """
 
     space: Space | None
-    _state: CodeState
 
     def __init__(
         self,
@@ -153,11 +165,11 @@ class CodeOptimizer(StoredSession):
         blocks = AskOptions(**{"compute": False, **given_of(ComputeArguments)})
         if not mentions_computing(options.get("template", "")) and blocks.compute == "auto":
             blocks = replace(blocks, compute=False)
-        self._calculator = calculator_for(blocks, model)
-        if self._calculator is not None:
+        tool = self._tool = calculator_for(blocks, model)
+        if tool is not None:
             known = {"NAMES": [f.name for f in self.functions], "IMPORTS": list(imports)}
-            self._calculator.imports = tuple(imports)
-            self._calculator.equip(CANDIDATE, known)
+            tool.imports = tuple(imports)
+            tool.equip(CANDIDATE, known)
         prompt = CodePrompt(
             self.functions,
             imports=tuple(imports),
@@ -166,31 +178,66 @@ class CodeOptimizer(StoredSession):
             computes=self.computes,
             **given_of(CodePrompt),
         )
-        self._meter = Meter(model, Limits(**given_of(Limits)))
-        self.seed = seed_or_fresh(seed)
-        self._writer = Writer(
-            self.meter,
+        self._writing = Writing(
             prompt,
+            model_facts(model),
             self._make_sandbox,
-            self.seed,
             computing=blocks,
-            calculator=self._calculator,
-            **given_of(Writer),
+            workers=0 if tool is None else tool.workers,
+            **given("repairs", "attempts", "temperature", "max_output_tokens"),
         )
-        self.steps: int | None = None
-        self._state = CodeState(self.space)
-        self._pending: dict[int, Candidate] = {}
+        whole_number("repairs", self._writing.repairs, 0, 1000)
+        whole_number("attempts", self._writing.attempts, 1, 1000)
+        self.seed, self.steps = seed_or_fresh(seed), None
+        self._programs = ProgramSpace(self.space)
+        self._ask_lock, self._concluded = Lock(), False
+        self._journal = self._open(storage, model, seed is not None)
+        self._model = Journaled(model, self._journal, Limits(**given_of(Limits)))
+        if tool is not None:
+            tool.folder = self._journal.arrays.folder
+        self._pending = {
+            p.values[0]: self.candidate(self._code_trial(Program(*p.values), p.explanation))
+            for p in self._journal.state.pending
+        }
         self._handed: set[int] = set()
-        if storage is not None:
-            self._seed_given = seed
-            self._attach(storage, True)
-            if self._calculator is not None:
-                self._calculator.folder = self._state.folder
+
+    steps: int | None
+
+    def _open(
+        self, storage: str | os.PathLike[str] | None, model: Client, seed_given: bool
+    ) -> Journal:
+        """Return the journal: of a stored search that resumes, or of a new one."""
+        path, there = None if storage is None else Path(storage).expanduser(), None
+        if path is not None and path.is_file() and path.stat().st_size > 0:
+            there = read_started(path)
+            check_same(there, self._started(model, seed_given), path, seed_given=seed_given)
+            self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
+        journal = Journal(path, State(self._programs, (self.direction,), self.seed), durable=True)
+        now = self._started(model, True)
+        if there is None or (there.options, there.facts) != (now.options, now.facts):
+            journal.begin(now)
+        return journal
+
+    def _started(self, model: Client, seed_given: bool) -> Started:
+        """Return the first event of a storage file."""
+        identity = {
+            "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
+            "directions": [self.direction],
+            "space": None if self.space is None else self.space.to_dict(),
+            "strategy": asdict(self.strategy),
+            "initial": self.initial,
+        }
+        if seed_given:
+            identity["seed"] = self.seed
+        facts = {k: v for k, v in vars(self._writing.facts).items() if k != "count_tokens"}
+        about = {"prompts": PROMPT_VERSION, "model": facts, "workers": self._writing.workers}
+        options = {"client": client_name(model), "objective": self._writing.prompt.objective}
+        return Started(FORMAT, identity, options, about)
 
     @property
     def computes(self) -> bool:
         """Whether the model may run Python before it writes code."""
-        return self._calculator is not None
+        return self._tool is not None
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -198,33 +245,33 @@ class CodeOptimizer(StoredSession):
 
         For example one for each entry of the tries' data.
         """
-        return self._writer.tools
+        return self._writing.tools
 
     @tools.setter
     def tools(self, lines: Sequence[str]) -> None:
-        self._writer.tools = tuple(dict.fromkeys(lines))
+        self._writing = replace(self._writing, tools=tuple(dict.fromkeys(lines)))
+
+    # -- results --------------------------------------------------------------------------
 
     @property
     def trials(self) -> list[CodeTrial]:
         """All recorded candidates, in the order of `tell`."""
-        return self._state.trials
+        return [self._programs.trial(trial) for trial in self._journal.state.trials]
 
     @property
-    def usage(self) -> Usage:
-        """Requests, tokens and cost so far, including rejected answers."""
-        usage = self.meter.usage
-        usage.rejected = dict(self._state.rejected)
-        return usage
+    def storage(self) -> Path | None:
+        """The search's storage file, if it has one."""
+        return self._journal.path
 
     @property
     def failures(self) -> int:
         """Calls of `ask` that found no usable code, including those before a resume."""
-        return self._state.failures
+        return self._journal.state.barren
 
     @property
     def tried(self) -> int:
         """Recorded candidates of the model, plus calls of `ask` that found none."""
-        return sum(t.origin == "llm" for t in self.trials) + self.failures
+        return sum(t.source == "llm" for t in self._journal.state.trials) + self.failures
 
     @property
     def best(self) -> CodeTrial:
@@ -233,59 +280,27 @@ class CodeOptimizer(StoredSession):
         Raises:
             NoTrialsError: There is no score yet.
         """
-        ranked = rank(self.trials, self.direction)
+        trials = self.trials
+        ranked = rank(trials, self.direction)
         if not ranked:
-            raise NoTrialsError(why_no_best(self.trials))
+            raise NoTrialsError(why_no_best(trials))
         return ranked[0]
 
     def candidate(self, trial: CodeTrial) -> Candidate:
         """Return a callable of a trial's code."""
-        variables = self._writer.variables(trial.params)
-        return candidate_of(trial, self.functions, self._make_sandbox, variables)
+        known: dict[str, Any] = {}
+        if self.space is not None and trial.params is not None:
+            known = {"params": self.space.named(self.space.flatten(trial.params))}
+        return candidate_of(trial, self.functions, self._make_sandbox, known)
 
-    def close(self) -> None:
-        """Kill the workers of candidates without a result, and close the file."""
-        for candidate in self._pending.values():
-            candidate.close()
-        super().close()
-        if self._calculator is not None:
-            self._calculator.close()
-
-    def _outcome(self, recommended: int | None = None) -> str:
-        if not self.trials:
-            return ""
-        ranked, latest = rank(self.trials, self.direction), self.trials[-1]
-        words = f"The latest: {_scored(latest)}: {cut(latest.feedback, 1000)}\n"
-        return words + f"Best first: {', '.join(map(_scored, ranked[:8])) or 'no score yet'}\n"
-
-    def _planned_end(self) -> str:
-        if self.steps is not None and self.tried >= self.steps:
-            return f"all {self.steps} tries were made"
-        return f"the program closed the search after {len(self.trials)} scored candidates"
-
-    # -- storage --------------------------------------------------------------------------
-
-    def start_event(self) -> Event:
-        """The arguments that must be the same to resume a stored search."""
-        config = {
-            "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
-            "objective": self._writer.prompt.objective,
-            "direction": self.direction,
-            "space": None if self.space is None else self.space.to_dict(),
-            "strategy": asdict(self.strategy),
-            "initial": self.initial,
-            "model": client_name(self.client),
-        }
-        return {"event": "start", "format": FORMAT, "config": config, "seed": str(self.seed)}
-
-    def _begin(self, start: Event, path: Path) -> None:
-        self.seed = self._writer.seed = check_start(
-            start, self.start_event(), self._seed_given, path
-        )
-
-    def resume(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:  # noqa: D102
-        super().resume(events, path)
-        self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
+    def _code_trial(self, program: Program, explanation: str = "") -> CodeTrial:
+        params = None
+        if self.space is not None and program.params is not None:
+            params = self.space.unflatten(program.params)
+        return CodeTrial(
+            program.number, program.source, params, None, "", explanation, program.parent,
+            program.fingerprint,
+        )  # fmt: skip
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -314,10 +329,10 @@ class CodeOptimizer(StoredSession):
             SandboxUnavailableError: Code cannot be confined here.
         """
         wanted = 1 if n is None else whole_number("n", n, 1)
-        with self.meter.lock:
+        with self._ask_lock:
             candidates = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
             if not candidates:
-                candidates, _ = self.meter.asking(lambda draft: self._ask(wanted, draft))
+                candidates = self._ask(wanted)
             self._handed.update(c.number for c in candidates)
         return candidates[0] if n is None else candidates
 
@@ -331,8 +346,8 @@ class CodeOptimizer(StoredSession):
         Raises:
             CandidateError: The code does not pass the checks.
         """
-        with self.meter.lock:
-            if not self.initial or self.space is not None or self._next:
+        with self._ask_lock:
+            if not self.initial or self.space is not None or self._next(self._journal.state):
                 return None
             try:
                 candidate = self._adopt(encodable(self.initial), None)
@@ -343,49 +358,110 @@ class CodeOptimizer(StoredSession):
             self._handed.add(candidate.number)
             return candidate
 
-    def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
+    def check_ready(self) -> None:
+        """Check that the first request can succeed; see `Journaled.check_ready`."""
+        self._model.check_ready()
+
+    def _ask(self, wanted: int) -> list[Candidate]:
+        """Make candidates from the present state, or from that of an interrupted ask."""
         require_confinement(self._allow_unsandboxed)  # do not pay for code that cannot run
-        self.meter.check_ready()
-        number = self._next
-        turn = None if self.steps is None else (self.tried + 1, self.steps)
+        self._journal.check()
+        self.check_ready()
+        self._journal.write_start()
+        now = self._journal.state
+        begun = (*now.paid, *now.under_way)
+        base = begun[0].base if begun else now.count
         try:
-            candidates = self._writer.write(
-                self._state,
-                number,
-                self._parent(number),
-                list(self._pending.values()),
-                wanted,
-                self._record,
-                turn,
+            return self._settle(*self._write(wanted, base))
+        except Stale:
+            return self._settle(*self._write(wanted, self._journal.state.count))
+        except BudgetExceededError as error:
+            self.conclude(str(error))
+            raise
+
+    def _write(self, wanted: int, base: int) -> tuple[Outcome, ProgramTask, Scope, Any]:
+        """Return the new programs of an ask that has seen `base` events."""
+        state = self._journal.state_at(base)
+        writing, scope, rng = self._writing, self._model.scope(base), state.generator
+        if state.started is not None:  # on another machine a repeated ask states the same
+            facts = {**state.started.facts["model"], "count_tokens": writing.facts.count_tokens}
+            workers = state.started.facts["workers"]
+            writing = replace(writing, facts=ModelFacts(**facts), workers=workers)
+        trials = [self._programs.trial(trial) for trial in state.trials]
+        programs = [(t.params, None if t.rewards is None else t.rewards[0]) for t in state.trials]
+        programs += [(Program(*p.values), None) for p in state.pending]
+        number = self._next(state)
+        tried = sum(t.source == "llm" for t in state.trials) + state.barren
+        task = ProgramTask(
+            writing,
+            self._programs,
+            trials,
+            programs,
+            self._parent(number, trials),
+            number,
+            wanted,
+            None if self.steps is None else (tried + 1, self.steps),
+        )
+        computing = writing.computing
+        try:
+            outcome = propose(
+                task,
+                scope,
+                rng,
+                1,
+                before=[Block.read(run.event.result) for run in state.runs],
+                tool=self._tool,
+                limits=BlockLimits(computing.compute_blocks, computing.compute_total),
+                attempts=writing.attempts * (1 + writing.repairs),
             )
-        except NoCandidateError:
-            with uninterrupted():
-                self._record(GaveUp())
-                self.meter.commit(draft)
-            raise
-        try:
-            with uninterrupted():
-                self._record(Written(tuple(trial_of(c) for c in candidates)))
-                self.meter.count_proposal("llm", len(candidates))
-                self.meter.commit(draft)
-                self._pending.update({c.number: c for c in candidates})
         except BaseException:
-            if not draft.committed:
-                for candidate in candidates:
-                    candidate.close()
+            for candidate in task.candidates.values():
+                candidate.close()
             raise
-        return candidates
+        return outcome, task, scope, rng
 
-    @property
-    def _next(self) -> int:
-        return max(self._state.next, *(k + 1 for k in self._pending), 0)
+    def _settle(
+        self, outcome: Outcome, task: ProgramTask, scope: Scope, rng: Any
+    ) -> list[Candidate]:
+        """Record an ask, and return its candidates."""
+        blocks = [run.number for run in scope.runs if run.event.block]
+        new = [proposal_to_json(p, self._programs) for p in outcome.proposals]
+        drawn: dict[str, Any] = rng.bit_generator.state
+        try:
+            self._journal.append(
+                Asked(new, len(new), blocks, dict(+outcome.rejected), outcome.stop, drawn)
+            )
+        except BaseException:
+            for candidate in task.candidates.values():
+                candidate.close()
+            raise
+        if outcome.stop is not None and not new:
+            self.conclude(outcome.stop[0])
+            raise SearchStopped(*outcome.stop)
+        if not new:
+            writing = self._writing
+            reasons = "; ".join(dict.fromkeys(reason for _, reason in outcome.unread))
+            raise NoCandidateError(
+                f"the model {client_name(self.client)} gave no usable code in {writing.attempts} "
+                f"requests with {writing.repairs} repairs each: {reasons}",
+                outcome.unread,
+            )
+        self._pending.update(task.candidates)
+        return list(task.candidates.values())
 
-    def _parent(self, number: int) -> CodeTrial | None:
-        parent = self.strategy.parent(number, self.trials, self.direction)
+    def _next(self, state: State) -> int:
+        """Return the number of the next candidate."""
+        numbers = [t.params.number for t in state.trials]
+        numbers += [p.values[0] for p in state.pending]
+        waiting = getattr(self, "_pending", {})
+        return max((k + 1 for k in (*numbers, *waiting)), default=0)
+
+    def _parent(self, number: int, trials: Sequence[CodeTrial]) -> CodeTrial | None:
+        parent = self.strategy.parent(number, trials, self.direction)
         if parent is not None or not self.initial:
             return parent
-        told = (t for t in self.trials if t.origin == "user" and t.source == self.initial)
-        return next(told, CodeTrial(-1, self.initial, None, None))
+        scored = (t for t in trials if t.origin == "user" and t.source == self.initial)
+        return next(scored, CodeTrial(-1, self.initial, None, None))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -448,17 +524,26 @@ class CodeOptimizer(StoredSession):
         rest = [tuple(float(v) for v in values) for values in (ties, samples)]
         if not all(np.isfinite(values).all() for values in rest):
             raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
-        words = encodable(feedback)
-        told = {"reward": value, "feedback": words, "ties": rest[0], "samples": rest[1]}
-        return self._tell(candidate, params, **told, data=TrialData.of(data))
+        return self._tell(
+            candidate, params, value, encodable(feedback), *rest, data=TrialData.of(data)
+        )
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score, and why; raises as `tell`."""
         words = reason.feedback() if isinstance(reason, CandidateError) else encodable(reason)
-        return self._tell(candidate, None, feedback=words)
+        return self._tell(candidate, None, None, words)
 
-    def _tell(self, candidate: Candidate | str, params: Any, **told: Any) -> CodeTrial:
-        with self.meter.lock:
+    def _tell(
+        self,
+        candidate: Candidate | str,
+        params: Any,
+        reward: float | None,
+        feedback: str,
+        ties: Sequence[float] = (),
+        samples: Sequence[float] = (),
+        data: TrialData | None = None,
+    ) -> CodeTrial:
+        with self._journal.lock:
             if isinstance(candidate, str):
                 mine = self._adopt(encodable(candidate), params)
             else:
@@ -468,31 +553,86 @@ class CodeOptimizer(StoredSession):
                         f"{mine!r} is not waiting for a score: its result was recorded before, or "
                         "another optimizer returned it. Tell its source (candidate.source)"
                     )
-            with uninterrupted():
-                if told.get("data"):
-                    told["data"] = self._stored(told["data"], mine.number)
-                self._record(Scored(trial_of(mine, **told)))
-                self._pending.pop(mine.number, None)
-            mine.close()
-            self._inform()
-            return self.trials[-1]
+            self._journal.write_start()
+            flat = None
+            if self.space is not None and mine.params is not None:
+                flat = self.space.flatten(mine.params)
+            program = Program(mine.number, mine.source, mine.fingerprint, mine.parent, flat)
+            kept = None if data is None else self._journal.arrays.keep(data, mine.number)
+            state = self._journal.append(
+                Told(
+                    self._programs.to_json_values(program.values),
+                    None if reward is None else [reward],
+                    clean(feedback),
+                    samples=list(samples),
+                    data=kept,
+                    ties=list(ties),
+                )
+            )
+            self._pending.pop(mine.number, None)
+        mine.close()
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(self._outcome())
+        return self._programs.trial(state.trials[-1])
 
     def _adopt(self, source: str, params: Any) -> Candidate:
         """Check the user's own source and return it as a candidate."""
         values = None if self.space is None else self.space.validate(params)
-        variables = self._writer.variables(values)
+        known: dict[str, Any] = {}
+        if self.space is not None:
+            known = {"params": self.space.named(self.space.flatten(values))}
         with self._make_sandbox() as sandbox:
-            fingerprint = check(sandbox, source, self.functions, variables)
+            fingerprint = check(sandbox, source, self.functions, known)
         return Candidate(
             source,
             self.functions,
             self._make_sandbox,
-            number=self._next,
+            number=self._next(self._journal.state),
             params=values,
-            variables=variables,
+            variables=known,
             fingerprint=fingerprint,
             origin="user",
         )
+
+    # -- the end --------------------------------------------------------------------------
+
+    def conclude(self, reason: str = "") -> None:
+        """Inform the client of the outcome of the search, and why it ended.
+
+        Args:
+            reason: Why it ended; empty for the search's own reason.
+        """
+        self._concluded = True
+        if callable(end := getattr(self.client, "conclude", None)):
+            why = cut(" ".join(clean(reason or self._why_it_ended()).split()), _REASON)
+            end((f"Why it ended: {why}\n" if why else "") + self._outcome())
+
+    def _outcome(self) -> str:
+        trials = self.trials
+        if not trials:
+            return ""
+        ranked, latest = rank(trials, self.direction), trials[-1]
+        words = f"The latest: {_scored(latest)}: {cut(latest.feedback, 1000)}\n"
+        return words + f"Best first: {', '.join(map(_scored, ranked[:8])) or 'no score yet'}\n"
+
+    def _why_it_ended(self) -> str:
+        if self.left_by is not None:
+            return f"{type(self.left_by).__name__}: {self.left_by}".rstrip(": ")
+        if self._journal.state.stop is not None:
+            return self._journal.state.stop[0]
+        if self.steps is not None and self.tried >= self.steps:
+            return f"all {self.steps} tries were made"
+        return f"the program closed the search after {len(self.trials)} scored candidates"
+
+    def close(self) -> None:
+        """Kill the workers of candidates without a result, and close the file."""
+        for candidate in self._pending.values():
+            candidate.close()
+        if not self._concluded:
+            self.conclude()
+        self._journal.close()
+        if self._tool is not None:
+            self._tool.close()
 
 
 def _scored(trial: CodeTrial) -> str:

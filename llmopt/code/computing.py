@@ -9,6 +9,7 @@ import numpy as np
 
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.prompt import named_params
+from llmopt.options import AskOptions
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.python_block import (
     MOST_FEEDBACK,
@@ -17,8 +18,7 @@ from llmopt.prompt.python_block import (
     listed,
     shown_blocks,
 )
-from llmopt.search.computing import Blocks
-from llmopt.search.options import AskOptions
+from llmopt.propose import Round
 from llmopt.space import Space
 
 CANDIDATE = '''
@@ -64,27 +64,36 @@ def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
 
 
 def variables_of(
-    blocks: Blocks, options: AskOptions, trials: Sequence[CodeTrial], tools: Sequence[str]
+    round: Round,
+    options: AskOptions,
+    workers: int,
+    trials: Sequence[CodeTrial],
+    tools: Sequence[str],
 ) -> dict[str, Any]:
     """Return the variables of a prompt on computing."""
     data = {trial.number: trial.data for trial in trials}
     limits = options.compute_seconds, options.compute_blocks
     return {
-        "blocks": blocks.left,
+        "blocks": round.blocks,
         "data": quoted(data_words(data, len(trials), ("try", "tries"))),
-        "remembered": listed(blocks.variables),
-        **laboratory_variables(*limits, blocks.seconds_left, blocks.workers, tools),
+        "remembered": listed(_variables(round)),
+        **laboratory_variables(*limits, round.seconds, workers, tools),
     }
 
 
-def words_after(blocks: Blocks, since: int) -> tuple[list[str], str]:
-    """Return the texts of the blocks after the first `since`, and how to answer now."""
-    left, names = blocks.left, listed(blocks.variables)
+def _variables(round: Round) -> tuple[str, ...]:
+    blocks = (*round.before, *round.runs)
+    return blocks[-1].variables if blocks else ()
+
+
+def words_after(round: Round) -> tuple[list[str], str]:
+    """Return the texts of the blocks of this ask, and how to answer now."""
+    left, names = round.blocks, listed(_variables(round))
     may = (
         f"Before the code you may compute in {left} more block{'s' if left > 1 else ''}, and "
-        f"{blocks.seconds_left:.0f} s are left for all blocks. Answer"
+        f"{round.seconds:.0f} s are left for all blocks. Answer"
         if left
         else "No further Python now: give the code"
     )
     variables = f"Your variables of before: {names}\n\n" if names else ""
-    return shown_blocks(blocks.done[since:]), f"{variables}{may} in the form given above."
+    return shown_blocks(round.runs), f"{variables}{may} in the form given above."

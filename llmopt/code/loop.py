@@ -10,8 +10,8 @@ import gymnasium as gym
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.evaluation_loop import INTERRUPTED, drive
 from llmopt.sandbox.failure import NoCandidateError
-from llmopt.search.evaluation_loop import INTERRUPTED, drive
 
 
 @dataclass(frozen=True)

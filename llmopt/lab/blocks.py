@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from llmopt.client.model_facts import model_facts
 from llmopt.data import TrialData
 from llmopt.errors import ClientError, StorageError
+from llmopt.options import AskOptions
 from llmopt.packing import MOST_PACKED
 from llmopt.prompt import Prompt, PromptCapabilities
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
-from llmopt.search.emitter import ModelEmitter
-from llmopt.search.options import AskOptions
 from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
 if TYPE_CHECKING:
@@ -394,12 +393,6 @@ def check_compute(prompt: Prompt) -> None:
     """Raise where answers to a prompt cannot be Python, or no code can be confined here."""
     PromptCapabilities.of(prompt).check_computes(prompt.name)
     Calculator()
-
-
-def let_compute(model: ModelEmitter) -> ModelEmitter:
-    """Give an emitter its calculator, if `AskOptions.compute` asks for one, and return it."""
-    model.calculator = calculator_for(model.options, model.client, model.prompt)
-    return model
 
 
 def calculator_for(

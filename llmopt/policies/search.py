@@ -37,8 +37,11 @@ from llmopt.errors import (
     SearchStopped,
     add_point,
 )
+from llmopt.evaluation_loop import INTERRUPTED, drive
 from llmopt.history import Trial
-from llmopt.optimizer import LLMOptimizer
+from llmopt.optimizer import LLMOptimizer, described
+from llmopt.options import Composed, SearchOptions
+from llmopt.point_task import NUMBERS_FIRST
 from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.episode_seeds import (
@@ -59,14 +62,9 @@ from llmopt.policies.source import policy_source
 from llmopt.policies.steps import describe_data
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
+from llmopt.progress import Progress, say_kept, text_of_search
 from llmopt.prompt import PromptCapabilities, prompt_for
-from llmopt.search.emitter import NUMBERS_FIRST
-from llmopt.search.evaluation_loop import INTERRUPTED, drive
-from llmopt.search.eventlog import stored_start
-from llmopt.search.options import Composed, SearchOptions
-from llmopt.search.progress import Progress, say_kept, text_of_search
-from llmopt.search.session import described
-from llmopt.search.views import Views
+from llmopt.resume import stored_options
 from llmopt.util.arguments import (
     MOST_SEED,
     check_names,
@@ -84,7 +82,7 @@ _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-class PolicySearch(Views, Closing):
+class PolicySearch(Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The prompt describes the environment (docstring, names, bounds, limits) and the meaning and
@@ -207,7 +205,7 @@ class PolicySearch(Views, Closing):
         client = get_client(one_model(client, options.pop("model", None)))
         facts = model_facts(client)
         self._reads_words = bool(PromptCapabilities.of(prompt_for(prompt, facts)).changes)
-        begun = stored_start(storage)
+        begun = stored_options(storage)
         usual = isinstance(box, str) and box == "auto"
         reach: Any = BOX if usual else box
         numbers_too = options.get("partner") or options.get("requests")  # scale steps by ranges
@@ -252,7 +250,7 @@ class PolicySearch(Views, Closing):
         if warmup == "auto":
             first = _RANDOM_FIRST if facts.columns else NUMBERS_FIRST
             first = _SHOWN_FIRST if self._reads_words else first
-            warmup = most = int((begun.get("options") or {}).get("warmup", first))
+            warmup = most = int(begun.get("warmup", first))
             # Detect an environment that always fails before a request is paid for.
             numeric = facts.columns and not self._reads_words
             self._random_first = (1 if numeric else HOPELESS), most

@@ -11,9 +11,9 @@ import numpy as np
 
 from llmopt.errors import LLMOptError
 from llmopt.history import Direction, History, Trial, Usage
+from llmopt.optuna_trials import for_readers
 from llmopt.prompt.answer import Answer, notes_of
 from llmopt.report.scales import Scale, number_text, robust_scale
-from llmopt.search.optuna_trials import for_readers
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, identity
 from llmopt.util.text import clean, cut, short

@@ -7,14 +7,7 @@ from functools import partial
 from typing import Any, get_args
 
 from llmopt.history import Source, Trial, Usage
-from llmopt.report.data import (
-    Parameter,
-    SearchData,
-    choice_parameter,
-    number_parameter,
-    unfinished_point,
-)
-from llmopt.search.optuna_trials import (
+from llmopt.optuna_trials import (
     CONDITIONS,
     NAMED,
     amount_of,
@@ -30,6 +23,13 @@ from llmopt.search.optuna_trials import (
     violated,
     violation_of,
     violations_in_words,
+)
+from llmopt.report.data import (
+    Parameter,
+    SearchData,
+    choice_parameter,
+    number_parameter,
+    unfinished_point,
 )
 from llmopt.util.text import clean
 

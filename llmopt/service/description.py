@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
+from llmopt.options import stored_names
 from llmopt.prompt import PROMPTS
-from llmopt.search.options import stored_names
 from llmopt.space import Categorical, Dimension, Float, Int, Space
 from llmopt.space.when import read_when
 from llmopt.util.text import a_type

@@ -24,10 +24,10 @@ from llmopt.client.scripted import ScriptedClient
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import History, Proposal, Trial
+from llmopt.journal import holders_in_words, holders_of, read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
-from llmopt.search.eventlog import as_written, holders_in_words, holders_of, read_events
-from llmopt.search.resume import start_of, stored_options
+from llmopt.resume import arguments_of
 from llmopt.service.description import read_description
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
@@ -89,9 +89,7 @@ def open_file(
         )
     if reads and (stored := _stored(path)) is not None:
         return stored
-    start = start_of(list(read_events(path)), path)
-    with as_written(path, 1, start):
-        arguments = {**stored_options(start, {}), "client": str(start["client"])}
+    arguments = _arguments(path)
     named = with_options(arguments["client"], options)
     if model is None and asks and names_a_place(named):
         raise StorageError(
@@ -182,15 +180,21 @@ def _waiting(path: Path | None, wait: float) -> str:
 
 def _stored(path: Path) -> LLMOptimizer[Any] | None:
     """Return a stored search for reading, even if a process has it open; ``None`` if empty."""
-    events = list(read_events(path, links=False))
-    if not events:
+    if path.stat().st_size == 0:
         return None
-    start = start_of(events, path)
-    with as_written(path, 1, start):  # nothing is proposed
-        arguments = stored_options(start, {"prompt": "words", "partner": None})
-        optimizer: LLMOptimizer[Any] = LLMOptimizer(client=ScriptedClient([]), **arguments)
-    optimizer.resume(events, path)
-    return optimizer
+    # Nothing is proposed: neither its model nor its prompt is needed.
+    return LLMOptimizer.load(path, ScriptedClient([]), prompt="words", partner=None)
+
+
+def _arguments(path: Path) -> dict[str, Any]:
+    """Return the arguments of a stored search."""
+    try:
+        return arguments_of(read_started(path), {})
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StorageError(
+            f"{path}, line 1: it is not as llmopt wrote it ({type(error).__name__}: {error}). "
+            "Restore the file from a copy"
+        ) from error
 
 
 def plain(value: Any) -> Any:

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.caps import Limits
 from llmopt.errors import BudgetExceededError
-from llmopt.search.limits import Limits
 
 SPACE = {"x": Float(-5, 5)}
 

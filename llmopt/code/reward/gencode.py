@@ -19,18 +19,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.caps import Limits
 from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.model_string import get_client
 from llmopt.code.answer import read_answer
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
+from llmopt.code.program import ProgramSpace
 from llmopt.code.prompt import MAX_SENT_BACK
 from llmopt.errors import ParseError
+from llmopt.journal import Journal
+from llmopt.journaled import Account, Journaled
 from llmopt.policies.episode import random_steps
 from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
-from llmopt.search.limits import Limits
-from llmopt.search.meter import Meter, Metered
+from llmopt.state import Asked
+from llmopt.state import State as JournalState
 from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
@@ -58,7 +62,7 @@ class State:
         self.performances = performances
 
 
-class GenCode(Metered):
+class GenCode(Account):
     """Turns a model's answer into a reward function that is safe to call.
 
     Args:
@@ -92,7 +96,9 @@ class GenCode(Metered):
         self.current_index = 0
         self.llm: Any = get_client(llm) if isinstance(llm, str) else llm
         client: Client = self.llm if hasattr(self.llm, "complete") else _Chat(self.llm)
-        self._meter = Meter(client, Limits(max_requests, max_tokens, max_cost))
+        caps = Limits(max_requests, max_tokens, max_cost)
+        self._journal = Journal(None, JournalState(ProgramSpace()))
+        self._model = Journaled(client, self._journal, caps)
         self.env_name = str(env)
         self.success_func = getattr(env, "success_func", None)
         self.response: str | None = None
@@ -190,7 +196,8 @@ class GenCode(Metered):
                 Message("user", f"{error}\nCorrect it and give the complete function again."),
             )
         )
-        completions = self._meter.send(request).completions
+        completions = self._model.scope(self._journal.state.count).complete(request).completions
+        self._journal.append(Asked())  # another request of the same text is another one
         return completions[0].text if completions else ""
 
 

@@ -28,6 +28,7 @@ from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.loop import Score, search
 from llmopt.code.policy import CodeEpisode, PolicyScore
+from llmopt.partners.cma import CMA
 from llmopt.policies.environment import make_gymnasium
 from llmopt.policies.episode import (
     STEP_CAP,
@@ -43,7 +44,6 @@ from llmopt.policies.episode import (
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.steps import StepData, entry_name
 from llmopt.sandbox.failure import CandidateError, EnvironmentFailure
-from llmopt.search.partners.cma import CMA
 from llmopt.util.text import cut, first_line
 
 GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")

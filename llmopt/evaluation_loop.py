@@ -27,7 +27,6 @@ from concurrent.futures import (
     CancelledError,
     Executor,
     Future,
-    ProcessPoolExecutor,
 )
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -241,8 +240,7 @@ class _Parallel(Generic[Job]):
     `arrived` holds what ended: a job with its future, ``None`` with the future of an ask, and
     two ``None`` to look at the reasons to end.
 
-    If a process pool breaks, each point that ran in it runs alone in a new pool, until it is known
-    which one ends its process. Other executors end the search.
+    An executor that breaks, as a process pool does when a point ends its process, ends the search.
     """
 
     def __init__(
@@ -262,17 +260,13 @@ class _Parallel(Generic[Job]):
         self._done = self._done_before = 0  # evaluations that ended, in all and before that ask
         self._raised: BaseException | None = None  # the first error, raised once all has ended
         self._ended = ""
-        self._pool: ProcessPoolExecutor | None = None  # in place of a broken one
-        self._broken = False
-        self._suspects: list[Job] = []  # ran in the pool that broke
-        self._alone: Job | None = None  # the suspect that runs
 
     def run(self, deadline: float | None, late: str) -> str:
         interrupts = _Interrupts(lambda: self._arrived.put((None, None)))
         try:
             with interrupts.watched():
                 self._begin_ask()
-                while self._asking or self._running or (self._suspects and not self._over):
+                while self._asking or self._running:
                     try:
                         wait = None
                         if deadline is not None:
@@ -284,23 +278,17 @@ class _Parallel(Generic[Job]):
                     if interrupts.came:
                         self._end(INTERRUPTED)
                     if self._arrived.empty():  # results first: the next points follow from them
-                        self._examine()
                         self._begin_ask()
         except KeyboardInterrupt:
             self._end(INTERRUPTED)  # what has not begun must not begin
             raise
-        finally:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
-        self._give_back(self._suspects)
         if self._raised is not None:
             raise self._raised
         return self._ended
 
     def _begin_ask(self) -> None:
         free = self._workers - len(self._running)
-        examining = self._suspects or self._alone is not None
-        if self._asking or self._dry or self._over or free < 1 or examining:
+        if self._asking or self._dry or self._over or free < 1:
             return
         self._asking, self._done_before = True, self._done
         asked = self._asker.submit(self._ask, free, len(self._running))
@@ -338,34 +326,18 @@ class _Parallel(Generic[Job]):
             self._give_back(jobs)
             return
         self._dry = not jobs and self._done == self._done_before
-        if self._suspects or self._alone is not None:
-            self._suspects += jobs
-            return
         for job in jobs:
             self._submit(job)
 
     def _submit(self, job: Job) -> None:
         function, *args = self._call(job)
-        if self._broken:
-            self._executor = self._pool = _like(self._executor)
-            self._broken = False
         try:
             future = self._executor.submit(function, *args)
-        except BrokenExecutor:  # it broke just now, and what ran in it is still to arrive
-            if not _is_pool(self._executor):
-                raise
-            self._broken = True
-            self._suspects.append(job)
-            self._arrived.put((None, None))
-            return
+        except BrokenExecutor:
+            self._give_back([job])
+            raise
         self._running[id(future)] = future
         future.add_done_callback(partial(self._note, job))
-
-    def _examine(self) -> None:
-        """Run the next point that may have broken the pool, alone."""
-        if self._suspects and not self._running and not self._over:
-            self._alone = self._suspects.pop(0)
-            self._submit(self._alone)
 
     def _note(self, job: Job, future: Future[Any]) -> None:
         self._arrived.put((job, future))
@@ -375,7 +347,8 @@ class _Parallel(Generic[Job]):
         try:
             result = future.result()
         except BrokenExecutor as raised:
-            self._broke(job, raised)
+            self._record(job, None, raised)
+            self._end(f"the executor broke: {raised}")
             return
         except CancelledError:
             self._give_back([job])
@@ -385,32 +358,4 @@ class _Parallel(Generic[Job]):
             return
         except Exception as raised:
             error = raised
-        finally:
-            self._alone = None if job is self._alone else self._alone
         self._record(job, result, error)
-
-    def _broke(self, job: Job, raised: BrokenExecutor) -> None:
-        alone = job is self._alone or not (self._running or self._suspects or self._broken)
-        self._broken = True
-        if not _is_pool(self._executor):  # no further point can be evaluated in it
-            self._record(job, None, raised)
-            self._end(f"the executor broke: {raised}")
-        elif alone:
-            self._record(job, None, raised)
-        else:
-            self._suspects.append(job)
-
-
-def _is_pool(executor: Executor) -> bool:
-    return type(executor) is ProcessPoolExecutor
-
-
-def _like(executor: Any) -> ProcessPoolExecutor:
-    """Return a new process pool with the arguments of a broken one."""
-    made = vars(executor)  # Python has no public way to these
-    return ProcessPoolExecutor(
-        made.get("_max_workers"),
-        mp_context=made.get("_mp_context"),
-        initializer=made.get("_initializer"),
-        initargs=made.get("_initargs", ()),
-    )

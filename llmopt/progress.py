@@ -13,7 +13,7 @@ from llmopt.history import Trial, Usage
 from llmopt.util.text import clean, cut
 
 if TYPE_CHECKING:
-    from llmopt.search.results import Results
+    from llmopt.results import Results
 
 LINE_SECONDS = 10.0
 """Between two lines of progress in a log."""

@@ -1,6 +1,6 @@
-"""CMA-ES (Hansen 2016, arXiv 1604.00772) of the package `cma`, as an emitter and with ask/tell.
+"""CMA-ES (Hansen 2016, arXiv 1604.00772) of the package `cma`, as a partner and with ask/tell.
 
-The emitter is a function of the history. It receives the evaluated points of all sources. A point
+The partner is a function of the history. It receives the evaluated points of all sources. A point
 of the model is injected (Hansen 2011, arXiv 1110.4181): its step is cut to the length that
 CMA-ES's own steps may have, which keeps the search in a trust region.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,7 +28,6 @@ from llmopt.history import (
     failure_gap,
     rank_of,
 )
-from llmopt.search.model_ask import Taken, keys_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.moves import step_lengths
@@ -81,7 +80,7 @@ def _tell(strategy: Any, points: Sequence[np.ndarray], losses: Sequence[float]) 
         return bool(strategy.stop())
 
 
-class CMAEmitter(Follower):
+class CMAPartner(Follower):
     """CMA-ES as a function of the history.
 
     The first proposal starts it, at the best point recorded until then (the middle of the space, if
@@ -150,9 +149,9 @@ class CMAEmitter(Follower):
         self._rng = np.random.default_rng(0)
 
     def propose(
-        self, space: Space, history: History, rng: Generator, n: int = 1, *, taken: Taken = None
+        self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"cma"``: see `PartnerEmitter.propose`.
+        """Return at most `n` new points with source ``"cma"``; see `Partner.propose`.
 
         There are fewer where a small space, or one with constraints, has few new points near
         the mean.
@@ -163,18 +162,17 @@ class CMAEmitter(Follower):
         self._update(history)
         if self._strategy is None:
             self._begin(self._start and self._start[1])
-        seen = keys_of(space, history) if taken is None else set(taken)
-        found: list[Proposal] = []
+        tried, proposals = set(seen), []
         self._rng = rng
         for _ in range(n + _TRIES):
-            if len(found) == n:
+            if len(proposals) == n:
                 break
             values = self._decode(self._strategy.ask(1)[0])
             key = space.key(values)
-            if key not in seen and space.admits(values):
-                seen.add(key)
-                found.append(Proposal(values, "cma"))
-        return found
+            if key not in tried and space.admits(values):
+                tried.add(key)
+                proposals.append(Proposal(values, "cma"))
+        return proposals
 
     # -- reading the history --------------------------------------------------------------
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
+from llmopt.evaluations import Result
 from llmopt.history import Direction, Trial
-from llmopt.search.eventlog import read_events
-from llmopt.search.events import Told
-from llmopt.search.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
-from llmopt.search.resume import start_of, stored_trials
+from llmopt.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
+from llmopt.resume import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.files import open_file, read_text
@@ -164,12 +163,11 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _of_storage(path: Path) -> OtherSearch:
-    events = list(read_events(path))
-    start = start_of(events, path)
-    space, trials = stored_trials(events, path)
-    rows = [_of_trial(trial, space) for trial in trials]
-    task = start["options"].get("task")
-    return OtherSearch(str(path), rows, tuple(start["directions"]), task)
+    state = stored_state(path)
+    assert isinstance(state.space, Space)
+    rows = [_of_trial(trial, state.space) for trial in state.trials]
+    options = state.started.identity["options"] if state.started else {}
+    return OtherSearch(str(path), rows, state.directions, options.get("task"))
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -259,14 +257,14 @@ class Importer:
         self._space, self._clips = space, out_of_range == "clip"
 
     def read(
-        self, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Told]
-    ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
+        self, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Result]
+    ) -> tuple[list[Result], tuple[ImportedRow, ...]]:
         """Return the results to record, checked as by `tell`, and the outcome of each row.
 
         Each existing trial marks one equal row as known.
         """
         known = Counter((self._space.key(t.values), t.rewards) for t in trials)
-        told: list[Told] = []
+        results: list[Result] = []
         rows = []
         for number, row in enumerate(source.rows, start=1):
             try:
@@ -282,9 +280,9 @@ class Importer:
             if known[key] >= 0:
                 rows.append(ImportedRow(number, "known"))
                 continue
-            told.append(one)
+            results.append(one)
             rows.append(ImportedRow(number, "changed" if changed else "taken", ", ".join(changed)))
-        return told, tuple(rows)
+        return results, tuple(rows)
 
     def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
         """Return a row's point, and the changes that were necessary."""

@@ -1,11 +1,9 @@
-"""A search as a table, as plots, as a notebook display and as text."""
+"""A search as a table, as a notebook display and as text."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SHOWN_TRIALS = 20
 """Trials that the page of a notebook shows: the latest of them."""
@@ -65,130 +61,6 @@ def dataframe(
         for trial in trials
     ]
     return pandas.DataFrame(rows)
-
-
-class Views:
-    """Plots and the report of a search."""
-
-    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str = "") -> Path:
-        """Write the search as one self-contained HTML page, and return its path.
-
-        The page shows the best so far, the parameters with their importance, the Pareto front of
-        several objectives, each trial with the model's reasoning and the outcome, and the cost.
-
-        Args:
-            path: The file. An existing file is replaced.
-            title: The page's title.
-
-        Raises:
-            StorageError: The file cannot be written.
-        """
-        from llmopt.report import write_report
-
-        return write_report(self, path, title=title)
-
-    def plot_history(self, ax: Axes | None = None) -> Axes:
-        """Plot the reward of each trial, coloured by source, and the best reward so far.
-
-        Results far worse than the others are drawn at the edge of the axis.
-
-        Args:
-            ax: Matplotlib axes to draw on; ``None`` for a new figure.
-
-        Returns:
-            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            LLMOptError: The search has several objectives.
-        """
-        from llmopt.report import plots, read_search
-
-        return plots.history(read_search(self), ax)
-
-    def plot_slices(self, figure: Figure | None = None, objective: int | str = 0) -> Figure:
-        """Draw the results against each parameter, at most 12 of them, later trials darker.
-
-        Args:
-            figure: Matplotlib figure to draw on; ``None`` for a new one.
-            objective: Which objective, by name or counted from 0.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-        """
-        from llmopt.report import plots, read_search
-
-        return plots.slices(read_search(self), figure, objective)
-
-    def plot_importance(self, ax: Axes | None = None, objective: int | str = 0) -> Axes:
-        """Draw the importance of each parameter, by Optuna's evaluators.
-
-        Args:
-            ax: Matplotlib axes to draw on; ``None`` for a new figure.
-            objective: Which objective, by name or counted from 0.
-
-        Raises:
-            ImportError: Optuna or Matplotlib is not installed.
-            LLMOptError: There are fewer than 20 complete trials.
-        """
-        from llmopt.report import plots, read_search
-
-        return plots.importances(read_search(self), ax, objective)
-
-    def plot_pareto(self, ax: Axes | None = None, objectives: Sequence[int | str] = (0, 1)) -> Axes:
-        """Draw two objectives against each other, and the Pareto front.
-
-        Args:
-            ax: Matplotlib axes to draw on; ``None`` for a new figure.
-            objectives: Which two, by name or counted from 0.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            LLMOptError: The search has one objective.
-        """
-        from llmopt.report import plots, read_search
-
-        return plots.pareto(read_search(self), ax, objectives)
-
-    def hypervolume(self, reference: Sequence[float] | Mapping[str, float] | None = None) -> float:
-        """Return the hypervolume of the Pareto front: the volume that it dominates.
-
-        Args:
-            reference: The reference point, a number for each objective, in their order or by name;
-                ``None`` for a point a tenth of the range beyond the worst feasible results, which
-                moves as results come in. State it to compare searches.
-
-        Returns:
-            The volume between the front and the reference point; infeasible trials and those beyond
-            the reference add nothing.
-
-        Raises:
-            LLMOptError: The search has one objective, no trial is complete, or `reference` does not
-                fit the objectives.
-        """
-        from llmopt.report import read_search
-        from llmopt.report.hypervolume import hypervolume
-
-        return hypervolume(read_search(self), reference)
-
-    def plot_hypervolume(
-        self,
-        reference: Sequence[float] | Mapping[str, float] | None = None,
-        ax: Axes | None = None,
-    ) -> Axes:
-        """Plot the `hypervolume` of the Pareto front after each trial.
-
-        Args:
-            reference: As in `hypervolume`.
-            ax: Matplotlib axes to draw on; ``None`` for a new figure.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            LLMOptError: As for `hypervolume`.
-        """
-        from llmopt.report import plots, read_search
-
-        return plots.hypervolume(read_search(self), reference, ax)
 
 
 def _cell(value: Any) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict, get_args
 
-from llmopt.callbacks import Callback, check_callbacks
+from llmopt.caps import Limits
 from llmopt.client.base import Client
-from llmopt.search.limits import Limits
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,
@@ -209,7 +208,7 @@ class SearchArguments(AskArguments, total=False):
     import_trials: Any
     storage: str | os.PathLike[str] | None
     durable: bool
-    callbacks: Sequence[Callback]
+    callbacks: Sequence[Callable[..., Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +267,7 @@ class SearchOptions(AskOptions):
     import_trials: Any = None
     storage: str | os.PathLike[str] | None = None
     durable: bool = True
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Callable[..., Any]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -280,7 +279,6 @@ class SearchOptions(AskOptions):
         if not isinstance(self.warmup, Iterable):
             object.__setattr__(self, "warmup", whole_or_auto("warmup", self.warmup, 0))
         object.__setattr__(self, "partner", checked_partners(self.partner))
-        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks))
         if not isinstance(self.storage, (str, os.PathLike, type(None))):
             raise TypeError(f"storage={short(self.storage)}: expected the path of a file")
         one_of("durable", self.durable, (True, False))

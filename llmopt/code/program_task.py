@@ -1,0 +1,253 @@
+"""What a model is asked for in a search over code; see `llmopt.propose.Task`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmopt.client.base import Completion, Message, Request
+from llmopt.client.model_facts import ModelFacts
+from llmopt.code.answer import CodeAnswer, block_to_run, encodable, read_answer
+from llmopt.code.candidate import Candidate, CodeTrial
+from llmopt.code.computing import data_of, variables_of, words_after
+from llmopt.code.program import Program, ProgramSpace
+from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema, shorten
+from llmopt.errors import ParameterError, ParseError
+from llmopt.history import Proposal
+from llmopt.journaled import Scope
+from llmopt.options import AskOptions
+from llmopt.prompt.budget import TokenBudget
+from llmopt.prompt.situation import Question, ToolCall
+from llmopt.prompt.values_in_text import Reading
+from llmopt.propose import Round, Unusable
+from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
+from llmopt.sandbox.sandbox import Sandbox
+from llmopt.space.values import ABSENT
+from llmopt.util.text import cut
+
+_ROOM = 4000  # tokens of a short context that stay for what blocks print, at most an eighth
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a model is asked for programs.
+
+    Attributes:
+        prompt: Turns the tries into a question.
+        facts: Of the model.
+        make_sandbox: Makes a worker that is not started yet.
+        repairs: Requests with the fault of an answer, for each new request.
+        attempts: New requests before an ask gives up.
+        temperature: Sampling temperature; ``None`` for the provider's default.
+        max_output_tokens: Cap on the tokens of one answer.
+        computing: The limits of blocks of Python.
+        workers: Processes for the parallel work of blocks.
+        tools: Further lines of the prompt on what blocks find.
+    """
+
+    prompt: CodePrompt
+    facts: ModelFacts
+    make_sandbox: Callable[[], Sandbox]
+    repairs: int = 2
+    attempts: int = 2
+    temperature: float | None = None
+    max_output_tokens: int | None = 2000
+    computing: AskOptions = field(default_factory=AskOptions)
+    workers: int = 0
+    tools: tuple[str, ...] = ()
+
+
+@dataclass
+class ProgramTask:
+    """The programs of one ask.
+
+    Attributes:
+        writing: How the model is asked.
+        space: The programs.
+        trials: The recorded tries.
+        programs: All programs so far, each with its score, if it has one.
+        current: The try to improve, if any.
+        number: Of the first new candidate.
+        samples: Answers of one request.
+        turn: Number of this try and their total, if known.
+        candidates: The checked candidates by number; their workers are running.
+    """
+
+    writing: Writing
+    space: ProgramSpace
+    trials: Sequence[CodeTrial]
+    programs: Sequence[tuple[Program, float | None]]
+    current: CodeTrial | None
+    number: int
+    samples: int = 1
+    turn: tuple[int, int] | None = None
+    candidates: dict[int, Candidate] = field(default_factory=dict)
+    _new: list[Program] = field(default_factory=list)
+
+    @property
+    def exhausted(self) -> bool:
+        """There are always further programs."""
+        return False
+
+    @property
+    def choices_shown(self) -> bool:
+        """A question never lists all programs."""
+        return False
+
+    @property
+    def _names(self) -> list[str]:
+        return [f.name for f in self.writing.prompt.functions]
+
+    # -- the question ---------------------------------------------------------------------
+
+    def question(self, round: Round) -> Question:
+        """Return the request for a program, for a repair, or for what follows a block."""
+        writing, prompt = self.writing, self.writing.prompt
+        budget = TokenBudget.of(writing.facts, None, (writing.max_output_tokens or 1000) + 64)
+        room, computing = budget, None
+        if prompt.computes:
+            computing = variables_of(
+                round, writing.computing, writing.workers, self.trials, writing.tools
+            )
+            if budget.limit is not None:
+                room = replace(budget, limit=budget.limit - min(_ROOM, budget.limit // 8))
+        messages = prompt.messages(self.current, self.trials, room, self.turn, computing)
+        names = prompt.space.names if prompt.space else ()
+        request = Request(
+            messages,
+            n=1 if round.complaint is not None else self.samples,
+            temperature=writing.temperature,
+            max_tokens=writing.max_output_tokens,
+            seed=round.seed,
+            json_schema=json_schema(names, prompt.computes) if prompt.answer == "json" else None,
+        )
+        request = self._with_blocks(request, round, budget)
+        return Question(self._with_complaint(request, round, budget), self._read)
+
+    def _with_complaint(self, request: Request, round: Round, budget: TokenBudget) -> Request:
+        """Return a request that sends the refused answer back, if it fits."""
+        if round.complaint is None:
+            return request
+        words = complaint(round.complaint.reason, self.writing.prompt.answer, round.blocks)
+        raw = cut(encodable(round.complaint.raw), MAX_SENT_BACK) or "(nothing)"
+        messages = (*request.messages, Message("assistant", raw), Message("user", words))
+        repair = replace(request, messages=messages)
+        return repair if budget.holds(repair.text) else request
+
+    def _with_blocks(self, request: Request, round: Round, budget: TokenBudget) -> Request:
+        """Return a request that shows the blocks of this ask, cut if they do not fit."""
+        if not round.runs:
+            return request
+        *before, last = request.messages
+        shown, ending = words_after(round)
+        latest = shown[-1]
+        for text in ("\n\n".join(shown), *(shorten(latest, len(latest) >> k) for k in range(7))):
+            said = Message(last.role, f"{last.content}\n\n{text}\n\n{ending}")
+            longer = replace(request, messages=(*before, said))
+            if budget.holds(longer.text):
+                break
+        return longer
+
+    # -- the answer -----------------------------------------------------------------------
+
+    def _read(self, text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading | ToolCall:
+        """Return the program of an answer, or the block to run."""
+        answer, computes = encodable(text), self.writing.prompt.computes
+        if computes and (code := block_to_run(answer, self._names)):
+            return ToolCall(code)
+        program = read_answer(answer, self._names, computes=computes)
+        return Reading((program,), program.explanation, clipped=False)  # type: ignore[arg-type]
+
+    def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
+        """Check a program in its worker, and return it."""
+        answer: CodeAnswer = reading.values[0]  # type: ignore[assignment]
+        try:
+            params = self._params(answer)
+        except ParseError as error:
+            raise Unusable("unreadable", str(error), completion.text) from error
+        number = self.number + len(self.candidates)
+        candidate = self._candidate(answer, params, number)
+        try:
+            verdict = scope.run(answer.source, lambda: self._check(candidate), block=False)
+            if reason := str(verdict.get("error", "")):
+                if completion.finish_reason == "length":
+                    reason = f"it was cut off; be shorter: {reason}"
+                raise Unusable(str(verdict.get("kind", "unreadable")), reason, completion.text)
+            program = Program(
+                number, answer.source, str(verdict["fingerprint"]), candidate.parent, params
+            )
+            self._refuse_duplicate(program, completion)
+        except BaseException:
+            candidate.close()
+            raise
+        candidate.fingerprint = program.fingerprint
+        self.candidates[number] = candidate
+        self._new.append(program)
+        return Proposal(program.values, "llm", answer.explanation)
+
+    def _candidate(
+        self, answer: CodeAnswer, params: tuple[Any, ...] | None, number: int
+    ) -> Candidate:
+        writing, space = self.writing, self.writing.prompt.space
+        known = {} if space is None or params is None else {"params": space.named(params)}
+        return Candidate(
+            answer.source,
+            writing.prompt.functions,
+            writing.make_sandbox,
+            number=number,
+            params=None if space is None or params is None else space.unflatten(params),
+            variables=known,
+            explanation=answer.explanation,
+            parent=None if self.current is None or self.current.number < 0 else self.current.number,
+        )
+
+    def _check(self, candidate: Candidate) -> dict[str, Any]:
+        """Return the verdict of the checks as JSON."""
+        try:
+            candidate.check()
+        except CandidateError as error:
+            return {"error": encodable(error.feedback()), "kind": error.kind}
+        except (SandboxError, SandboxUnavailableError):
+            candidate.close()
+            # The answer is paid for, and every resume would repeat it: if a worker starts
+            # without its code, the answer is at fault.
+            with self.writing.make_sandbox() as empty:
+                empty.start()
+            return {"error": "its process broke down", "kind": "crash"}
+        return {"fingerprint": candidate.fingerprint}
+
+    def _refuse_duplicate(self, program: Program, completion: Completion) -> None:
+        for other, score in (*self.programs, *((p, None) for p in self._new)):
+            if self.space.same(program, other):
+                scored = "" if score is None else f", which scored {score:.6g}"
+                why = f"this is the same program as try {other.number}{scored}: write another one"
+                raise Unusable("duplicate", why, completion.text)
+
+    def _params(self, answer: CodeAnswer) -> tuple[Any, ...] | None:
+        """Return the flat values that an answer chooses."""
+        space = self.writing.prompt.space
+        if space is None:
+            return None
+        values = []
+        try:
+            for index, name in enumerate(space.names):
+                if name not in answer.values and space.condition(index):
+                    values.append(ABSENT)  # `unflatten` raises if it is needed
+                    continue
+                if name not in answer.values:
+                    raise ParseError(f'the value of {name!r} is missing; expected it in "values"')
+                value = answer.values[name]
+                values.append(space.parse_value(index, value) if isinstance(value, str) else value)
+            return space.flatten(space.unflatten(space.clip(values)))
+        except ParameterError as error:
+            raise ParseError(str(error)) from error
+
+    def describe(self, reading: Reading) -> str:
+        """Return the first line of a program that is not used."""
+        answer: CodeAnswer = reading.values[0]  # type: ignore[assignment]
+        return cut(answer.source.strip().partition("\n")[0], 120)
+
+    def data(self, trials: int | None = None) -> Mapping[str, Any]:
+        """Return the tries, or the first of them, for a block of Python."""
+        return data_of(self.trials[:trials], self.writing.prompt.space)

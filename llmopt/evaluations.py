@@ -1,0 +1,241 @@
+"""The results of evaluations: what `tell` accepts, checked before anything is recorded."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, get_args
+
+import numpy as np
+
+from llmopt.data import NO_DATA, TrialData
+from llmopt.errors import RewardError
+from llmopt.history import Direction
+from llmopt.space import Space, Value
+from llmopt.space.values import as_number
+from llmopt.util.arguments import MOST_SEED, whole_number
+from llmopt.util.text import a_type, clean, describe_curve, short
+
+_MOST_NAME = 200  # characters of an objective's name, which each prompt has several times
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one evaluation; the attributes are those of `Trial`, `values` the point."""
+
+    values: tuple[Value, ...]
+    rewards: tuple[float, ...] | None
+    feedback: str = ""
+    violation: float = 0.0
+    stderr: float | None = None
+    samples: tuple[float, ...] = ()
+    data: TrialData = NO_DATA
+    seed: int | None = None
+
+
+def read_directions(direction: Any, name: str = "direction") -> tuple[Direction, ...]:
+    """Return one direction for each objective."""
+    many = isinstance(direction, Sequence) and not isinstance(direction, str)
+    found: tuple[Direction, ...] = tuple(direction) if many else (direction,)
+    for one in found:
+        if one not in get_args(Direction):
+            near = {"max": "maximize", "min": "minimize"}.get(str(one).lower()[:3], "")
+            meant = f"; did you mean {near!r}?" if near else ""
+            raise ValueError(f"{name}={short(direction)}: expected 'maximize' or 'minimize'{meant}")
+    if not found:
+        raise ValueError(f"{name}=(): expected at least one of 'maximize' and 'minimize'")
+    return found
+
+
+def objective_name(name: object) -> str:
+    """Return a name as prompts show it, on one line; empty for what is no name."""
+    return " ".join(clean(name).split()) if isinstance(name, str) else ""
+
+
+def expected_by_name(rewards: Mapping[Any, Any], names: Sequence[str]) -> str:
+    """Return what rewards by the names of the objectives should be; empty if they are that."""
+    given = [objective_name(name) for name in rewards]
+    if set(given) == set(names) and len(given) == len(names):
+        return ""
+    missing = [repr(name) for name in names if name not in given]
+    unknown = [repr(name) for name in dict.fromkeys(given) if name not in names]
+    wrong = f"; missing: {', '.join(missing)}" if missing else ""
+    wrong += f"; unknown: {', '.join(unknown)}" if unknown else ""
+    return f"expected one number for each objective: {', '.join(map(repr, names))}{wrong}"
+
+
+def read_objectives(
+    direction: Any, name: str = "direction"
+) -> tuple[tuple[Direction, ...], tuple[str, ...]]:
+    """Return one direction for each objective, and their names where a mapping gives them."""
+    if not isinstance(direction, Mapping):
+        return read_directions(direction, name), ()
+    names = tuple(map(objective_name, direction))
+    if not all(0 < len(n) <= _MOST_NAME for n in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{name}={short(direction)}: expected a name of at most {_MOST_NAME} characters for "
+            'each objective, such as {"cost": "minimize", "error": "minimize"}'
+        )
+    return read_directions(tuple(direction.values()), name), names
+
+
+class TellArguments(TypedDict, total=False):
+    """The arguments of `LLMOptimizer.tell` that are given by name."""
+
+    feedback: str
+    constraint_violation: float
+    stderr: float | None
+    samples: Sequence[float]
+    curve: Sequence[float] | Sequence[tuple[float, float]]
+    data: Mapping[str, Any] | None
+    seed: int | None
+
+
+def read_result(
+    space: Space,
+    objectives: int,
+    params: Any,
+    reward: Any,
+    *,
+    feedback: str = "",
+    constraint_violation: float = 0.0,
+    stderr: float | None = None,
+    samples: Sequence[float] = (),
+    curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+    data: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    direction: Direction = "maximize",
+    names: Sequence[str] = (),
+) -> Result:
+    """Check the arguments of `LLMOptimizer.tell`, and return the result that they describe."""
+    values = space.flatten(params)
+    rewards, trouble = _rewards(reward, objectives, names)
+    if not isinstance(feedback, str):
+        raise TypeError(f"feedback={feedback!r}: expected a string")
+    way = "" if isinstance(curve, tuple) and not curve else describe_curve(_curve(curve), direction)
+    feedback = "; ".join(filter(None, [trouble, way, feedback]))
+    violation = _amount(constraint_violation, "constraint_violation")
+    if space.constraints:
+        violation += sum(space.broken(values).values())
+    if isinstance(samples, (str, numbers.Number)) or not isinstance(samples, Iterable):
+        raise RewardError(
+            f"samples={short(samples)}: expected a list of numbers, whose mean is the reward"
+        )
+    parts = tuple([_number(sample, "samples") for sample in samples])
+    if not all(map(math.isfinite, parts)):
+        raise RewardError(f"samples={list(parts)}: expected finite numbers")
+    if (
+        parts
+        and rewards is not None
+        and not math.isclose(
+            np.mean(parts), rewards[0], rel_tol=1e-4, abs_tol=1e-4 * float(np.std(parts)) + 1e-12
+        )
+    ):
+        raise RewardError(
+            f"samples={short(list(parts))}: their mean is {np.mean(parts):.6g}, and the reward "
+            f"{rewards[0]:.6g}; give the mean as the reward, or leave samples out"
+        )
+    if stderr is None and len(parts) > 1:
+        stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
+    if stderr is not None:
+        stderr = _amount(stderr, "stderr")
+    if seed is not None:
+        seed = whole_number("seed", seed, 0, MOST_SEED)
+    kept = NO_DATA if data is None else TrialData.of(data)
+    return Result(values, rewards, feedback, violation, stderr, parts, data=kept, seed=seed)
+
+
+def _curve(curve: Any) -> list[tuple[float, float]]:
+    """Return what was reported as pairs of a step and a value."""
+    if isinstance(curve, (str, numbers.Number)) or not isinstance(curve, Iterable):
+        raise RewardError(
+            f"curve={short(curve)}: expected a list of numbers, or of pairs of a step and a number"
+        )
+    pairs = []
+    for step, value in enumerate(curve):
+        if isinstance(value, (tuple, list)) and len(value) == 2:
+            pairs.append((_number(value[0], "curve"), _number(value[1], "curve")))
+        else:
+            pairs.append((float(step), _number(value, "curve")))
+    return pairs
+
+
+def _rewards(
+    reward: Any, wanted: int, names: Sequence[str] = ()
+) -> tuple[tuple[float, ...] | None, str]:
+    """Return the rewards, or ``None`` with the reason why the evaluation failed."""
+    if reward is None:
+        return None, "no reward"
+    if wanted == 1 and isinstance(reward, (tuple, list)) and len(reward) > 1:
+        given = ", ".join(['"minimize"'] * len(reward))
+        raise RewardError(
+            f"reward={short(reward)}: expected a single real number; for {len(reward)} objectives "
+            f"make the optimizer with direction=[{given}]"
+        )
+    if isinstance(reward, str):
+        raise RewardError(
+            f"reward={short(reward)}: expected a number, not a text; a failed evaluation is None, "
+            'NaN or tell_failure(), and in JSON "failed"'
+        )
+    if wanted == 1:
+        rewards: tuple[float, ...] = (_number(reward, "reward"),)
+    else:
+        parts = _each(reward)
+        if len(parts) != wanted:
+            raise RewardError(
+                f"reward={reward!r}: expected {wanted} numbers, one for each objective"
+            )
+        rewards = tuple(map(_objective, parts, names or range(wanted)))
+    if not all(map(math.isfinite, rewards)):
+        return None, f"the reward was {reward}"
+    return rewards, ""
+
+
+def _each(reward: Any) -> tuple[Any, ...]:
+    """Return the parts of a reward; none where it has no parts."""
+    try:
+        return tuple(reward)
+    except TypeError:
+        return ()
+
+
+def _objective(value: Any, objective: str | int) -> float:
+    """Return the reward of one of several objectives, given by its name or index."""
+    try:
+        return _number(value, f"reward[{objective!r}]")
+    except RewardError as error:
+        raise RewardError(
+            f"{error}. If the evaluation failed, give None as the whole reward, or call "
+            "tell_failure()"
+        ) from None
+
+
+def _amount(value: Any, name: str) -> float:
+    """Return a finite number of 0 or more."""
+    amount = _number(value, name)
+    if not 0 <= amount < math.inf:
+        raise RewardError(f"{name}={amount}: expected a number of 0 or more")
+    return amount
+
+
+def _number(value: Any, name: str) -> float:
+    """Return a real scalar as a float. Booleans, strings and arrays with axes are none."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    try:
+        if isinstance(value, np.floating) and value.dtype.itemsize < 8:
+            return float(str(value))  # 0.215, and not the 0.2149999961 that float32 makes of it
+        if (number := as_number(value)) is not None:
+            return float(number)
+    except OverflowError as error:
+        raise RewardError(
+            f"{name}={short(value)}: expected a number within a float's range ({error})"
+        ) from error
+    shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+    failed = " (record a failed evaluation with None, NaN or tell_failure)"
+    raise RewardError(
+        f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real number"
+        f"{failed if name == 'reward' else ''}"
+    )

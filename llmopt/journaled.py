@@ -1,0 +1,377 @@
+"""A model whose calls are in a journal: the only place of money, caps, resume and replay.
+
+A request is looked up in the journal before it is sent. So an ask that an error, Ctrl-C or a kill
+ended is repeated from the state in which it began, finds the replies that it paid for, and sends
+only what is missing:
+
+    model = Journaled(client, journal, Limits(max_requests=100))
+    scope = model.scope(base=journal.state.count)    # one ask
+    reply = scope.complete(request)                  # of the journal, or paid for within the caps
+    journal.append(Asked(...))                       # settles the ask, and closes its replies
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from llmopt.caps import Limits
+from llmopt.client.base import Client, Reply, Request, check_ready, client_name
+from llmopt.client.http.retry import complete_with_retries
+from llmopt.client.payment import paying
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
+from llmopt.history import Usage
+from llmopt.state import (
+    AnyPoints,
+    Asked,
+    Called,
+    Computed,
+    Event,
+    Failed,
+    Json,
+    Replied,
+    Run,
+    State,
+    reduce,
+)
+from llmopt.util.text import a_type
+from llmopt.util.threads import Lock
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger(Protocol):
+    """What a model needs of a journal; an Optuna study and a list in memory are others."""
+
+    @property
+    def state(self) -> State:
+        """The state after all events."""
+
+    @property
+    def spent(self) -> Usage:
+        """What counts against the caps."""
+
+    def append(self, event: Event) -> State:
+        """Store an event, and return the state after it."""
+
+    def check(self) -> None:
+        """Raise `StorageError` if nothing can be stored."""
+
+
+class MemoryLedger:
+    """The calls of a search whose trials another library keeps; lost with the process."""
+
+    def __init__(self) -> None:
+        self.state = State(AnyPoints())
+
+    @property
+    def spent(self) -> Usage:
+        """What counts against the caps."""
+        return self.state.spent
+
+    def append(self, event: Event) -> State:
+        """Reduce an event."""
+        state = reduce(self.state, event)
+        # The points are the library's: only their number counts here.
+        self.state = replace(state, pending=(), queue=())
+        return self.state
+
+    def check(self) -> None:
+        """Do nothing: memory can always be written."""
+
+    def settle(
+        self, sources: Sequence[str], rejected: Mapping[str, int], blocks: Sequence[int] = ()
+    ) -> None:
+        """Count the points of an ask by their sources, and close its replies."""
+        new = [{"values": [], "source": source} for source in sources]
+        counts = {reason: n for reason, n in rejected.items() if n > 0}
+        self.append(Asked(new, 0, blocks, counts))
+
+
+class Stale(Exception):
+    """The ask that is repeated was another one: it starts from the present state instead."""
+
+
+class Journaled:
+    """A client with its journal and its caps.
+
+    Args:
+        client: The model.
+        journal: Where each call is stored before it is sent.
+        limits: The caps; assign `limits` to change them.
+
+    Attributes:
+        observe: Called with each `Replied` and `Failed` event; must not raise.
+    """
+
+    def __init__(self, client: Client, journal: Ledger, limits: Limits | None = None) -> None:
+        self.client, self.journal, self.limits = client, journal, limits or Limits()
+        self.observe: Callable[[Event], object] | None = None
+        self._ready: tuple[int, Client] | None = None  # the process and client that were checked
+        self._unsaved: list[Event] = []  # paid for, and not in the journal yet: its disk was full
+
+    @property
+    def usage(self) -> Usage:
+        """Everything that was spent; calls in doubt count with the most that they can cost."""
+        return self.journal.state.spent
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The remaining budget under each cap that is set."""
+        return self.limits.left(self.journal.spent)
+
+    @property
+    def local(self) -> bool:
+        """Whether the model runs on this machine, where a call in doubt is free."""
+        return bool(getattr(self.client, "local", False))
+
+    def check_ready(self, *, capped: bool = False) -> None:
+        """Check once per process that the first request can succeed; sends no request.
+
+        Args:
+            capped: Whether caps of 0 are an error.
+
+        Raises:
+            BudgetExceededError: A cap allows no request, or `max_cost` cannot be kept.
+            LLMOptError, ImportError: See `llmopt.client.base.check_ready`.
+        """
+        if self._ready == (os.getpid(), self.client):
+            return
+        if capped:
+            self.limits.check(Usage())
+        self.check_priced()  # first: it asks nobody
+        check_ready(self.client)
+        self._ready = os.getpid(), self.client
+
+    def check_priced(self) -> None:
+        """Raise if there is a cap on cost and the price of the model is not known."""
+        if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
+            raise BudgetExceededError(
+                f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "
+                f"({client_name(self.client)}). Give the client its prices "
+                "(price=Price(...), LLMOPT_PRICES, or the package genai-prices), say local=True if "
+                "it is free, or cap requests or tokens instead. Nothing was sent"
+            )
+
+    def most_cost(self, request: Request) -> float | None:
+        """Return the dollars that one call can cost at most; ``None`` if not known."""
+        if self.local:
+            return 0.0
+        most = getattr(self.client, "most_cost", None)
+        return most(request) if callable(most) else None
+
+    def scope(self, base: int) -> Scope:
+        """Return the calls of one ask.
+
+        Args:
+            base: Number of events that the ask has seen.
+        """
+        return Scope(self, base)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "observe": None, "_ready": None}
+
+    def note(self, event: Event) -> State:
+        """Append what ended a call, and report it; after an error `flush` appends it."""
+        self._unsaved.append(event)
+        if self.observe is not None:
+            self.observe(event)
+        return self.flush()
+
+    def flush(self) -> State:
+        """Append events that could not be written before, and return the state.
+
+        Raises:
+            StorageError: They cannot be written yet; they are kept.
+        """
+        while self._unsaved:
+            self.journal.append(self._unsaved[0])
+            del self._unsaved[0]
+        return self.journal.state
+
+
+class Account:
+    """What a search spends: the public part of its `Journaled` model."""
+
+    _model: Journaled
+
+    @property
+    def client(self) -> Client:
+        """The model."""
+        return self._model.client
+
+    @property
+    def usage(self) -> Usage:
+        """Requests, tokens and cost so far, and the number of points by source (a copy)."""
+        return self._model.usage
+
+    @property
+    def limits(self) -> Limits:
+        """The caps; assign new ones to change them."""
+        return self._model.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._model.limits = limits
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The remaining budget under each cap that is set: requests, tokens, cost."""
+        return self._model.left
+
+
+class Scope:
+    """The calls and runs of one ask, made now or by the ask that an interrupt ended.
+
+    Attributes:
+        base: Number of events that the ask has seen.
+        client: The model.
+        runs: Code that was run for this ask, in order.
+        replies: The replies of this ask, in order.
+    """
+
+    def __init__(self, owner: Journaled, base: int) -> None:
+        self._owner, self.base, self.client = owner, base, owner.client
+        self._known: list[Run] = [run for run in owner.journal.state.open_runs]
+        self._used: set[int] = set()  # numbers of the replies of this ask
+        self.runs: list[Run] = []
+        self.replies: list[Reply] = []
+
+    def complete(self, request: Request) -> Reply:
+        """Return the reply to a request: of the journal, or of the model.
+
+        Raises:
+            BudgetExceededError: A cap is reached.
+            ClientError: The model could not be asked.
+            StorageError: The journal cannot be written.
+            Stale: Nothing is known of the ask that is repeated.
+        """
+        owner, digest = self._owner, request.digest()
+        state = owner.flush()
+        for paid in state.paid:
+            if paid.digest == digest and paid.number not in self._used:
+                self._used.add(paid.number)
+                self.replies.append(paid.reply)
+                return paid.reply
+        in_doubt = state.under_way
+        again = bool(in_doubt) and in_doubt[0].digest == digest  # it may be answered by now
+        if not (self._used or again) and self.base != state.count:
+            raise Stale
+        self._known.clear()  # of an ask that took another way
+        if in_doubt:
+            owner.note(_lost(state))
+        owner.journal.check()
+        owner.check_priced()
+        reply = self._send(request, digest)
+        self.replies.append(reply)
+        return reply
+
+    def _send(self, request: Request, digest: str) -> Reply:
+        owner, client = self._owner, self.client
+        most, doubt = owner.most_cost(request), int(not owner.local)
+        limit = owner.limits.max_requests
+
+        def call(request: Request) -> Reply:
+            payer = _Payer(owner, Called(digest, self.base, most, doubt))
+            payer.announce()
+            try:
+                with paying(payer):
+                    return client.complete(request)
+            except ClientError:
+                raise
+            except (LLMOptError, ImportError):
+                if payer.calls == 1:  # nothing was sent
+                    owner.note(Failed())
+                raise
+
+        def failed(error: ClientError, attempt: int) -> None:
+            spent = error.requests, error.unpriced, error.cost or 0.0, error.estimated
+            owner.note(Failed(*spent, error=str(error)[:1000]))
+            if error.requests or error.retryable:
+                logger.warning("%s: attempt %d failed: %s", client_name(client), attempt, error)
+            if error.unpriced or error.estimated:
+                owner.limits.check(owner.journal.spent, most)  # before it is sent once more
+
+        calls = None if limit is None else limit - owner.journal.spent.requests
+        reply = complete_with_retries(
+            client, request, call=call, most_calls=calls, on_failure=failed
+        )
+        if not isinstance(reply, Reply):
+            raise TypeError(
+                f"{client_name(client)}.complete returned {a_type(reply)}: "
+                "expected a llmopt.Reply, such as Reply((Completion(text),))"
+            )
+        state = owner.note(Replied(digest, reply.counted(request).to_dict()))
+        paid = state.paid[-1]
+        self._used.add(paid.number)
+        return paid.reply
+
+    def run(
+        self, code: str, run: Callable[[], Json], *, block: bool = True, tokens: int = 0
+    ) -> Mapping[str, Any]:
+        """Return the result of code: of the journal if it ran already, else of `run`.
+
+        Args:
+            code: The code.
+            run: Runs it, and returns its result as JSON.
+            block: Whether it is a block of Python, which counts in `Usage.blocks`.
+            tokens: Of the request that was answered by it.
+        """
+        while self._known and self._known[0].event.code != code:
+            self._known.pop(0)  # of an answer that was dropped
+        if self._known:
+            known = self._known.pop(0)
+        else:
+            recorded = getattr(self.client, "replay_block", None) if block else None
+            result = recorded(code) if recorded is not None else None
+            result = run() if result is None else result
+            seconds = float(result.get("seconds", 0.0)) if block else 0.0
+            event = Computed(code, dict(result), seconds, tokens, block)
+            known = self._owner.journal.append(event).open_runs[-1]
+            if block and (record := getattr(self.client, "record_block", None)) is not None:
+                record(dict(result))
+        self.runs.append(known)
+        return known.event.result
+
+
+class _Payer:
+    """Puts each call of one request into the journal before it is sent; see `paying`."""
+
+    def __init__(self, owner: Journaled, called: Called) -> None:
+        self._owner, self._called, self._lock = owner, called, Lock()
+        self.calls = 0
+        self._announced = False  # whether a call is in the journal that was not sent yet
+
+    def announce(self) -> None:
+        """Put the first call into the journal, for clients that do not `take` their calls."""
+        self.take()
+        self._announced = True
+
+    def take(self) -> None:
+        """Allow one more call, or raise `BudgetExceededError`."""
+        with self._lock:
+            if not self._announced:
+                owner = self._owner
+                owner.limits.check(owner.journal.spent, self._called.most)
+                owner.journal.append(self._called)
+                self.calls += 1
+            self._announced = False
+
+    def paid(self, tokens: int, cost: float | None) -> None:
+        """Ignore the use of a call: the reply of the request reports it."""
+
+
+def _lost(state: State) -> Failed:
+    """Return the failure of calls in doubt: they count with the most that they can cost."""
+    before, after = state.usage, state.spent
+    known = before.cost is not None and after.cost is not None
+    return Failed(
+        after.requests - before.requests,
+        after.unpriced - before.unpriced,
+        after.cost - before.cost if known else 0.0,  # type: ignore[operator]
+        after.estimated - before.estimated,
+        error="the call was interrupted",
+    )

@@ -1,0 +1,156 @@
+"""Who proposes the next points: the model and its partners, in turn.
+
+Without a cap on requests they take turns, one to one. With `max_requests` the model proposes first,
+and the partners propose the rest in turn. Each reads the results of all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from llmopt.history import History, Proposal, Source
+from llmopt.partners.cma import CMAPartner, several_objectives
+from llmopt.partners.network import NetworkPartner
+from llmopt.propose import Outcome
+from llmopt.space import Space
+
+MODEL_SOURCES = ("llm", "drawn", "fallback")
+"""Sources of the points that a model was asked for."""
+
+_NAMED: dict[str, Callable[[int | None], Partner]] = {
+    "cma": lambda seed: CMAPartner(seed),
+    "network": lambda seed: NetworkPartner(),
+}
+"""The partners by name: a new one is a file beside this one, and a line here."""
+
+
+class Partner(Protocol):
+    """Proposes points beside a model."""
+
+    source: Source  # of its proposals
+
+    def propose(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        seen: set[Hashable],
+    ) -> list[Proposal]:
+        """Return at most `n` new points, different from each other.
+
+        Args:
+            space: The search space.
+            history: The evaluated and the pending points.
+            rng: Source of all randomness; advanced.
+            n: Points wanted.
+            seen: Keys (`Space.key`) of the points not to propose again; left as it is.
+        """
+
+
+def partners_of(
+    partner: Any, seed: int | None, space: Space | None = None, objectives: int = 1
+) -> tuple[Partner, ...]:
+    """Return the partners that ``partner=`` names.
+
+    Raises:
+        SpaceError: A partner cannot search the space.
+        ValueError: A partner is unknown, is named twice, or there are several objectives.
+    """
+    if partner is None:
+        return ()
+    several = isinstance(partner, Iterable) and not isinstance(partner, str)
+    given = tuple(partner) if several else (partner,)
+    for one in given:
+        if not (isinstance(one, str) and one in _NAMED) and not callable(
+            getattr(one, "propose", None)
+        ):
+            raise ValueError(
+                f"partner={one!r}: expected {', '.join(map(repr, _NAMED))}, a list of them, or "
+                "None; in LLMSampler also a sampler of Optuna, such as TPESampler()"
+            )
+    partners = tuple(_NAMED[one](seed) if isinstance(one, str) else one for one in given)
+    if len({p.source for p in partners}) < len(partners):
+        raise ValueError(f"partner={partner!r}: expected each partner once")
+    if partners and objectives > 1:
+        raise ValueError(several_objectives(objectives, repr(partner)))
+    for one in partners:
+        if space is not None and isinstance(one, CMAPartner):
+            one.check(space)
+    return partners
+
+
+def propose_in_turns(
+    ask_model: Callable[[History, int], Outcome],
+    partners: Sequence[Partner],
+    space: Space,
+    history: History,
+    rng: np.random.Generator,
+    n: int,
+    seen: set[Hashable],
+    *,
+    waiting: Sequence[Source] = (),
+    model_first: bool,
+) -> Outcome:
+    """Return `n` new points of the model and its partners, fewer if they have no new ones.
+
+    Args:
+        ask_model: Returns the model's outcome for a history and a number of points.
+        partners: The partners, in the order of their turns.
+        space: The search space.
+        history: The evaluated and the pending points.
+        rng: Source of all randomness; advanced.
+        n: Points wanted.
+        seen: Keys of the points not to propose again; grows.
+        waiting: Sources of the points that have no result yet.
+        model_first: Whether the model proposes all points until a cap ends its requests.
+    """
+    if len(history.directions) > 1:
+        raise ValueError(several_objectives(len(history.directions)))
+    sources = [*(t.source for t in history.trials), *waiting]
+    counts = Counter(_turns(sources, partners))
+    wanted: Counter[Source] = Counter()
+    order: list[Source] = ["llm", *(p.source for p in partners)]
+    for _ in range(n if not model_first else 0):
+        turn = min(order, key=lambda source: counts[source])  # the first of them, in a tie
+        counts[turn] += 1
+        wanted[turn] += 1
+    outcome = Outcome()
+    if model_first:
+        outcome = ask_model(history, n)
+        rest = n - len(outcome.proposals) if outcome.capped else 0
+        for k in range(rest):
+            wanted[order[1 + k % len(partners)]] += 1
+    for partner in partners:
+        count = wanted[partner.source]
+        if count:
+            known = _with(history, outcome.proposals)
+            proposals = partner.propose(space, known, rng, count, seen)
+            seen.update(space.key(p.values) for p in proposals)
+            outcome.proposals += proposals
+    if wanted["llm"]:
+        answer = ask_model(_with(history, outcome.proposals), wanted["llm"])
+        outcome.proposals += answer.proposals
+        outcome = replace(answer, proposals=outcome.proposals)
+    return outcome
+
+
+def _with(history: History, proposals: Sequence[Proposal]) -> History:
+    return replace(history, pending=history.pending + tuple([p.values for p in proposals]))
+
+
+def _turns(sources: Sequence[Source], partners: Sequence[Partner]) -> list[Source]:
+    """Return whose turn each point was, for the points of the model and its partners."""
+    own = {p.source for p in partners}
+    turns: list[Source] = []
+    for source in sources:
+        if source in own:
+            turns.append(source)
+        elif source in MODEL_SOURCES:
+            turns.append("llm")
+    return turns

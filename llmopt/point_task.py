@@ -1,0 +1,329 @@
+"""What a model is asked for in a search over points: the question of a prompt, and the checks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from llmopt.client.base import Completion
+from llmopt.client.model_facts import ModelFacts, model_facts
+from llmopt.errors import TemplateError
+from llmopt.history import History, Proposal, Source
+from llmopt.journaled import Scope
+from llmopt.options import AskOptions, Composed
+from llmopt.points import list_of, sample_fallbacks, untried, what_is_known
+from llmopt.prompt import Prompt, check_prompt_for, prompt_for
+from llmopt.prompt.describe import describe_params
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.prompt.python_block import data_of
+from llmopt.prompt.situation import PromptCapabilities, Question, Situation
+from llmopt.prompt.values_in_text import Reading
+from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
+from llmopt.space import Space, Value
+from llmopt.util.text import cut
+
+logger = logging.getLogger(__name__)
+
+NUMBERS_FIRST = 10
+"""Random points before the first request of a numeric-only model; in a short search a tenth of all
+points, and at least half as many as this."""
+
+WORDS_FIRST = 1
+"""The same for a model that reads words, where no description tells it what to design."""
+
+_POINTS = 4  # most points of one answer of a chat model
+_SHORT = 120  # characters shown of a skipped point
+_AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a model is asked for points.
+
+    Attributes:
+        prompt: Turns the history into a question.
+        facts: Of the model.
+        options: See `AskOptions`.
+        tool: Runs the model's Python; ``None`` if it may not compute.
+        workers: Processes for the parallel work of blocks, as the prompt states them.
+        tools: Lines for the prompt on functions and arrays that blocks find.
+        seeded: Whether a repeated point takes another seed.
+        notes: Further lines for the prompt.
+        explores: Whether the prompt explores branches itself; not beside an Optuna sampler.
+    """
+
+    prompt: Prompt
+    facts: ModelFacts
+    options: AskOptions
+    tool: Tool | None = None
+    workers: int = 0
+    tools: tuple[str, ...] = ()
+    seeded: bool = False
+    notes: tuple[str, ...] = ()
+    explores: bool = True
+
+    @property
+    def capabilities(self) -> PromptCapabilities:
+        """What the prompt can do."""
+        return PromptCapabilities.of(self.prompt)
+
+    @property
+    def points(self) -> int:
+        """Maximum points of one answer."""
+        points = self.options.points
+        if points == "auto":
+            return _POINTS if self.capabilities.changes and self.facts.chats else 1
+        return points
+
+    def points_of_answer(self, space: Space, wanted: int) -> int:
+        """Return the number of points to ask of one answer, if `wanted` are needed.
+
+        None of these learns from the others. With fewer evaluations than parameters each has to
+        teach, unless the caller counts requests closer still.
+        """
+        total, requests = self.options.total, self.options.max_requests
+        if wanted > 1 or self.options.points != "auto" or total is None or total >= len(space):
+            return self.points
+        return 1 if requests is None or requests >= total else self.points
+
+    def start_up(self, least: int = NUMBERS_FIRST // 2) -> int:
+        """Return the default number of random points before the first request.
+
+        A numeric-only model has ``min(10, max(least, total // 10))``, but at most half of all.
+        """
+        total = self.options.total
+        if self.capabilities.changes:
+            return 0 if self.options.description.strip() else WORDS_FIRST
+        if total is None:
+            return NUMBERS_FIRST
+        return min(max(min(least, max(1, total // 2)), total // 10), NUMBERS_FIRST)
+
+
+def asking_of(
+    client: Any, prompt: Any, options: AskOptions, *, tool: Tool | None = None, seeded: bool = False
+) -> Asking:
+    """Return how a client is asked for points, or raise where it cannot be asked so.
+
+    Args:
+        client: The model.
+        prompt: See `llmopt.prompt.prompt_for`.
+        options: See `AskOptions`.
+        tool: Runs the model's Python.
+        seeded: Whether a repeated point takes another seed.
+
+    Raises:
+        TemplateError: The prompt needs a description and there is none, or takes no Python.
+        ValueError: The client cannot answer the prompt, or the prompt asks for one point an answer.
+    """
+    facts = model_facts(client)
+    prompt = prompt_for(prompt, facts)
+    check_prompt_for(prompt, client)
+    capabilities = PromptCapabilities.of(prompt)
+    words = options.description.strip()
+    if capabilities.needs_description and not words:
+        raise TemplateError(
+            f"prompt {prompt.name!r} needs the task in words and got no description: give "
+            "description=, or take prompt 'props'"
+        )
+    reads = capabilities.reads_description or isinstance(options.description, Composed)
+    if words and not reads and prompt.name not in _warned:
+        _warned.add(prompt.name)
+        logger.warning(
+            "the prompt %r asks for numbers alone: the model reads no description of the task",
+            prompt.name,
+        )
+    if options.compute is True:
+        capabilities.check_computes(prompt.name)
+    if options.points != "auto" and options.points > 1 and not capabilities.changes:
+        raise ValueError(
+            f"points={options.points}: the prompt {prompt.name!r} asks for one point an answer. "
+            "Take prompt='words', leave points out, or take batch_size= for several answers of "
+            "one request"
+        )
+    workers = 0 if tool is None else tool.workers
+    return Asking(prompt, facts, options, tool, workers, seeded=seeded)
+
+
+_warned: set[str] = set()  # prompts that read no description: a process is warned once
+
+
+@dataclass
+class PointTask:
+    """The points of one ask; see `llmopt.propose.Task`.
+
+    Attributes:
+        asking: How the model is asked.
+        space: The search space.
+        known: The evaluated and the pending points.
+        seen: Keys (`Space.key`) of the points not to propose again; grows.
+    """
+
+    asking: Asking
+    space: Space
+    known: History
+    seen: set[Hashable]
+    labels: tuple[str, ...] = field(init=False)
+    _notes: tuple[str, ...] = field(init=False)
+    _left: tuple[tuple[Value, ...], ...] = field(init=False, default=())
+    _sampled: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        labels = tuple(self.asking.capabilities.labels)
+        self.labels = labels if len(labels) == len(self.space) else self.space.names
+        notes = what_is_known(self.space, self.known, self.labels)
+        self._notes = (*notes, *self.asking.notes)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every point of the space was tried."""
+        return not self.asking.options.noisy and len(self.seen) >= self.space.cardinality
+
+    @property
+    def choices_shown(self) -> bool:
+        """Whether the last question listed every point that is left."""
+        return bool(self._left)
+
+    def question(self, round: Round) -> Question:
+        """Return the prompt's question."""
+        asking, options = self.asking, self.asking.options
+        points = asking.points_of_answer(self.space, round.missing)
+        samples = math.ceil(round.missing / points)
+        samples = min(samples, asking.facts.max_samples or samples)
+        blocks = (*round.before, *round.runs)
+        waiting = tuple([p.values for p in round.proposals])
+        situation = Situation.after(
+            replace(self.known, pending=self.known.pending + waiting),
+            self.space,
+            asking.facts,
+            total=options.total,
+            description=options.description,
+            complaint=round.complaint,
+            samples=samples,
+            seed=round.seed,
+            notes=self._hints(round.missing, points),
+            out_of_range=options.out_of_range,
+            noisy=options.noisy,
+            may_stop=bool(options.may_stop),
+            points=points,
+            compute=asking.tool is not None,
+            blocks=round.blocks,
+            computed=round.runs,
+            compute_seconds=options.compute_seconds,
+            compute_blocks=options.compute_blocks,
+            seeded=asking.seeded,
+            seconds_left=round.seconds,
+            workers=asking.workers,
+            tools=asking.tools,
+            variables=blocks[-1].variables if blocks else (),
+            kept=blocks[-1].values if blocks else {},
+            explores=asking.explores,
+        )
+        question = asking.prompt.prepare(situation)
+        self._sampled = question.sampled
+        request = replace(question.request, n=samples, seed=round.seed)
+        return replace(question, request=request)
+
+    def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
+        self._left = () if self.asking.options.noisy else untried(self.space, self.seen)
+        hints = self._notes
+        if self._left:
+            hints += (list_of(self.space, self._left),)
+        if wanted > 1 and points > 1:
+            hints += (_AT_ONCE.format(n=wanted, k=min(wanted, points)),)
+        return hints
+
+    def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
+        """Return a new point of the space."""
+        space, text = self.space, completion.text
+        values = space.conform(reading.values)
+        if broken := space.broken(values):
+            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
+            raise Unusable("constraint", f"this point breaks {amounts}", text)
+        key = space.key(values)
+        if key in self.seen and not self.asking.options.noisy:
+            why = "this point was already tried; propose another"
+            raise Unusable("duplicate", why, text)
+        self.seen.add(key)
+        source: Source = "drawn" if self._sampled else "llm"
+        return Proposal(values, source, reading.explanation, clipped=reading.clipped)
+
+    def describe(self, reading: Reading) -> str:
+        """Return a point that is not used in words."""
+        return cut(describe_params(reading.values, self.space, self.labels), _SHORT)
+
+    def data(self, trials: int | None = None) -> Mapping[str, Any]:
+        """Return the trials, or the first of them, as arrays for a block of Python."""
+        return data_of(self.space, self.known, self.labels, trials)
+
+
+def propose_points(
+    asking: Asking,
+    scope: Scope,
+    space: Space,
+    history: History,
+    rng: np.random.Generator,
+    n: int,
+    *,
+    seen: set[Hashable],
+    before: Sequence[Block] = (),
+    on_cap: Literal["raise", "return"] = "raise",
+) -> Outcome:
+    """Ask a model for `n` new points; see `llmopt.propose.propose`.
+
+    Args:
+        asking: How the model is asked.
+        scope: The calls of this ask.
+        space: The search space.
+        history: The evaluated and the pending points.
+        rng: Source of all randomness; advanced.
+        n: Points wanted.
+        seen: Keys of the points not to propose again; grows.
+        before: The blocks of earlier asks.
+        on_cap: Whether a cap raises, or ends the asking with the points there are.
+    """
+    options = asking.options
+    return propose(
+        PointTask(asking, space, history, seen),
+        scope,
+        rng,
+        n,
+        before=before,
+        tool=asking.tool,
+        limits=BlockLimits(options.compute_blocks, options.compute_total),
+        attempts=options.attempts,
+        on_error=options.on_error,
+        on_cap=on_cap,
+    )
+
+
+def fill(
+    outcome: Outcome,
+    space: Space,
+    rng: np.random.Generator,
+    n: int,
+    seen: set[Hashable],
+    model: str,
+) -> str:
+    """Add random points for the missing ones of `n`; return the warning, empty if none is due.
+
+    Args:
+        outcome: Of the model; a stop with at least one point leaves nothing missing.
+        space: The search space.
+        rng: Source of randomness; advanced.
+        n: Points wanted.
+        seen: Keys of the points not to propose again; grows.
+        model: Its name, for the warning.
+    """
+    missing = n - len(outcome.proposals)
+    if missing <= 0 or outcome.ended:
+        return ""
+    outcome.proposals += sample_fallbacks(space, seen, rng, missing)
+    return (
+        f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "
+        f"not proposed by {model}: {outcome.trouble}. They are counted in usage.fallbacks"
+    )

@@ -1,0 +1,395 @@
+"""The one asking loop: question, reply, reading, checks, complaint, blocks of Python.
+
+    outcome = propose(task, scope, rng, n=1, attempts=3)
+
+A `Task` says what is asked for: `llmopt.point_task.PointTask` points of a space,
+`llmopt.code.program_task.ProgramTask` programs. The loop is a function of the task, the replies and
+the results of code that was run. All three are in the journal, so that a repeated ask gives the
+same points.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from llmopt.client.base import Completion, client_name
+from llmopt.errors import BudgetExceededError, ClientError, ParseError, is_permanent
+from llmopt.history import Proposal
+from llmopt.journaled import Scope
+from llmopt.prompt.answer import notes_of, with_dropped
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.prompt.python_block import blocks_left
+from llmopt.prompt.situation import Complaint, Question, ToolCall
+from llmopt.prompt.values_in_text import Reading
+from llmopt.util.text import cut, ended
+
+logger = logging.getLogger(__name__)
+
+_WITHHELD = {
+    "filter": "the answer was withheld by the provider's content filter",
+    "refusal": "the model declined to answer",
+}
+
+
+class Unusable(ParseError):
+    """A sample that is not used.
+
+    Attributes:
+        kind: The key under which `Usage.rejected` counts it.
+    """
+
+    def __init__(self, kind: str, reason: str, raw: str) -> None:
+        super().__init__(reason, raw)
+        self.kind = kind
+
+
+class Tool(Protocol):
+    """Runs a model's Python; `llmopt.lab` implements it."""
+
+    workers: int  # processes for parallel work, which the prompt states
+
+    def run(
+        self,
+        code: str,
+        before: Sequence[Block],
+        data: Callable[[int | None], Mapping[str, Any]],
+        seconds: float,
+    ) -> Block:
+        """Run a block after all blocks before it.
+
+        Args:
+            code: The block.
+            before: Earlier blocks; their variables are there, whatever happened to the process.
+            data: Returns what a block finds of the search, or found when there were this number of
+                trials.
+            seconds: What all further blocks of the search may take.
+        """
+
+    def close(self) -> None:
+        """End its processes."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a task needs to know to ask its question.
+
+    Attributes:
+        proposals: The points of this ask so far.
+        missing: How many more are wanted.
+        seed: Of everything random about the question.
+        complaint: Why the last answer could not be used, if it could not.
+        runs: The blocks of this ask.
+        before: The blocks of earlier asks.
+        blocks: How many more blocks may follow.
+        seconds: What all further blocks may take.
+    """
+
+    proposals: tuple[Proposal, ...]
+    missing: int
+    seed: int
+    complaint: Complaint | None
+    runs: tuple[Block, ...]
+    before: tuple[Block, ...]
+    blocks: int
+    seconds: float
+
+
+class Task(Protocol):
+    """What a model is asked for."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is nothing left to propose."""
+
+    @property
+    def choices_shown(self) -> bool:
+        """Whether the last question listed all that may be answered: repeating it is useless."""
+
+    def question(self, round: Round) -> Question:
+        """Return the question of a round; ``request.n`` is the number of samples."""
+
+    def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
+        """Return a new proposal, or raise `Unusable`."""
+
+    def describe(self, reading: Reading) -> str:
+        """Return a point that is not used in words, for the model."""
+
+    def data(self, trials: int | None = None) -> Mapping[str, Any]:
+        """Return what a block of Python finds, or found when there were this number of trials."""
+
+
+@dataclass(frozen=True)
+class BlockLimits:
+    """Limits of the blocks of Python; see `llmopt.options.AskOptions`."""
+
+    in_a_row: int = 20
+    total: float = 14_400.0  # seconds
+
+
+@dataclass
+class Outcome:
+    """What one asking gave.
+
+    Attributes:
+        proposals: The points, in the order of the answers.
+        rejected: Samples that were not used, by reason.
+        stop: Why the model ends the search, and the number of the point it recommends.
+        trouble: Why points are missing, in words; empty if none are.
+        capped: Whether a cap ended the asking.
+        ended: Whether an answer ended the search, so that no point is missing.
+        unread: The last answers that could not be used, each with the reason.
+    """
+
+    proposals: list[Proposal] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    stop: tuple[str, int | None] | None = None
+    trouble: str = ""
+    capped: bool = False
+    ended: bool = False
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+
+def propose(
+    task: Task,
+    scope: Scope,
+    rng: np.random.Generator,
+    n: int,
+    *,
+    before: Sequence[Block] = (),
+    tool: Tool | None = None,
+    limits: BlockLimits = BlockLimits(),  # noqa: B008
+    attempts: int = 3,
+    on_error: Literal["raise", "fallback"] = "raise",
+    on_cap: Literal["raise", "return"] = "raise",
+) -> Outcome:
+    """Ask a model for `n` new proposals.
+
+    Args:
+        task: What is asked for.
+        scope: The calls of this ask.
+        rng: Source of all randomness; advanced.
+        n: Proposals wanted. There may be more, if the last answer has several, and fewer.
+        before: The blocks of earlier asks.
+        tool: Runs blocks of Python; ``None`` if an answer may not be one.
+        limits: Of the blocks.
+        attempts: Requests whose answers may be unusable.
+        on_error: Whether a failed request raises, or ends the asking.
+        on_cap: The same for `max_requests`, `max_tokens` and `max_cost`.
+
+    Raises:
+        BudgetExceededError: A cap is reached.
+        ClientError: The model could not be asked.
+        Stale: See `Scope.complete`.
+    """
+    loop = _Loop(task, scope, rng, n, tuple(before), tool, limits)
+    while loop.continues and loop.misses < attempts:
+        try:
+            question, completions = loop.ask()
+        except BudgetExceededError as error:
+            if on_cap == "raise" and on_error == "raise":
+                raise
+            loop.outcome.trouble, loop.outcome.capped = str(error), True
+            break
+        except ClientError as error:
+            if on_error == "raise" or is_permanent(error):
+                raise
+            loop.outcome.trouble = str(error)
+            break
+        loop.read(question, completions)
+    return loop.result()
+
+
+class _Loop:
+    """The requests of one `propose`."""
+
+    def __init__(
+        self,
+        task: Task,
+        scope: Scope,
+        rng: np.random.Generator,
+        n: int,
+        before: tuple[Block, ...],
+        tool: Tool | None,
+        limits: BlockLimits,
+    ) -> None:
+        self._task, self._scope, self._rng, self._n = task, scope, rng, n
+        self._before, self._tool, self._limits = before, tool, limits
+        self._runs: tuple[Block, ...] = ()
+        self._complaint: Complaint | None = None
+        self._useless = False  # no further answer can help
+        self.misses = 0
+        self.outcome = Outcome()
+
+    @property
+    def continues(self) -> bool:
+        """Whether a further request is to be sent."""
+        outcome = self.outcome
+        return (
+            len(outcome.proposals) < self._n
+            and outcome.stop is None
+            and not self._useless
+            and not self._task.exhausted
+        )
+
+    @property
+    def _seconds(self) -> float:
+        """What all further blocks may take."""
+        return self._limits.total - sum(b.seconds for b in (*self._before, *self._runs))
+
+    @property
+    def _blocks(self) -> int:
+        """How many blocks may follow."""
+        if self._tool is None or self._seconds <= 0:
+            return 0
+        return blocks_left(self._runs, self._limits.in_a_row)
+
+    def ask(self) -> tuple[Question, Sequence[Completion]]:
+        """Send a question, and return it with the answers."""
+        proposals = self.outcome.proposals
+        round = Round(
+            proposals=tuple(proposals),
+            missing=self._n - len(proposals),
+            seed=int(self._rng.integers(2**31)),
+            complaint=self._complaint,
+            runs=self._runs,
+            before=self._before,
+            blocks=self._blocks,
+            seconds=self._seconds,
+        )
+        question = self._task.question(round)
+        if question.sampled:  # by the prompt, without a model
+            return question, (Completion(""),) * question.request.n
+        reply = self._scope.complete(question.request)
+        # A reply without samples counts as an empty answer.
+        return question, reply.completions[: question.request.n] or (Completion(""),)
+
+    def read(self, question: Question, completions: Sequence[Completion]) -> None:
+        """Read an answer: points, the end of the search, or Python to run."""
+        self._complaint = None
+        before = len(self.outcome.proposals)
+        calls: list[ToolCall] = []
+        for index, completion in enumerate(completions):
+            earlier = [c.text for c in completions[:index]]
+            try:
+                if call := self._read_sample(question, completion, index, earlier):
+                    calls.append(call)
+            except ParseError as error:
+                kind = error.kind if isinstance(error, Unusable) else "unreadable"
+                self.outcome.rejected[kind] += 1
+                self.outcome.unread.append((error.raw, error.reason))
+                self._complaint = self._complaint or Complaint(error.raw, error.reason)
+        made = len(self.outcome.proposals) > before
+        if calls and not made and self.outcome.stop is None:  # of several samples, points go first
+            self._run(calls[0])
+            return
+        if self.outcome.stop is not None and question.request.n > 1 and self.outcome.proposals:
+            self.outcome.stop = None  # the other samples do not end it
+            self._n = len(self.outcome.proposals)
+        # A client that gives fewer samples than asked for is asked again at no charge.
+        self.misses += self._complaint is not None or not made
+        self._useless = self._task.choices_shown and self._complaint is not None
+
+    def _read_sample(
+        self, question: Question, completion: Completion, index: int, earlier: Sequence[str]
+    ) -> ToolCall | None:
+        """Add the points of a sample; return the call if it is one."""
+        reason = completion.finish_reason
+        withheld = _WITHHELD.get(reason)
+        if withheld and not completion.text.strip():
+            raise Unusable(reason, withheld, completion.text)
+        try:
+            answer = question.read(completion.text, index, earlier)
+        except ParseError as error:
+            if withheld:
+                raise Unusable(reason, withheld, completion.text) from error
+            if reason == "length":
+                why = f"the answer was cut off at the token limit ({error.reason})"
+                raise Unusable("truncated", why, completion.text) from error
+            raise
+        if isinstance(answer, ToolCall):
+            if self._blocks <= 0:
+                why = "no further block of Python is possible here; now propose a point"
+                raise Unusable("unreadable", why, completion.text)
+            return answer
+        self._accept_all(answer, completion)
+        return None
+
+    def _accept_all(self, answer: Reading, completion: Completion) -> None:
+        """Add the points of an answer; raise if none of them can be used."""
+        outcome, faults = self.outcome, []
+        dropped = list(answer.dropped)
+        for why in answer.dropped:
+            outcome.rejected["unreadable"] += 1
+            logger.warning("one of several points of an answer is skipped: %s", why)
+        proposals: list[Proposal] = []
+        for reading in answer.each:
+            if reading.stop:
+                outcome.stop = self._reason(reading), reading.start
+                outcome.ended = True
+                break
+            try:
+                proposals.append(self._task.accept(reading, completion, self._scope))
+            except Unusable as error:
+                faults.append(error)
+                dropped.append(f"{self._task.describe(reading)}: {error.reason.partition('; ')[0]}")
+        first = faults[0] if faults and not proposals and outcome.stop is None else None
+        for fault in faults:
+            if fault is not first:  # which is counted where it is caught
+                outcome.rejected[fault.kind] += 1
+        if first is not None:
+            raise first
+        if dropped and proposals:  # the model reads it beside the last point
+            words = with_dropped(proposals[-1].explanation, dropped)
+            proposals[-1] = replace(proposals[-1], explanation=words)
+        outcome.proposals += proposals
+
+    def _reason(self, reading: Reading) -> str:
+        """Return in words why the model ends the search."""
+        notes = notes_of(reading.explanation)
+        why = " ".join(notes.analysis.split()).strip(",;: ")
+        if notes.hypothesis:
+            why = f"{ended(why)} Hypothesis: {notes.hypothesis}".strip()
+        point = f", and recommends point {reading.start}" if reading.start else ""
+        return (
+            f"{client_name(self._scope.client)} expects no further gain and ended the search"
+            f"{point}{': ' if why else ''}{cut(why, 300)}"
+        )
+
+    def _run(self, call: ToolCall) -> None:
+        """Run a block, or find what it printed when an interrupted ask ran it."""
+        assert self._tool is not None
+        tool, seconds, before = self._tool, self._seconds, (*self._before, *self._runs)
+        tokens = self._scope.replies[-1].tokens
+
+        def run() -> dict[str, Any]:
+            block = tool.run(call.code, before, self._task.data, seconds)
+            return replace(block, tokens=tokens).line()
+
+        self._runs += (Block.read(self._scope.run(call.code, run, tokens=tokens)),)
+
+    def result(self) -> Outcome:
+        """Return the outcome; the cost of the requests is divided evenly among the points."""
+        outcome, replies = self.outcome, self._scope.replies
+        if len(outcome.proposals) < self._n and not outcome.ended and not outcome.trouble:
+            outcome.trouble = "too few usable samples"
+            if outcome.unread:
+                reason = outcome.unread[-1][1].partition("; ")[0]
+                count = self.misses
+                outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
+            if self._task.exhausted:
+                outcome.trouble = "every point of the space was already tried"
+        parts = max(1, len(outcome.proposals))
+        prompt = sum(r.prompt_tokens or 0 for r in replies) / parts
+        completion = sum(r.completion_tokens or 0 for r in replies) / parts
+        seconds = sum(r.seconds for r in replies) / parts
+        outcome.proposals = [
+            replace(p, prompt_tokens=prompt, completion_tokens=completion, seconds=seconds)
+            for p in outcome.proposals
+        ]
+        return outcome

@@ -1,0 +1,206 @@
+"""The results of a search: trials, best and pending points, usage, and what a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from llmopt.client.base import client_name
+from llmopt.errors import LLMOptError, NoTrialsError
+from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, why_no_best
+from llmopt.journal import Journal
+from llmopt.journaled import Account
+from llmopt.prompt import Prompt
+from llmopt.space import Space
+from llmopt.util.threads import Lock
+from llmopt.views import TrialList, dataframe, search_html
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Results(Account, Generic[Params]):
+    """The readable part of `LLMOptimizer`."""
+
+    space: Space
+    directions: tuple[Direction, ...]
+    metrics: tuple[str, ...]  # names of the objectives; none if they have none
+    prompt: Prompt
+    _journal: Journal
+    _merged: Merged
+    _merging: Lock
+
+    @property
+    def history(self) -> History:
+        """The trials and the pending or queued points, as an immutable snapshot.
+
+        With ``noisy=True``, and after finalists were re-evaluated, repeated evaluations of a point
+        are one trial with their mean.
+        """
+        with self._merging:
+            return self._journal.state.history(self._merged)
+
+    @property
+    def trials(self) -> list[Trial[Params]]:
+        """All trials in the order of recording (a copy)."""
+        return TrialList(self._journal.state.trials)
+
+    @property
+    def imported(self) -> frozenset[int]:
+        """Numbers of the trials that were imported, from 0."""
+        return frozenset(t.number for t in self._journal.state.trials if t.kind == "imported")
+
+    @property
+    def stopped(self) -> str:
+        """Why the model ended the search; empty if it did not."""
+        stop = self._journal.state.stop
+        return "" if stop is None else stop[0]
+
+    @property
+    def pending(self) -> list[Params]:
+        """The points that `ask` returned and that have no result yet, oldest first.
+
+        After a resume these are the points whose evaluation was interrupted: evaluate them first.
+        `pending_proposals` has their sources and explanations.
+        """
+        return [self.space.unflatten(p.values) for p in self.pending_proposals]
+
+    @property
+    def pending_proposals(self) -> list[Proposal]:
+        """The proposals behind `pending`: source, explanation and tokens of each (a copy)."""
+        return list(self._journal.state.pending)
+
+    @property
+    def queued(self) -> int:
+        """Number of points that later asks return without a request."""
+        return len(self._journal.state.queue)
+
+    def seed_of(self, params: Any) -> int:
+        """Return the seed with which to evaluate a point, in a search with ``seeded=True``.
+
+        If `ask` returned the point repeatedly, it is the seed of the oldest pending one;
+        `pending_proposals` has all of them.
+
+        Raises:
+            ValueError: The search is not ``seeded``.
+            ParameterError: The point is not in the space.
+        """
+        values, state = self.space.flatten(params), self._journal.state
+        proposal, _ = state.without(values)
+        seed = state.next_seed(values) if proposal is None else proposal.seed
+        if seed is None:
+            raise ValueError("seed_of(): this search has no seeds; give it seeded=True")
+        return seed
+
+    def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None]) -> int | None:
+        """Return the seed of a flat point's next evaluation, skipping those `taken`."""
+        return self._journal.state.next_seed(values, taken)
+
+    @property
+    def best(self) -> Trial[Params]:
+        """The best trial so far; the earliest in a tie.
+
+        With ``noisy=True`` it is chosen as in `recommend`.
+
+        Raises:
+            LLMOptError: The search has several objectives; see `pareto`.
+            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
+        """
+        if len(self.directions) > 1:
+            raise LLMOptError(
+                f"a search of {len(self.directions)} objectives has no single best trial: take one "
+                "of .pareto, the trials that no other trial beats in all objectives"
+            )
+        history = self.history
+        if history.best is None:
+            raise NoTrialsError(why_no_best(history.trials))
+        return history.best
+
+    @property
+    def pareto(self) -> list[Trial[Params]]:
+        """The Pareto front: feasible trials that no other feasible trial beats in all objectives.
+
+        With one objective: those that share the best reward.
+        """
+        return TrialList(self.history.pareto_front)
+
+    def recommend(self) -> Params:
+        """Return the parameters to keep: those of `best`.
+
+        With ``noisy=True`` that is the point whose mean, made worse by one standard error, is best.
+        The error is estimated from the recorded errors and from repeated evaluations of points.
+        Evaluate a point again, and tell the result, to reduce its error.
+
+        Raises:
+            LLMOptError: The search has several objectives; see `pareto`.
+            NoTrialsError: There is no complete trial yet.
+        """
+        return self.best.params
+
+    @property
+    def storage(self) -> Path | None:
+        """The search's storage file, if it has one."""
+        return self._journal.path
+
+    # -- display --------------------------------------------------------------------------
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a pandas DataFrame, one row per trial.
+
+        Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
+        ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
+        trial), ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
+        ``source``, ``feedback``, ``explanation``, ``prompt_tokens``, ``completion_tokens`` and
+        ``seconds``; with ``seeded=True`` ``seed``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        count = len(self.directions)
+        rewards = [f"reward_{name}" for name in self.metrics or range(count)]
+        return dataframe(self.trials, self.space.names, rewards if count > 1 else ["reward"])
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.space)} parameters, "
+            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
+            f"{len(self._journal.state.trials)} trials)"
+        )
+
+    def facts(self) -> list[tuple[str, Any]]:
+        """Return names and values for the display of the search in a notebook."""
+        usage = self.usage
+        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
+        blocks = f"{usage.blocks} in {usage.compute_seconds:.0f} s, {usage.block_tokens} tokens"
+        return [
+            *_best_facts(self.history),
+            ("model", client_name(self.client)),
+            ("prompt", self.prompt.name),
+            ("trials", len(self.trials)),
+            ("proposed points", points),
+            ("requests", usage.requests),
+            ("blocks of Python", blocks),
+            ("cost", "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"),
+        ]
+
+    def _repr_html_(self) -> str:
+        return search_html(type(self).__name__, self.facts(), self.trials)
+
+
+def _best_facts(history: History) -> list[tuple[str, Any]]:
+    """Return the best point, or of several objectives the best reward of each."""
+    if len(history.directions) == 1:
+        best = history.best
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+        ]
+    leaders = [history.best_of(k) for k in range(len(history.directions))]
+    return [
+        ("trials on the Pareto front", len(history.pareto_front)),
+        *(
+            (f"best {name}", "no feasible trial yet" if t is None else (t.rewards or ())[k])
+            for k, (name, t) in enumerate(zip(history.objectives, leaders, strict=True))
+        ),
+    ]

@@ -1,1 +1,0 @@
-"""Optimizers that propose points beside the model, or in its place."""

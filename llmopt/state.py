@@ -1,0 +1,530 @@
+"""The state of a search as the sum of its events.
+
+Everything that a search knows is `State`, and `reduce` is the only function that makes one: from
+the state before an event and the event. A live call and the resume of a file take the same way,
+so that a resumed search cannot differ from an uninterrupted one. Anything that is not a function of
+state and replies (what a block of Python printed, the facts of a model, the number of workers)
+is an event, too.
+
+    state = reduce(state, Told([0.5], [1.25], feedback="overshot"))
+
+An event holds plain JSON, as a line of `llmopt.journal.Journal` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from itertools import count
+from typing import Any, ClassVar, Protocol, get_args
+
+import numpy as np
+
+from llmopt.client.base import Reply
+from llmopt.data import TrialData
+from llmopt.history import Direction, History, Kind, Merged, Proposal, Source, Trial, Usage
+from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
+from llmopt.util.text import short
+
+Json = dict[str, Any]
+Stop = tuple[str, int | None]
+"""Why the model ended a search, and the number from 1 of the trial that it recommends."""
+
+
+class PointSpace(Protocol):
+    """What the state needs of a space: `llmopt.space.Space`, or the programs of a code search."""
+
+    def key(self, values: tuple[Any, ...]) -> Any:
+        """Return what is equal for equal points."""
+
+    def unflatten(self, values: tuple[Any, ...]) -> Any:
+        """Return a point in the form of the user."""
+
+    def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return a point as JSON."""
+
+    def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the point of a line."""
+
+
+class AnyPoints:
+    """The points of a search whose trials another library keeps."""
+
+    def key(self, values: tuple[Any, ...]) -> Any:
+        """Return the values."""
+        return values
+
+    def unflatten(self, values: tuple[Any, ...]) -> Any:
+        """Return the values."""
+        return values
+
+    def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return nothing: these points are not stored."""
+        return []
+
+    def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the values."""
+        return tuple(values)
+
+
+# -- events -----------------------------------------------------------------------------------
+
+
+class Event:
+    """A line of a journal: the class is its kind, and the fields are its JSON."""
+
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Event.kinds[cls.__name__.lower()] = cls
+
+    def to_json(self) -> bytes:
+        """Return the line, without fields that have their default."""
+        line: Json = {"event": type(self).__name__.lower()}
+        for each in fields(self):  # type: ignore[arg-type]
+            value, usual = getattr(self, each.name), each.default
+            empty = (each.default_factory is not MISSING or usual == ()) and not value
+            if not empty and (usual is MISSING or value != usual):
+                line[each.name] = value
+        return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+    @staticmethod
+    def read(line: Mapping[str, Any]) -> Event:
+        """Return the event of a parsed line.
+
+        Raises:
+            LookupError: A field is missing.
+            TypeError: A field is unknown or of another type.
+            ValueError: It is an unknown kind of event, or a number is out of its range.
+        """
+        given = dict(line)
+        kind = Event.kinds.get(given.pop("event", None))  # type: ignore[arg-type]
+        if kind is None:
+            raise ValueError(f"unknown event {short(line.get('event'))}")
+        for name, value in given.items():
+            if name in _CHECKS:
+                _CHECKS[name](name, value)
+        return kind(**given)
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={short(value)}: expected a string")
+
+
+def _count(name: str, value: Any) -> None:
+    whole_number(name, value, 0, 10**15)
+
+
+def _amount(name: str, value: Any) -> None:
+    if value is not None:
+        number(name, value, 0.0)
+
+
+def _numbers(name: str, value: Any) -> None:
+    for each in value or ():
+        number(name, each)
+
+
+def _mapping(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name}={short(value)}: expected an object")
+
+
+def _tally(name: str, value: Any) -> None:
+    _mapping(name, value)
+    for each in value.values():
+        whole_number(name, each, 0, 10**15)
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
+    **dict.fromkeys(("base", "doubt", "requests", "unpriced", "estimated", "given"), _count),
+    **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), _amount),
+    **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
+    **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data"), _mapping),
+    "rejected": _tally,
+    "seed": lambda name, value: whole_number(name, value or 0, 0, MOST_SEED) and None,
+    "kind": lambda name, value: one_of(name, value, get_args(Kind)) and None,
+}
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """Which search this is, and who takes part; again whenever that changes."""
+
+    format: int
+    identity: Json  # space, directions, seed, task: another one may not continue in this file
+    options: Json = field(default_factory=dict)  # may change in a resumed search
+    facts: Json = field(default_factory=dict)  # of the model, the prompts and the workers
+
+
+@dataclass(frozen=True)
+class Called(Event):
+    """A call is about to be sent to the provider, and may be charged from now on."""
+
+    digest: str  # of its request
+    base: int = 0  # number of events that its ask had seen: a repeated ask starts from there
+    most: float | None = None  # dollars that it can cost at most; ``None`` if not known
+    doubt: int = 1  # what it adds to `Usage.unpriced` if nothing ends it; 0 for a free call
+
+
+@dataclass(frozen=True)
+class Replied(Event):
+    """The calls of a request gave its reply."""
+
+    digest: str
+    reply: Json
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The calls of a request ended without a reply; the numbers are those of `ClientError`."""
+
+    requests: int = 0
+    unpriced: int = 0
+    cost: float = 0.0
+    estimated: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Computed(Event):
+    """Code of an answer was run: a block of Python, or the check of a program."""
+
+    code: str
+    result: Json
+    seconds: float = 0.0
+    tokens: int = 0  # of the request that was answered by a block
+    block: bool = True
+
+
+@dataclass(frozen=True)
+class Asked(Event):
+    """An ask settled: points were made, and the first ones of those that waited returned."""
+
+    new: Sequence[Json] = ()  # proposals, in their order
+    given: int = 0  # number of returned points, of the queue and then of `new`
+    blocks: Sequence[int] = ()  # the blocks that led to them, by number
+    rejected: Mapping[str, int] = field(default_factory=dict)  # samples that were not used
+    stop: Sequence[Any] | None = None
+    rng: Json | None = None  # of the bit generator afterwards; ``None`` if it did not move
+
+
+@dataclass(frozen=True)
+class Told(Event):
+    """A point was evaluated."""
+
+    values: Sequence[Any]
+    rewards: Sequence[float] | None = None
+    feedback: str = ""
+    violation: float = 0.0
+    stderr: float | None = None
+    samples: Sequence[float] = ()
+    kind: str = "search"
+    data: Json | None = None  # file and digest of its arrays, which were written before
+    seed: int | None = None
+    ties: Sequence[float] = ()  # a code search breaks ties by them
+
+
+@dataclass(frozen=True)
+class Queued(Event):
+    """The user wants a point to be evaluated."""
+
+    values: Sequence[Any]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Withdrawn(Event):
+    """Points that nobody evaluates go back to the front of the queue."""
+
+    points: Sequence[Sequence[Any]]
+
+
+# -- state ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaidReply:
+    """A reply that no ask has used yet."""
+
+    number: int
+    digest: str
+    base: int
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Run:
+    """Code that was run for an ask."""
+
+    number: int
+    event: Computed
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a search knows. Immutable.
+
+    Attributes:
+        space: The points.
+        directions: One for each objective.
+        seed: Of all random numbers.
+        seeded: Whether each evaluation has a seed.
+        noisy: Whether repeated evaluations of a point give different rewards.
+        metrics: Names of the objectives; empty if they have none.
+        read_data: Returns the arrays that `Told.data` names.
+        count: Number of events.
+        started: The last `Started`.
+        trials: In the order of recording.
+        pending: Proposals that an ask returned, without a result, oldest first.
+        queue: Proposals that no ask has returned yet.
+        warmed: Number of warm-up points so far.
+        usage: Requests, tokens and cost, without calls under way. Never changed in place.
+        calls: Number of replies.
+        paid: Replies that wait for an ask to use them.
+        under_way: The calls of one request that nothing has ended: in doubt after a kill.
+        runs: Blocks of asks that settled, in order.
+        open_runs: Code that was run since the last ask settled.
+        computed: Number of runs so far.
+        barren: Number of asks that gave no point.
+        stop: The model's end of the search.
+        rng: State of the bit generator; ``None`` for a new one.
+    """
+
+    space: PointSpace
+    directions: tuple[Direction, ...] = ("maximize",)
+    seed: int = 0
+    seeded: bool = False
+    noisy: bool = False
+    metrics: tuple[str, ...] = ()
+    read_data: Callable[[Json | None], TrialData] = TrialData.read
+    count: int = 0
+    started: Started | None = None
+    trials: tuple[Trial[Any], ...] = ()
+    pending: tuple[Proposal, ...] = ()
+    queue: tuple[Proposal, ...] = ()
+    warmed: int = 0
+    usage: Usage = field(default_factory=Usage)
+    calls: int = 0
+    paid: tuple[PaidReply, ...] = ()
+    under_way: tuple[Called, ...] = ()
+    runs: tuple[Run, ...] = ()
+    open_runs: tuple[Run, ...] = ()
+    computed: int = 0
+    barren: int = 0
+    stop: Stop | None = None
+    rng: Json | None = None
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """A generator in the state after the last ask."""
+        generator = np.random.default_rng(self.seed)
+        if self.rng is not None:
+            generator.bit_generator.state = self.rng
+        return generator
+
+    @property
+    def spent(self) -> Usage:
+        """`usage` with the calls under way, each at the most that it can cost."""
+        usage = self.usage.copy()
+        for call in self.under_way:
+            _add_doubt(usage, call)
+        return usage
+
+    @property
+    def keys(self) -> set[Any]:
+        """`key` of every point that was evaluated, is pending or is queued."""
+        key = self.space.key
+        points: Iterable[Trial[Any] | Proposal] = (*self.trials, *self.pending, *self.queue)
+        return {key(point.values) for point in points}
+
+    @property
+    def repeats(self) -> bool:
+        """Whether repeated evaluations of a point count as one trial with their mean."""
+        return self.noisy or any(t.kind == "finalist" for t in self.trials)
+
+    def history(self, merged: Merged | None = None) -> History:
+        """Return trials and open points; `merged` merges repeats of a noisy search."""
+        waiting = tuple([p.values for p in (*self.pending, *self.queue)])
+        history = History(self.trials, waiting, self.directions, metrics=self.metrics)
+        if not self.repeats:
+            return history
+        return (merged or Merged(self.space.key)).of(history)
+
+    def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None] = ()) -> int | None:
+        """Return the seed of a point's next evaluation; ``None`` where there are no seeds.
+
+        The first evaluations of all points have the same seed, the second ones another, and so on.
+
+        Args:
+            values: The point, flat.
+            taken: Further seeds that are in use.
+        """
+        if not self.seeded:
+            return None
+        key = self.space.key(values)
+        points: Iterable[Trial[Any] | Proposal] = (*self.trials, *self.pending)
+        used = {*taken, *(p.seed for p in points if self.space.key(p.values) == key)}
+        seeds = (int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0]) for k in count())
+        return next(seed for seed in seeds if seed not in used)
+
+    def without(
+        self, values: tuple[Any, ...], seed: int | None = None, *, latest: bool = False
+    ) -> tuple[Proposal | None, State]:
+        """Return a point's pending proposal (one with `seed` first), and the state without it."""
+        key = self.space.key(values)
+        places = [i for i, p in enumerate(self.pending) if self.space.key(p.values) == key]
+        places = [i for i in places if seed is not None and self.pending[i].seed == seed] or places
+        if not places:
+            return None, self
+        place = places[-1 if latest else 0]
+        rest = self.pending[:place] + self.pending[place + 1 :]
+        return self.pending[place], replace(self, pending=rest)
+
+
+def proposal_to_json(proposal: Proposal, space: PointSpace) -> Json:
+    """Return a proposal as an `Asked` event holds it."""
+    usual = {f.name: f.default for f in fields(Proposal)}
+    line = {k: v for k, v in vars(proposal).items() if v != usual[k]}
+    return {**line, "values": space.to_json_values(proposal.values)}
+
+
+def _proposal(line: Mapping[str, Any], space: PointSpace) -> Proposal:
+    one_of("source", line["source"], get_args(Source))
+    for name in ("prompt_tokens", "completion_tokens", "seconds"):
+        _amount(name, line.get(name, 0.0))
+    return Proposal(**{**line, "values": space.from_json_values(line["values"])})
+
+
+def _add_doubt(usage: Usage, call: Called) -> None:
+    """Count a call of which nothing is known but that it was sent."""
+    known = call.most is not None
+    usage.add_failure(1, 0 if known else call.doubt, call.most or 0.0, int(known and call.doubt))
+
+
+def reduce(state: State, event: Event) -> State:
+    """Return the state after an event. Pure.
+
+    Raises:
+        LookupError: The event does not fit the state.
+        TypeError: A value of the event has another type than expected.
+        ValueError: A value of the event is out of its range.
+    """
+    state = replace(state, count=state.count + 1)
+    match event:
+        case Started():
+            return replace(state, started=event)
+        case Called():
+            return replace(state, under_way=(*state.under_way, event))
+        case Replied():
+            reply, usage = Reply.from_dict(event.reply), state.usage.copy()
+            usage.add_reply(reply)
+            base = state.under_way[0].base if state.under_way else state.count - 1
+            paid = PaidReply(state.calls + 1, event.digest, base, reply)
+            paid_replies = (*state.paid, paid)
+            return replace(
+                state, usage=usage, under_way=(), calls=state.calls + 1, paid=paid_replies
+            )
+        case Failed():
+            usage = state.usage.copy()
+            usage.add_failure(event.requests, event.unpriced, event.cost, event.estimated)
+            return replace(state, usage=usage, under_way=())
+        case Computed():
+            usage, run = state.usage.copy(), Run(state.computed + 1, event)
+            if event.block:
+                usage.add_block(event.seconds, event.tokens)
+            return replace(
+                state, usage=usage, computed=run.number, open_runs=(*state.open_runs, run)
+            )
+        case Asked():
+            return _asked(state, event)
+        case Told():
+            return _told(state, event)
+        case Queued():
+            values = state.space.from_json_values(event.values)
+            users = sum(p.source == "user" for p in state.queue)
+            queue = list(state.queue)
+            queue.insert(users, Proposal(values, "user", event.words))
+            return replace(state, stop=None, queue=tuple(queue))
+        case Withdrawn():
+            for values in reversed(event.points):
+                proposal, state = state.without(state.space.from_json_values(values), latest=True)
+                if proposal is not None:
+                    state = replace(state, queue=(replace(proposal, seed=None), *state.queue))
+            return state
+    raise TypeError(f"{type(event).__name__} is no event of a search")
+
+
+def _asked(state: State, event: Asked) -> State:
+    new = [_proposal(line, state.space) for line in event.new]
+    ready = [*state.queue, *new]
+    if event.given > len(ready):
+        raise ValueError(f"{event.given} points were returned, and {len(ready)} were ready")
+    given: list[Proposal] = []
+    for proposal in ready[: event.given]:
+        same = [
+            p.seed for p in given if state.space.key(p.values) == state.space.key(proposal.values)
+        ]
+        given.append(replace(proposal, seed=state.next_seed(proposal.values, same)))
+    usage = state.usage.copy()
+    for proposal in new:
+        usage.proposals[proposal.source] = usage.proposals.get(proposal.source, 0) + 1
+    for reason, times in event.rejected.items():
+        usage.rejected[reason] = usage.rejected.get(reason, 0) + times
+    if event.rng is not None:
+        np.random.default_rng(0).bit_generator.state = event.rng  # what it refuses is not written
+    return replace(
+        state,
+        usage=usage,
+        pending=(*state.pending, *given),
+        queue=tuple(ready[event.given :]),
+        warmed=state.warmed + sum(p.source == "warmup" for p in new),
+        paid=(),  # those that were not used belong to an ask that took another way
+        runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),
+        open_runs=(),
+        barren=state.barren + (not ready and event.stop is None),
+        stop=_stop(event.stop) or state.stop,
+        rng=event.rng or state.rng,
+    )
+
+
+def _stop(stop: Sequence[Any] | None) -> Stop | None:
+    if stop is None:
+        return None
+    why, point = stop
+    return str(why), None if point is None else whole_number("stop", point, 1)
+
+
+def _told(state: State, event: Told) -> State:
+    values = state.space.from_json_values(event.values)
+    rewards = None if event.rewards is None else tuple(map(float, event.rewards))
+    if rewards is not None and len(rewards) != len(state.directions):
+        raise ValueError(f"{len(rewards)} rewards: expected {len(state.directions)}")
+    proposal, after = state.without(values, event.seed)
+    stop = state.stop
+    if proposal is None and event.kind == "finalist":  # its first evaluation says who proposed it
+        first = next((t for t in state.trials if t.values == values), None)
+        proposal = Proposal(values, first.source) if first else None
+    elif proposal is None and event.kind == "search":
+        stop = None  # the user continues the search
+    proposal = proposal or Proposal(values, "user")
+    about = {**vars(proposal), "values": values}
+    about["seed"] = proposal.seed if event.seed is None else event.seed
+    trial: Trial[Any] = Trial(
+        number=len(state.trials),
+        params=state.space.unflatten(values),
+        rewards=rewards,
+        state="failed" if rewards is None else "complete",
+        feedback=event.feedback,
+        constraint_violation=event.violation,
+        stderr=event.stderr,
+        samples=tuple(event.samples),
+        kind=event.kind,  # type: ignore[arg-type]
+        data=state.read_data(event.data),
+        ties=tuple(event.ties),
+        **about,
+    )
+    return replace(after, trials=(*state.trials, trial), stop=stop)
