@@ -96,7 +96,8 @@ def episode(
             following, reward, terminated, truncated, given = _five(env.step(action))
             value, ended, limited = float(reward), bool(terminated), bool(truncated)
         except Exception as fault:
-            error, acting = _blame(fault, acting, env, observation)
+            said = _misshapen(env, observation, "an observation") * acting
+            error, acting = (ValueError(said), False) if said else (fault, acting)
             break
         info, length = _facts(given), length + 1
         if watch is not None:
@@ -128,21 +129,15 @@ def first_observation(env: gym.Env[Any, Any], returned: Any) -> tuple[Any, Any]:
             environment's ``observation_space``.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
+        array = isinstance(returned, np.ndarray)
+        kind = f"an array of shape {returned.shape}" if array else a_type(returned)
         raise ValueError(
-            f"reset() returned {_shape(returned)}: expected a pair, the observation and a dict: "
+            f"reset() returned {kind}: expected a pair, the observation and a dict: "
             "return observation, {}"
         )
     if said := _misshapen(env, returned[0], "reset() returned an observation"):
         raise ValueError(said)
     return returned
-
-
-def _blame(
-    fault: Exception, acting: bool, env: gym.Env[Any, Any], observation: Any
-) -> tuple[Exception, bool]:
-    """Return an error, and whether it is the policy's: not if its observation was misshapen."""
-    said = _misshapen(env, observation, "an observation") if acting else ""
-    return (ValueError(said), False) if said else (fault, acting)
 
 
 def _five(returned: Any) -> Any:
@@ -167,10 +162,6 @@ def _misshapen(env: gym.Env[Any, Any], observation: Any, what: str) -> str:
     if math.prod(shape) == math.prod(space.shape):
         return ""
     return f"{what} of shape {shape}: expected {space.shape}, the shape of observation_space"
-
-
-def _shape(value: Any) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else a_type(value)
 
 
 def random_steps(

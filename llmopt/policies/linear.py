@@ -11,13 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.policies.scaling import (
-    Scaling,
-    acting_space,
-    done_through,
-    seen_through,
-    title_of,
-)
+from llmopt.policies.scaling import Scaling, acting_space, done_through, seen_through, title_of
 from llmopt.util.text import counted, short
 
 MAX_PARAMETERS = 10_000
@@ -40,26 +34,18 @@ class LinearPolicy:
 
     The flat parameters are ``W`` row by row (for each observed number its weight on every
     action), then ``b``: the order of the published ProPS files.
-
-    Attributes:
-        observation_space: A ``Box`` or ``Discrete`` space.
-        action_space: A ``Box`` or ``Discrete`` space.
-        bias: Whether the map has a ``b``.
-        clip: Whether a ``Box`` action is clipped to its bounds.
     """
 
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
-    bias: bool = True
-    clip: bool = False
+    observation_space: spaces.Space[Any]  # a ``Box`` or ``Discrete``
+    action_space: spaces.Space[Any]  # a ``Box`` or ``Discrete``
+    bias: bool = True  # whether the map has a ``b``
+    clip: bool = False  # whether a ``Box`` action is clipped to its bounds
 
     def __post_init__(self) -> None:
-        for kind, space in (
-            ("observations", self.observation_space),
-            ("actions", self.action_space),
-        ):
+        for kind in ("observation", "action"):
+            space = getattr(self, f"{kind}_space")
             if not isinstance(space, spaces.Box | spaces.Discrete):
-                raise SpaceError(f"a linear policy cannot take {kind} from {space}: {_SUPPORTED}")
+                raise SpaceError(f"a linear policy cannot take {kind}s from {space}: {_SUPPORTED}")
 
     @classmethod
     def for_env(
@@ -67,11 +53,7 @@ class LinearPolicy:
     ) -> LinearPolicy:
         """Make the policy that fits an environment.
 
-        Args:
-            env: The environment. If a `ClipAction` wraps it, the policy has the bounds to
-                which that wrapper clips.
-            bias: Whether to add a constant to each output.
-            clip: Whether a ``Box`` action is clipped to its bounds.
+        If a `ClipAction` wraps the environment, the policy has the bounds to which it clips.
 
         Raises:
             SpaceError: The spaces are not supported (the message names the supported ones), or
@@ -121,14 +103,11 @@ class LinearPolicy:
         return all(isinstance(space, spaces.Discrete) for space in both)
 
     def unpack(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Split flat parameters into weights and bias.
-
-        Args:
-            params: ``(n_parameters,)`` array-like.
+        """Split ``(n_parameters,)`` flat parameters into copies of weights and bias.
 
         Returns:
             ``W`` of shape ``(n_inputs, n_outputs)`` and ``b`` of shape ``(n_outputs,)``, zero
-            without a bias. Both are copies, in float64.
+            without a bias.
 
         Raises:
             ParameterError: The number of parameters is wrong.
@@ -174,24 +153,14 @@ class LinearPolicy:
 
 @dataclass(frozen=True, eq=False)
 class BoundPolicy:
-    """A linear policy with its parameters.
-
-    Attributes:
-        policy: The form of the map.
-        weights: ``(n_inputs, n_outputs)`` array.
-        bias: ``(n_outputs,)`` array.
-        inputs: Names of the observed numbers; empty if they have none.
-        outputs: Names of the actions; empty if they have none.
-        scaling: Applied to an observation before the map, and to an action after it; ``None``
-            for none.
-    """
+    """A linear policy with its parameters."""
 
     policy: LinearPolicy
-    weights: np.ndarray
-    bias: np.ndarray
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    scaling: Scaling | None = None
+    weights: np.ndarray  # ``(n_inputs, n_outputs)``
+    bias: np.ndarray  # ``(n_outputs,)``
+    inputs: tuple[str, ...] = ()  # names of the observed numbers; empty if they have none
+    outputs: tuple[str, ...] = ()  # names of the actions; empty if they have none
+    scaling: Scaling | None = None  # applied to observations before the map, to actions after it
 
     @property
     def parameters(self) -> np.ndarray:
@@ -201,14 +170,12 @@ class BoundPolicy:
 
     def act(self, observation: Any) -> Any:
         """Return the action for one observation, in the form that the environment takes."""
-        return self(observation)
-
-    def __call__(self, observation: Any) -> Any:
-        """Return the action for one observation, in the form that the environment takes."""
         if self.scaling is None:
             return self._act(observation)
         env = self.scaling.env
         return done_through(env, self._act(seen_through(env, observation)))
+
+    __call__ = act
 
     def scores(self, observation: Any) -> np.ndarray:
         """Return the ``(n_outputs,)`` outputs of the map, before clipping or argmax.
@@ -218,43 +185,32 @@ class BoundPolicy:
         """
         seen = self.policy.observation_space
         try:
-            if isinstance(seen, spaces.Discrete):
-                state = int(observation) - int(seen.start)
-                if state < 0:
-                    raise IndexError
+            if not isinstance(seen, spaces.Discrete):
+                return np.asarray(np.ravel(observation) @ self.weights + self.bias)
+            expected = f"a whole number from {seen.start} to {seen.start + seen.n - 1}"
+            state = int(observation) - int(seen.start)
+            if 0 <= state < seen.n:
                 return np.asarray(self.weights[state] + self.bias)
-            return np.asarray(np.ravel(observation) @ self.weights + self.bias)
-        except (TypeError, ValueError, IndexError):
-            raise ParameterError(
-                f"observation={short(observation)}: expected {_observed(seen)}, as the "
-                "environment's reset() and step() return it"
-            ) from None
+        except (TypeError, ValueError):
+            if not isinstance(seen, spaces.Discrete):
+                expected = f"{counted(_size(seen), 'number')}, an array of shape {seen.shape}"
+        raise ParameterError(
+            f"observation={short(observation)}: expected {expected}, as the environment's reset() "
+            "and step() return it"
+        )
 
     def _act(self, observation: Any) -> Any:
         outputs, acts = self.scores(observation), self.policy.action_space
-        if isinstance(acts, spaces.Discrete):
-            return int(outputs.argmax()) + int(acts.start)
-        return _to_box(outputs.reshape(acts.shape or ()), acts, self.policy.clip)
-
-
-def _observed(space: spaces.Space[Any]) -> str:
-    """Describe the observations of a space, for an error."""
-    if isinstance(space, spaces.Discrete):
-        first = int(space.start)
-        return f"a whole number from {first} to {first + int(space.n) - 1}"
-    return f"{counted(_size(space), 'number')}, an array of shape {space.shape}"
+        if not isinstance(acts, spaces.Box):
+            return int(outputs.argmax()) + int(getattr(acts, "start", 0))
+        values = outputs.reshape(acts.shape)
+        whole = np.issubdtype(acts.dtype, np.integer)  # always clipped, as a cast could overflow
+        values = np.rint(values) if whole else values
+        values = np.clip(values, acts.low, acts.high) if whole or self.policy.clip else values
+        return values.astype(acts.dtype)
 
 
 def _size(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return int(np.prod(space.shape or ()))
-
-
-def _to_box(values: np.ndarray, space: spaces.Space[Any], clip: bool) -> np.ndarray:
-    """Cast to the dtype of a ``Box``; integers are always clipped, as a cast could overflow."""
-    if isinstance(space, spaces.Box):
-        whole = np.issubdtype(space.dtype, np.integer)
-        values = np.rint(values) if whole else values
-        values = np.clip(values, space.low, space.high) if whole or clip else values
-    return values.astype(space.dtype)

@@ -99,22 +99,20 @@ class EpisodeStatistics(StepData):
 
     def _outcome(self, tracks: list[Track], evaluation: Evaluation) -> Iterator[str]:
         """Report each episode's return, length and end, and the terms of the return."""
-        returns, lengths = evaluation.returns, [len(t.rewards) for t in tracks]
-        n, rate = len(returns), _number(sum(returns) / sum(lengths))
-        ends = [_end(t) for t in tracks]
-        same = len(set(lengths)) == 1 and len(set(ends)) == 1
-        line = f"Mean return {_number(float(np.mean(returns)), 5)} over {n} initial states, {rate} a step"
-        line += f"; each {lengths[0]} steps, {ends[0]}" if same else ""
-        if n > _LISTED_EPISODES:
-            quartiles = map(_number, np.percentile(returns, [0, 25, 50, 75, 100]))
-            line += f"; returns, minimum, quartiles, maximum: {', '.join(quartiles)}"
-            counts = Counter(ends).most_common()
-            line += "" if same else "; " + ", ".join(f"{c} × {end}" for end, c in counts)
-        elif same:
-            line += f"; returns: {', '.join(_number(r, 5) for r in returns)}"
+        lengths, ends = [len(t.rewards) for t in tracks], [_end(t) for t in tracks]
+        returns = [_number(r, 5) for r in evaluation.returns]
+        mean = _number(evaluation.mean or 0.0, 5)
+        rate = _number(sum(evaluation.returns) / sum(lengths))
+        line = f"Mean return {mean} over {len(returns)} initial states, {rate} a step"
+        if len(returns) > _LISTED_EPISODES:
+            quartiles = map(_number, np.percentile(evaluation.returns, [0, 25, 50, 75, 100]))
+            counts = ", ".join(f"{c} × {end}" for end, c in Counter(ends).most_common())
+            line += f"; returns, minimum, quartiles, maximum: {', '.join(quartiles)}; {counts}"
+        elif len({*zip(lengths, ends, strict=True)}) == 1:
+            line += f"; each {lengths[0]} steps, {ends[0]}; returns: {', '.join(returns)}"
         else:
             rows = zip(returns, lengths, ends, strict=True)
-            line += "; " + ", ".join(f"{_number(r, 5)} in {k} steps ({e})" for r, k, e in rows)
+            line += "; " + ", ".join(f"{r} in {k} steps ({end})" for r, k, end in rows)
         yield f"{line}."
         terms = [f"{name} {_number(v, 5)}" for name, v in _terms(tracks).items()]
         if terms:
@@ -127,22 +125,18 @@ class EpisodeStatistics(StepData):
             return
         yield self._actions(np.concatenate([np.stack(t.actions) for t in full]))
         if isinstance(self.policy.observation_space, spaces.Discrete):
-            pairs = Counter(
-                (int(s[0]), self._action(a))
-                for t in full
-                for s, a in zip(t.seen, t.actions, strict=False)
-            )
-            total = sum(pairs.values())
-            items = [f"s{s} {a} {c / total:.0%}" for (s, a), c in pairs.most_common()]
+            pairs = (pair for t in full for pair in zip(t.seen, t.actions, strict=False))
+            counts = Counter(f"s{seen[0]} {self._action(action)}" for seen, action in pairs)
+            items = [f"{pair} {c / counts.total():.0%}" for pair, c in counts.most_common()]
             last = Counter(f"s{t.seen[-2][0]} -> s{t.seen[-1][0]}" for t in full)
             yield f"Last steps: {'; '.join(f'{c} × {step}' for step, c in last.most_common())}."
             yield f"States visited (action there, share of the steps): {'; '.join(items)}."
             return
         if len(self.inputs) > _MOST_INPUTS:
             return
-        early = [t for t in full if t.end == TERMINATED]
+        early = sorted((t for t in full if t.end == TERMINATED), key=lambda t: len(t.rewards))
         if early:
-            yield self._end(early, len(full))
+            yield self._early(early, len(full))
         rows = np.concatenate([np.stack(t.seen) for t in full])
         items = [
             f"{name} [{_number(c.min())}, {_number(c.max())}] mean {_number(c.mean())}"
@@ -155,7 +149,7 @@ class EpisodeStatistics(StepData):
         """Report the distribution of each action, and how often it was at a bound."""
         space = self.policy.action_space
         if isinstance(space, spaces.Discrete):
-            counts = Counter(self._action(row) for row in taken).most_common()
+            counts = Counter(map(self._action, taken)).most_common()
             return f"Actions: {'; '.join(f'{a} {c / len(taken):.0%}' for a, c in counts)}."
         low, high = bounds_of(space if self._layer is None else self._layer.action_space)
         items = []
@@ -167,15 +161,14 @@ class EpisodeStatistics(StepData):
         head = "Actions, mean and standard deviation sd (share at or beyond each bound)"
         return f"{head}: {'; '.join(items)}."
 
-    def _end(self, early: list[Track], count: int) -> str:
+    def _early(self, tracks: list[Track], count: int) -> str:
         """Report the last observations of the median of the episodes that ended early."""
-        early = sorted(early, key=lambda t: len(t.rewards))
-        track, lengths = early[(len(early) - 1) // 2], [len(t.rewards) for t in early]
+        track, lengths = tracks[(len(tracks) - 1) // 2], [len(t.rewards) for t in tracks]
         back = min(10, len(track.rewards))
-        pairs = zip(self.inputs, track.seen[-1 - back], track.seen[-1], strict=True)
-        items = [f"{name} {_number(before)}, {_number(last)}" for name, before, last in pairs]
+        ends = zip(self.inputs, track.seen[-1 - back], track.seen[-1], strict=True)
+        items = [f"{name} {_number(before)}, {_number(last)}" for name, before, last in ends]
         return (
-            f"{len(early)} of {count} ended early, after {lengths[0]} to {lengths[-1]} steps. "
+            f"{len(tracks)} of {count} ended early, after {lengths[0]} to {lengths[-1]} steps. "
             f"Observed {back} steps before the end and at the end of the one of "
             f"{len(track.rewards)} steps: {'; '.join(items)}."
         )
@@ -184,10 +177,9 @@ class EpisodeStatistics(StepData):
         """Report some steps of the episode of the median return, dense at its beginning."""
         track = sorted(full, key=lambda t: sum(t.rewards))[(len(full) - 1) // 2]
         length = len(track.rewards)
-        steps = np.geomspace(min(3, length), length, _SHOWN_STEPS).round().astype(int) - 1
-        steps = np.array(sorted(set(steps.tolist())))
-        rows = [np.stack(track.seen)[steps]]
-        names = list(self.inputs)
+        grid = np.geomspace(min(3, length), length, _SHOWN_STEPS).round().astype(int) - 1
+        steps = sorted({*grid.tolist()})
+        rows, names = [np.stack(track.seen)[steps]], self.inputs
         if isinstance(self.policy.action_space, spaces.Box):
             rows, names = [*rows, np.stack(track.actions)[steps]], names + self.outputs
         columns = zip(names, np.hstack(rows).T, strict=True)

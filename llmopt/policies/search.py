@@ -85,12 +85,10 @@ _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees
 class PolicySearch(Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
-    The prompt describes the environment (docstring, names, bounds, limits) and the meaning and
-    scale of the parameters. Each score comes with a report on the policy's episodes.
-
-    For ``Box`` observations the policy is linear (`LinearPolicy`); its parameters have names like
-    ``torque<-angle`` and ``torque<-bias``. For ``Discrete`` observations and actions it is a table
-    with one choice for each state, named by the state: ``s0, s1, ...``.
+    The prompt describes the environment and the parameters; each score comes with a report on the
+    policy's episodes. For ``Box`` observations the policy is linear (`LinearPolicy`); its
+    parameters have names like ``torque<-angle`` and ``torque<-bias``. For ``Discrete`` observations
+    and actions it is a table with one choice for each state, named by it: ``s0, s1, ...``.
 
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
@@ -102,12 +100,10 @@ class PolicySearch(Closing):
         starts: Number of seeded initial states of one evaluation, the same for every policy.
         bias: Whether each action has a bias term; ``None`` for yes, except in a table.
         box: Range of a weight: ±`box` times the scale of the action over the typical scale of the
-            observation. Scales come from bounds and from random policies (at most 3,000 steps
-            before the search). Also accepted: two factors instead of -`box` and `box`, or
-            two bounds per parameter.
-            ``"auto"``: 10, or 100 with a prompt that reads words and no partner, as a good weight
-            may be large. Random points come from the inner part of the ranges, where policies
-            rarely saturate their actions.
+            observation, which comes from bounds and from random policies (at most 3,000 steps
+            before the search); or two factors, or two bounds per parameter. ``"auto"``: 10, or 100
+            with a prompt that reads words and no partner, as a good weight may be large. Random
+            points come from the inner part of the ranges.
         wrappers: Functions that wrap the environment, the innermost first, such as
             ``[gymnasium.wrappers.ClipAction]``; ``"usual"`` scales observations and actions as
             ``llmopt run`` does (`llmopt.policies.scaling`). Policies then act in `make_env`.
@@ -121,17 +117,15 @@ class PolicySearch(Closing):
             numbered parameters and no description.
         threshold: Whether the prompt states the return from which Gymnasium considers the task
             solved, if there is one.
-        ceiling: The maximum possible mean return, if you know it: the prompt states it, and the
-            model can end the search there. It is known for Gymnasium's environments with a constant
-            reward per step, such as cart pole.
+        ceiling: The maximum possible mean return, if you know it: the model can end the search
+            there.
         feedback: Whether each score comes with a report on the policy's episodes.
         max_words: Maximum characters of the environment's docstring.
         max_feedback: Maximum characters of one evaluation's report.
         seed: Seed of the search and of its initial states.
         warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
-            ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model (the
-            embedded one, ``"network"``), and 10 otherwise; `run` reduces it to at most half of its
-            evaluations, but for other than numeric-only models not below 5.
+            ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model, and 10
+            otherwise, but at most half of the evaluations of `run` (or 5).
         max_steps: Maximum steps of an episode; ``None`` for the environment's own limit
             (`STEP_CAP` if it has none).
         storage: A file; a search with the same arguments and file resumes there.
@@ -299,8 +293,6 @@ class PolicySearch(Closing):
         self, evaluations: int, *, progress: bool | None = None
     ) -> Trial[dict[str, Any]] | None:
         """Search until `evaluations` policies have been evaluated in total, warm-up included.
-
-        A search resumed from its `storage` first repeats interrupted evaluations.
 
         The search ends early if the model ends it, or if a cap on requests, tokens or cost is
         reached: `stopped` says why, and `left` how much of the budget remains. Ctrl-C ends it once

@@ -5,8 +5,7 @@ Unlike the docstring, the model is correct even if its file was altered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,6 @@ def _lines(model: Any, skip: int) -> list[str]:
     sections: list[tuple[str, Iterable[str]]] = [
         ("", [_head(model, skip)]),
         (_JOINTS, _joints(model)),
-        ("", _turns(model)),
         ("An action of 1 pushes, in the order of the actions: ", _motors(model)),
         (_BODIES, _bodies(model)),
         ("Geoms in their body's frame: ", _geoms(model)),
@@ -116,8 +114,8 @@ def _head(model: Any, skip: int) -> str:
     integrator = mujoco.mjtIntegrator(model.opt.integrator).name.removeprefix("mjINT_")
     cone = mujoco.mjtCone(model.opt.cone).name.removeprefix("mjCONE_").lower()
     return (
-        f"Physics, from the MuJoCo model: {step}, integrator {integrator}, {cone} friction cone, "
-        f"{pull}."
+        f"Physics, from the MuJoCo model: {step}, integrator {integrator}, "
+        f"{cone} friction cone, {pull}."
     )
 
 
@@ -213,8 +211,7 @@ def _contact(model: Any) -> list[str]:
         )
 
     contacts = values("geom", ("solref", "solimp", "condim", "margin"), on)
-    counts = f"the larger friction and condim{' and the sum of the margins' * _adds_margins()}"
-    text = f"Contacts (of two geoms {counts} count): {contacts}"
+    text = f"Contacts (of two geoms the larger friction and condim count): {contacts}"
     limited = np.flatnonzero(model.jnt_limited)
     if len(limited):
         margin = ("margin",) if model.jnt_margin[limited].any() else ()
@@ -224,19 +221,6 @@ def _contact(model: Any) -> list[str]:
     return [f"{text}. Moving geoms {touch} touch each other."]
 
 
-@cache
-def _adds_margins() -> bool:
-    """Whether this version of MuJoCo adds the margins of two geoms; else the larger applies."""
-    import mujoco
-
-    ball = '<geom type="sphere" size="1" margin="0.1"/>'
-    two = f'<body>{ball}<freejoint/></body><body pos="2 0 0">{ball}<freejoint/></body>'
-    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{two}</worldbody></mujoco>")
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    return bool(data.ncon and data.contact[0].includemargin > 0.15)
-
-
 def _collide(model: Any, a: int, b: int) -> bool:
     one, other = int(model.geom_bodyid[a]), int(model.geom_bodyid[b])
     parents = model.body_parentid
@@ -244,45 +228,17 @@ def _collide(model: Any, a: int, b: int) -> bool:
     return not joined and bool(int(model.geom_contype[a]) & int(model.geom_conaffinity[b]))
 
 
-def _turns(model: Any) -> list[str]:
-    """Describe which way the hinges turn, if all have the same axis in the world frame."""
-    import mujoco
-
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    hinges = [i for i in range(model.njnt) if int(model.jnt_type[i]) == _HINGE]
-    if not hinges or any(int(kind) not in (_SLIDE, _HINGE) for kind in model.jnt_type):
-        return []
-    axis = int(np.abs(data.xaxis[hinges[0]]).argmax())
-    if (np.abs(data.xaxis[hinges, axis]) < 0.999).any():
-        return []
-    # A right-handed turn about x takes z to -y, one about y takes z to x, one about z x to y.
-    start, end, sign = (("z", "y", -1), ("z", "x", 1), ("x", "y", 1))[axis]
-    texts = []
-    for way in (1, -1):
-        names = [_joint(model, i) for i in hinges if way * data.xaxis[i, axis] > 0]
-        if not names:
-            continue
-        which = "every hinge" if len(names) == len(hinges) else ", ".join(names)
-        there, back = ("+", "-") if way * sign > 0 else ("-", "+")
-        text = f"A positive angle of {which} turns +{start} towards {there}{end}"
-        if start == "z":
-            text += f": what stands up leans to {there}{end}, what hangs down swings to {back}{end}"
-        texts.append(f"{text}.")
-    return texts if sum(map(len, texts)) <= MAX_PHYSICS // 8 else []
+def _joint(model: Any, number: int) -> str:
+    return _named(model.joint(number).name, f"joint {number}")
 
 
-def _named(kind: str) -> Callable[[Any, int], str]:
-    """Return a function that gives the name of a joint or body in one line, or its number."""
-
-    def name(model: Any, number: int) -> str:
-        text = getattr(model, kind)(number).name
-        return clean(" ".join(text.split())) or f"{kind} {number}"
-
-    return name
+def _body(model: Any, number: int) -> str:
+    return _named(model.body(number).name, f"body {number}")
 
 
-_joint, _body = _named("joint"), _named("body")
+def _named(name: str, unnamed: str) -> str:
+    """Return a name in one line; `unnamed` if it is empty."""
+    return clean(" ".join(name.split())) or unnamed
 
 
 def _at(place: np.ndarray) -> str:
