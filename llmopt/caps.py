@@ -95,3 +95,10 @@ class Limits:
                 f"max_cost={cap}: {_REMEDY}, or lower what an answer can cost (max_tokens= of the "
                 "prompt)"
             )
+
+
+def checked(limits: object) -> Limits:
+    """Return caps, or raise `TypeError` for anything else."""
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits={limits!r}: expected Limits, such as Limits(max_cost=2.0)")
+    return limits

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from llmopt.caps import Limits
+from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
+from llmopt.client.model_facts import model_facts
 from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
 from llmopt.history import Usage
@@ -160,8 +161,8 @@ class Journaled:
         """Return the dollars that one call can cost at most; ``None`` if not known."""
         if self.local:
             return 0.0
-        most = getattr(self.client, "most_cost", None)
-        return most(request) if callable(most) else None
+        most = model_facts(self.client).most_cost
+        return None if most is None else most(request)
 
     def scope(self, base: int) -> Scope:
         """Return the calls of one ask.
@@ -215,7 +216,7 @@ class Account:
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._model.limits = limits
+        self._model.limits = checked(limits)
 
     @property
     def left(self) -> dict[str, float]:

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from llmopt._version import __version__
 from llmopt.callbacks import Callbacks, Search, check_callbacks
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
-from llmopt.client.model_facts import ModelFacts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.data import Evaluation
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, StorageError, warn_user
@@ -244,12 +243,11 @@ class LLMOptimizer(Results[Params], Closing):
         }
         if self.metrics:
             identity["metrics"] = list(self.metrics)
-        facts = {k: v for k, v in vars(self._asking.facts).items() if k != "count_tokens"}
         changing |= {"client": self._asking.facts.name, "prompt": self.prompt.to_dict()}
         about = {
             "llmopt": __version__,
             "prompts": PROMPT_VERSION,
-            "model": facts,
+            "model": self._asking.facts.to_json(),
             "workers": self._asking.workers,
         }
         return Started(FORMAT, identity, changing, about)
@@ -411,9 +409,9 @@ class LLMOptimizer(Results[Params], Closing):
             [self._block(run.number, run.event.result) for run in state.runs],
         )
         if state.started is not None:  # on another machine a repeated ask states the same
-            facts = {**state.started.facts["model"], "count_tokens": asking.facts.count_tokens}
-            workers = state.started.facts["workers"]
-            asking = replace(asking, facts=ModelFacts(**facts), workers=workers)
+            there = state.started.facts
+            facts = asking.facts.restored(there["model"])
+            asking = replace(asking, facts=facts, workers=there["workers"])
         first = bool(self._partners) and self.limits.max_requests is not None
 
         def ask(history: History, n: int) -> Outcome:

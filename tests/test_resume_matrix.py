@@ -34,9 +34,10 @@ from llmopt import (
 from llmopt.client.base import Request
 from llmopt.client.local.network import NetworkClient
 from llmopt.code import CodeOptimizer, Function, Output
+from llmopt.journal import read_events
 from llmopt.policies import PolicySearch
 from llmopt.sandbox.failure import NoCandidateError
-from llmopt.search.eventlog import read_events
+from llmopt.state import Called, Event, Failed, Replied
 
 XK = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 XY = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
@@ -209,9 +210,9 @@ def outcome(search: Any) -> list[Any]:
     return [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in search.trials]
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a file but for requests: one that was cut off is sent once more."""
-    return [event for event in read_events(path) if event["event"] != "request"]
+def lines(path: Path) -> list[Event]:
+    """Return the events of a file but for calls: one that was cut off is made once more."""
+    return [event for event in read_events(path) if not isinstance(event, Called | Failed)]
 
 
 @needs_confinement
@@ -232,7 +233,7 @@ def test_it_ends_as_an_uninterrupted_one(name, tmp_path):
         part, client = tmp_path / "part.jsonl", case.client()
         part.write_bytes(b"".join(rows[:number])[: -torn or None])
         kept = list(read_events(part))
-        doubt = int(kept[-1]["event"] == "request")  # it may have been sent, and so counts
+        doubt = int(isinstance(kept[-1], Called))  # it may have been sent, and so counts
         if doubt and "cap" in name:
             continue
         resumed = case.run(client, part)
@@ -247,6 +248,6 @@ def test_it_ends_as_an_uninterrupted_one(name, tmp_path):
         )
         assert resumed.usage == usage, cut
         if sent:
-            paid = sum(event["event"] == "reply" for event in kept)
+            paid = sum(isinstance(event, Replied) for event in kept)
             assert len(client.requests) == sent - paid, cut
         part.unlink()

@@ -50,7 +50,7 @@ from llmopt.adapters.optuna.space import (
     read_space,
     trouble_with,
 )
-from llmopt.caps import Limits
+from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError
@@ -265,7 +265,7 @@ class LLMSampler(BaseSampler):
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._asker.limits = limits
+        self._asker.limits = checked(limits)
 
     @property
     def left(self) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmopt.client.base import Client, Request, Style, client_name
 
@@ -49,6 +50,22 @@ class ModelFacts:
     reads_text: bool = True  # whether it accepts other prompts than ``"columns"``
     # The most dollars that a request can cost; see `llmopt.client.prices.most_cost`.
     most_cost: Callable[[Request], float | None] | None = field(default=None, compare=False)
+
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON, without the functions."""
+        return {k: v for k, v in vars(self).items() if k not in _FUNCTIONS}
+
+    def restored(self, stored: Mapping[str, Any]) -> ModelFacts:
+        """Return facts that `to_json` gave, with the functions of these.
+
+        Raises:
+            TypeError: A fact is unknown.
+        """
+        return ModelFacts(**{**stored, **{name: getattr(self, name) for name in _FUNCTIONS}})
+
+
+_FUNCTIONS = ("count_tokens", "most_cost")
 
 
 def model_facts(client: Client) -> ModelFacts:

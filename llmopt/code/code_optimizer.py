@@ -27,7 +27,7 @@ import numpy as np
 
 from llmopt.caps import Limits
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
-from llmopt.client.model_facts import ModelFacts, model_facts
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank
@@ -229,8 +229,7 @@ class CodeOptimizer(Account, Closing):
         }
         if seed_given:
             identity["seed"] = self.seed
-        facts = {k: v for k, v in vars(self._writing.facts).items() if k != "count_tokens"}
-        about = {"prompts": PROMPT_VERSION, "model": facts, "workers": self._writing.workers}
+        about = {"prompts": PROMPT_VERSION, "model": self._writing.facts.to_json(), "workers": self._writing.workers}
         options = {"client": client_name(model), "objective": self._writing.prompt.objective}
         return Started(FORMAT, identity, options, about)
 
@@ -384,9 +383,9 @@ class CodeOptimizer(Account, Closing):
         state = self._journal.state_at(base)
         writing, scope, rng = self._writing, self._model.scope(base), state.generator
         if state.started is not None:  # on another machine a repeated ask states the same
-            facts = {**state.started.facts["model"], "count_tokens": writing.facts.count_tokens}
-            workers = state.started.facts["workers"]
-            writing = replace(writing, facts=ModelFacts(**facts), workers=workers)
+            there = state.started.facts
+            facts = writing.facts.restored(there["model"])
+            writing = replace(writing, facts=facts, workers=there["workers"])
         trials = [self._programs.trial(trial) for trial in state.trials]
         programs = [(t.params, None if t.rewards is None else t.rewards[0]) for t in state.trials]
         programs += [(Program(*p.values), None) for p in state.pending]

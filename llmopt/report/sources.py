@@ -14,8 +14,6 @@ from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, StorageError, needs
 from llmopt.history import History, Proposal, Trial
 from llmopt.report.data import SearchData, parameters_of, point_of, unfinished_point
-
-
 from llmopt.space import Space
 from llmopt.util.files import open_file, read_json_object, read_mapping
 from llmopt.util.text import a_type, clean, curve_in, cut, short
