@@ -100,5 +100,5 @@ class Limits:
 def checked(limits: object) -> Limits:
     """Return caps, or raise `TypeError` for anything else."""
     if not isinstance(limits, Limits):
-        raise TypeError(f"limits={limits!r}: expected Limits, such as Limits(max_cost=2.0)")
+        raise TypeError(f"limits={limits!r}: expected caps by name, such as Limits(max_cost=2.0)")
     return limits

@@ -48,6 +48,7 @@ from llmopt.history import Direction, why_no_best
 from llmopt.journal import FORMAT, Journal, read_started
 from llmopt.journaled import Account, Journaled, Scope, Stale
 from llmopt.lab.blocks import calculator_for
+from llmopt.optimizer import described
 from llmopt.options import AskOptions, ComputeArguments
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import BlockLimits, Outcome, propose
@@ -616,7 +617,7 @@ class CodeOptimizer(Account, Closing):
 
     def _why_it_ended(self) -> str:
         if self.left_by is not None:
-            return f"{type(self.left_by).__name__}: {self.left_by}".rstrip(": ")
+            return described(self.left_by)
         if self._journal.state.stop is not None:
             return self._journal.state.stop[0]
         if self.steps is not None and self.tried >= self.steps:

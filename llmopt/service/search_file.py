@@ -180,8 +180,9 @@ def _waiting(path: Path | None, wait: float) -> str:
 
 def _stored(path: Path) -> LLMOptimizer[Any] | None:
     """Return a stored search for reading, even if a process has it open; ``None`` if empty."""
-    if path.stat().st_size == 0:
+    if not path.is_symlink() and path.stat().st_size == 0:
         return None
+    read_started(path, links=False)  # the folder may be somebody else's
     # Nothing is proposed: neither its model nor its prompt is needed.
     return LLMOptimizer.load(path, ScriptedClient([]), prompt="words", partner=None)
 
