@@ -8,7 +8,13 @@ import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
 from llmopt.benchmarks import extras
-from llmopt.benchmarks.methods.baselines import ARS, BipopCMA, GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import (
+    ARS,
+    CMA,
+    BipopCMA,
+    GaussianGrammarClient,
+    RandomSearch,
+)
 from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
@@ -248,3 +254,51 @@ def test_a_method_draws_from_a_stream_of_its_whole_name():
     # Committed results depend on these numbers: no version and no machine changes them.
     assert method_seed(0, "cma").spawn_key == (3, 4040343188, 1871611770, 1377938957, 1357140580)
     assert method_seed(0, "llm-columns").spawn_key[1] == 1401756110
+
+
+# -- CMA-ES ---------------------------------------------------------------------------------
+
+
+def centred(x):
+    return -float(np.sum((x - 1.0) ** 2))
+
+
+def drive(searcher, steps, reward=centred):
+    points = []
+    for _ in range(steps):
+        x = searcher.ask()
+        points.append(x)
+        value = reward(x)
+        if value is None:
+            searcher.tell_failure(x, "no")
+        else:
+            searcher.tell(x, value)
+    return np.array(points)
+
+
+@pytest.mark.parametrize("n", [1, 18])
+def test_points_stay_in_the_box_and_are_new(n):
+    points = drive(CMA(-6, 6, n, 3, np.full(n, 6.0)), 60)
+    assert np.abs(points).max() <= 6
+    assert len(np.unique(points, axis=0)) == 60
+
+
+def test_cma_finds_the_optimum_and_random_search_does_not():
+    methods = {"cma": CMA(-6, 6, 5, 0), "random": RandomSearch(Problem(-6, 6, 5, 400), 0)}
+    best = {name: max(map(centred, drive(method, 400))) for name, method in methods.items()}
+    assert best["cma"] > -1e-3
+    assert best["random"] < -1e-1
+
+
+def test_cma_starts_around_the_given_point_with_a_sixth_of_the_width():
+    points = drive(CMA(-60, 60, 3, 0, start=[10, 0, -10]), 7)  # the first generation
+    np.testing.assert_allclose(points.mean(axis=0), [10, 0, -10], atol=25)
+    spread = np.concatenate([CMA(-60, 60, 3, s, [0, 0, 0]).ask() for s in range(60)])
+    assert spread.std() == pytest.approx(20, rel=0.15)
+
+
+def test_cma_goes_on_after_converging():
+    points = drive(CMA(-6, 6, 2, 0), 1200)
+    assert len(np.unique(points.round(2), axis=0)) > 300
+    far = np.abs(points[900:] - 1.0).max(axis=1) > 0.5
+    assert far.any()

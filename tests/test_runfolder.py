@@ -182,7 +182,7 @@ def test_points_without_a_usable_return_are_to_be_evaluated(tmp_path, tail):
         ("1, 2\n", "no end mark"),
         ("1, nan\nparameter ends\n", "finite"),
         ("1, x\nparameter ends\n", "comma-separated numbers"),
-        ("1, 2\nparameter ends\nTotal reward: much\n", "holds no number"),
+        ("1, 2\nparameter ends\nTotal reward: much\n", "and a number in each line"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named(tmp_path, text, message):

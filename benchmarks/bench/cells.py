@@ -27,12 +27,12 @@ from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, check_names
-from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
+from llmopt.policies.evaluation import Evaluator
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 
@@ -104,7 +104,7 @@ def run_cell(
     evaluator = _evaluator(task)
     terms = Terms(cell.seed, cell.evaluations, cell["episodes"], cell["heldout"], cell["finalists"])
     kept = Records()
-    contest = Contest(evaluator, terms, [Entrant(name, spec)], kept)
+    contest = Contest(task, evaluator, terms, [Entrant(name, spec)], kept)
     asking = Asking(client, max(cell["batch"], 1))
     contest.check(name, asking)
     started = time.perf_counter()
@@ -160,9 +160,9 @@ def run_cell(
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluator(task: Task) -> FastEvaluator:
+def _evaluator(task: Task) -> Evaluator:
     """Return the evaluator of a task, kept for the next cell of this process."""
-    return FastEvaluator(task)
+    return task.evaluator()
 
 
 def _short(value: float | None) -> float | None:

@@ -29,6 +29,7 @@ from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.model_facts import model_facts
 from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
+from llmopt.errors import did_you_mean
 from llmopt.trackers import add_track_argument, callbacks_of
 from llmopt.util.files import read_bytes, write_bytes_atomically
 from llmopt.util.text import clean
@@ -88,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
     for method in dict.fromkeys(cell.method for cell in cells if not args.dry_run):
         check_method(method)
     for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
-        task_of(cell)
+        task_of(cell)  # raises if there is no such task
     suite = Path(f"benchmarks/results/{args.suite}.jsonl") if args.suite else Path("bench.jsonl")
     out = args.out or suite
     done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
@@ -129,34 +130,35 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _cells(args: argparse.Namespace) -> list[Cell]:
-    if args.batch is not None and args.batch < 1:
-        raise BenchConfigError(f"--batch {args.batch}: expected at least 1")
-    if args.seeds < 1:
-        raise BenchConfigError(f"--seeds {args.seeds}: expected at least 1")
+    for name in ("batch", "seeds"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise BenchConfigError(f"--{name} {value}: expected at least 1")
     if args.suite:
-        cells = SUITES[args.suite](args.model, BATCH if args.batch is None else args.batch)
+        cells = SUITES[args.suite](args.model, args.batch or BATCH)
         for option, name in (("tasks", "task"), ("methods", "method")):
-            wanted, known = getattr(args, option) or (), {getattr(c, name): None for c in cells}
-            for one in set(wanted) - known.keys():
-                raise BenchConfigError(
-                    f"--{option} {one}: the suite {args.suite} has {', '.join(known)}"
-                )
+            wanted, names = getattr(args, option), {getattr(c, name): None for c in cells}
+            for one in wanted or ():
+                if one not in names:
+                    raise BenchConfigError(
+                        f"--{option} {one}: it is not in the suite {args.suite}; "
+                        f"{did_you_mean(one, names)}"
+                    )
             cells = [c for c in cells if not wanted or getattr(c, name) in wanted]
         return [c for c in cells if c.seed < args.seeds]
     if not args.tasks:
         raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
-    methods = args.methods or _default_methods(args.model)
-    given = {n: getattr(args, n) for n in ("episodes", "heldout", "finalists", "batch", "bias")}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in ("box", "wrappers"):
-        if getattr(args, name) is not None:
-            given[name] = tuple(getattr(args, name))
-    given |= {name: getattr(args, name) for name in ("model", "warmup")}
+    names = ("model", "warmup", "episodes", "heldout", "finalists", "batch", "bias", "box")
+    given = {name: getattr(args, name) for name in (*names, "wrappers")}
+    given = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
     return [
         make_cell(
             task, method, seed, args.iterations, **{"episodes": get_task(task).episodes, **given}
         )
         for task in args.tasks
         for seed in range(args.seeds)
-        for method in methods
+        for method in args.methods or _default_methods(args.model)
     ]

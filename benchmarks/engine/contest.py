@@ -24,13 +24,13 @@ from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Proposed, Result, sear
 from llmopt.benchmarks.methods.model import ModelMethod, Unsent, UnsentRequest
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
-from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task
 from llmopt.callbacks import Callbacks
 from llmopt.errors import HOPELESS, BrokenTaskError, PromptTooLongError, SpaceError, StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds, start_seeds
-from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.finalists import Final, choose
 from llmopt.util.text import clean
 
@@ -84,13 +84,14 @@ class Contest:
 
     def __init__(
         self,
-        evaluator: FastEvaluator,
+        task: Task,
+        evaluator: Evaluator,
         terms: Terms,
         entrants: Iterable[Entrant],
         kept: Records,
         planned: int | None = None,
     ) -> None:
-        self.task, self.policy = evaluator.task, evaluator.policy
+        self.task, self.policy = task, evaluator.policy
         self.terms, self.kept = terms, kept
         self.seeds = selection_seeds(terms.seed, terms.episodes)  # of every evaluation
         self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)

@@ -39,6 +39,12 @@ def _loaded(name: str) -> Any:
     return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
 
 
+def _held(name: str, task: str, method: str) -> list[float]:
+    """Return the held-out returns of a method's searches of a task in a file of results."""
+    own = (x for x in lines_of(name) if (x["task"], x["method"]) == (task, method))
+    return [x["held_out"] if "held_out" in x else x["heldout"] for x in own]
+
+
 def policies() -> Sequence[int]:
     """Return how many policies were searched with words: all, written, changed, known."""
     tried = {x["task"] for x in lines_of("words") if x["method"] == "words" and is_present(x)}
@@ -60,12 +66,12 @@ def tables() -> Sequence[int]:
 
 def functions() -> Sequence[int]:
     """Return how many functions of BBOB there are, and in which dimensions."""
-    found = lines_of("bbob")
-    return len({x["task"] for x in found}), *sorted({x["dimension"] for x in found})
+    lines = lines_of("bbob")
+    return len({x["task"] for x in lines}), *sorted({x["dimension"] for x in lines})
 
 
 def controllers() -> Sequence[int]:
-    """Return for how many policies there is a controller tuned by hand, and for how many none."""
+    """Return for how many policies there is a controller tuned by hand, of how many."""
     return len({x["task"] for x in lines_of("rivals") if x["method"] == "controller"}), 17
 
 
@@ -76,12 +82,8 @@ def first_command() -> Numbers:
 
 def swimmer() -> Numbers:
     """Return the median returns of the suite on Swimmer."""
-    for method in ("llm-columns", "cma", "random"):
-        own = [x for x in lines_of("policies") if (x["task"], x["method"]) == (_SWIMMER, method)]
-        yield f"{median(x['heldout'] for x in own):.0f}"
-
-
-_SWIMMER = "Swimmer-v5/linear-v1"
+    methods, task = ("llm-columns", "cma", "random"), "Swimmer-v5/linear-v1"
+    return [f"{median(_held('policies', task, method)):.0f}" for method in methods]
 
 
 def replayed() -> Numbers:
@@ -97,41 +99,36 @@ def computing(task: str) -> list[Any]:
 
 def hoppers() -> Numbers:
     """Return the searches of Hopper: how many, evaluations, returns, and those interrupted."""
-    found = computing("hopper")
-    returns = [x["held_out"] for x in found]
-    counts = [len(x["curve"]) for x in found]
-    yield len(found)
-    yield from (min(counts), max(counts))
+    lines = computing("hopper")
+    returns, counts = [x["held_out"] for x in lines], [len(x["curve"]) for x in lines]
+    yield from (len(lines), min(counts), max(counts))
     yield from (f"{value:,.0f}" for value in (median(returns), min(returns), max(returns)))
-    yield sum(x["stopped"].startswith("interrupted") for x in found)
+    yield sum(x["stopped"].startswith("interrupted") for x in lines)
 
 
 def hopper_rivals() -> Numbers:
     """Return the medians of CMA-ES on Hopper: beside the model's searches, and in the suite."""
-    own = [x for x in lines_of("words") if (x["task"], x["method"]) == ("hopper", "cma")]
-    suite = [x for x in lines_of("policies") if x["env_id"] == "Hopper-v5" and x["method"] == "cma"]
-    yield f"{median(x['held_out'] for x in own):.0f}"
-    yield f"{median(x['heldout'] for x in suite):.0f}"
+    suite = _held("policies", "Hopper-v5/linear-v1", "cma")
+    return [f"{median(values):.0f}" for values in (_held("words", "hopper", "cma"), suite)]
 
 
 def hopper_costs() -> Numbers:
-    """Return the medians of what a search of Hopper took: requests, tokens, minutes."""
-    found = computing("hopper")
-    yield f"{median(x['requests'] for x in found):.0f}"
-    yield f"{median(x['prompt_tokens'] + x['completion_tokens'] for x in found):,.0f}"
-    yield f"{median(x['seconds'] for x in found) / 60:.0f}"
+    """Return the medians per search of Hopper: requests, tokens, minutes."""
+    lines = computing("hopper")
+    yield f"{median(x['requests'] for x in lines):.0f}"
+    yield f"{median(x['prompt_tokens'] + x['completion_tokens'] for x in lines):,.0f}"
+    yield f"{median(x['seconds'] for x in lines) / 60:.0f}"
 
 
 def others() -> Numbers:
     """Return the returns of the two searches of HalfCheetah and of Walker2d, and evaluations."""
-    for task in ("cheetah", "walker"):
-        yield from (f"{x['held_out']:,.0f}" for x in computing(task))
-    counts = [len(x["curve"]) for task in ("cheetah", "walker") for x in computing(task)]
-    yield from (min(counts), max(counts))
+    lines = [x for task in ("cheetah", "walker") for x in computing(task)]
+    yield from (f"{x['held_out']:,.0f}" for x in lines)
+    yield from (end(len(x["curve"]) for x in lines) for end in (min, max))
 
 
 def llambo_requests() -> Numbers:
-    """Return the requests of a study of 20 trials, least and most: of LLAMBO, of `LLMSampler`."""
+    """Return the requests of a study of 20 trials, fewest and most: of LLAMBO, of `LLMSampler`."""
     for method in ("llambo", "words"):
         asked = [
             x["requests"]

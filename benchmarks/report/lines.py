@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -228,42 +228,21 @@ def first_model(grouped: Grouped) -> str | None:
     return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
 
 
-def missing_runs(grouped: Grouped) -> dict[ProblemKey, dict[str, tuple[int, ...]]]:
-    """Return the seeds that a method lacks where another method of the problem has them."""
-    missing: dict[ProblemKey, dict[str, tuple[int, ...]]] = {}
-    for key, runs in grouped.items():
-        seeds = {s for method_runs in runs.values() for s in method_runs.lines}
-        for label, method_runs in runs.items():
-            lacking = tuple(sorted(seeds - set(method_runs.lines)))
-            if lacking:
-                missing.setdefault(key, {})[label] = lacking
-    return missing
-
-
 def notes(grouped: Grouped) -> list[str]:
-    """Return the notes below the tables: what is missing, and what failed."""
+    """Return the notes below the tables: runs that are missing, and runs without a score."""
     named = titles(grouped)
-    texts: list[str] = []
-    gaps = missing_runs(grouped)
+    gaps = []
+    for key, runs in grouped.items():
+        seeds = {seed for own in runs.values() for seed in own.lines}
+        for label, own in runs.items():
+            gaps += [(named[key], seed, label) for seed in sorted(seeds - set(own.lines))]
+    texts = []
     if gaps:
-        count = sum(len(seeds) for lacking in gaps.values() for seeds in lacking.values())
-        text = " ".join(
-            f"{named[key]}: "
-            + "; ".join(
-                f"{seed_list(seeds)} of {', '.join(k for k, v in lacking.items() if v == seeds)}"
-                for seeds in dict.fromkeys(lacking.values())
-            )
-            + "."
-            for key, lacking in gaps.items()
-        )
+        listed = " ".join(f"{title}: seed {seed} of {label}." for title, seed, label in gaps)
         texts.append(
-            f"Unfinished: {count} runs that other methods of the same problem have are missing, so "
-            f"that medians of a problem are not over the same seeds. {text}"
+            f"Unfinished: {len(gaps)} runs that other methods of the same problem have are "
+            f"missing, so medians of a problem are not over the same seeds. {listed}"
         )
-    shown = Counter(runs.label for runs in every(grouped))
-    part = [f"{label} ({count})" for label, count in shown.items() if count < len(grouped)]
-    if part:
-        texts.append(f"Not on all of the {len(grouped)} problems: {', '.join(part)}.")
     unjudged = [
         f"{runs.label} on {named[runs.problem]}, seed {seed}"
         for runs in every(grouped)
@@ -273,20 +252,6 @@ def notes(grouped: Grouped) -> list[str]:
     if unjudged:
         texts.append(
             "Runs with no held-out score, as all of their points failed or the best one did; they "
-            f"count as the worst return that they saw: {'; '.join(unjudged)}."
+            f"count as the minimum return that they saw: {'; '.join(unjudged)}."
         )
     return texts
-
-
-def seed_list(seeds: Sequence[int]) -> str:
-    """Return seeds in words, such as ``"seeds 0, 3 to 5, 8"``."""
-    spans: list[list[int]] = []
-    for seed in seeds:
-        if spans and seed == spans[-1][1] + 1:
-            spans[-1][1] = seed
-        else:
-            spans.append([seed, seed])
-    text = ", ".join(
-        f"{a}" if a == b else f"{a}{', ' if b == a + 1 else ' to '}{b}" for a, b in spans
-    )
-    return f"seed{'s' if len(seeds) > 1 else ''} {text}"

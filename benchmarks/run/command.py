@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 import warnings
@@ -15,7 +14,7 @@ from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.folder import folder_to_resume, is_empty, read_config
-from llmopt.benchmarks.run.outcome import MethodResult, RunResult
+from llmopt.benchmarks.run.outcome import RunResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
@@ -49,13 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="resume the run in DIR or in --out, else the latest of this task in runs/",
     )
-    add_config_options(parser)
-    add_track_argument(parser)
-
-
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a search: task, methods and budget; `config_of` reads them."""
-    add = parser.add_argument
     add_search_options(parser)
     add(
         "--prompt",
@@ -96,13 +88,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
     add_run_arguments(parser)
     add_config_argument(parser)
-
-
-def config_of(given: dict[str, Any], default: str | None = RunConfig.model) -> dict[str, Any]:
-    """Return the fields of `RunConfig` that a command line names, `default` for ``--option``."""
-    known = {name: value for name, value in given.items() if name != "config"}
-    take_options(known, default)
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+    add_track_argument(parser)
 
 
 def _count_or_folder(text: str) -> int | str:
@@ -141,7 +127,8 @@ def main(args: argparse.Namespace) -> int:
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))
-    given = config_of(given, None if resume else RunConfig.model)
+    take_options(given, None if resume else RunConfig.model)
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     config, out = _config(given, out, resume)
     resume = bool(resume)
     begun: list[Path] = []
@@ -178,48 +165,22 @@ def main(args: argparse.Namespace) -> int:
 def _show(config: RunConfig, result: RunResult) -> None:
     """Print the table of a run, its files, and what to try next."""
     print(clean(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
-    drawn = ""
+    note = ""
     if result.drawn is not None and result.best is not None:
-        drawn = f"  (the policy of {result.drawn.label}{_compared(result.drawn, result.best)})"
-    files = ("policy.json", ""), ("learning_curve.png", ""), ("policy.gif", drawn)
-    for name, note in (*files, ("trials.jsonl", "")):
+        other = result.drawn != result.best
+        lead = f"; {result.best.label} has the best one" if other else ""
+        note = f"  (the policy of {result.drawn.label}{lead})"
+    for name in ("policy.json", "learning_curve.png", "policy.gif", "trials.jsonl"):
         if (result.path / name).exists():
-            print(f"  {result.path / name}{note}")
-    print(f"\n{_next_steps(config, result.path)}")
-
-
-def _next_steps(config: RunConfig, path: Path) -> str:
-    """Say what to try next: a chat model, a longer search, another environment."""
-    task, own = shlex.quote(config.task), "MODULE:ENV-ID   (your own environment)"
-    longer = f"llmopt run --resume {shlex.quote(str(path))} --iterations {5 * config.iterations}"
-    lines = [f"{longer}   (resumes this search)", f"llmopt run {own}"]
-    head = "Next:"
+            print(f"  {result.path / name}{note if name == 'policy.gif' else ''}")
+    task, folder = shlex.quote(config.task), shlex.quote(str(result.path))
+    print("\nNext:")
     if "llm" in config.methods and config.model in _NUMBERS_ONLY:
-        head = f"Next: {config.model} is numeric-only; a chat model reads words and reports."
-        hosted = f"llmopt run {task} --model openai:MODEL   (llmopt models: which can be asked)"
-        lines.insert(0, hosted)
-    return "\n  ".join([head, *lines])
-
-
-def _compared(drawn: MethodResult, best: MethodResult) -> str:
-    """State the lead of the best policy over the one in the picture.
-
-    It is better where its mean on held-out starts is larger by more than twice the standard error
-    of the difference, or the shown policy failed there.
-    """
-    if drawn == best:
-        return ""
-    better = best.heldout is not None and drawn.heldout is None
-    if best.heldout is not None and drawn.heldout is not None:
-        if best.heldout_error is not None and drawn.heldout_error is not None:
-            error = math.hypot(best.heldout_error, drawn.heldout_error)
-            better = best.heldout - drawn.heldout > 2 * error
-    if better:
-        return f"; {best.label} found a better one"
-    return (
-        f"; that of {best.label} was better on the starts that chose it, but is not clearly "
-        "better on held-out starts"
-    )
+        print(f"  llmopt run {task} --model openai:MODEL   ({config.model} is numeric-only; a chat "
+              "model reads words and reports; llmopt models: which can be asked)")  # fmt: skip
+    more = 5 * config.iterations
+    print(f"  llmopt run --resume {folder} --iterations {more}   (resumes this search)")
+    print("  llmopt run MODULE:ENV-ID   (your own environment)")
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

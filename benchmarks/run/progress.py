@@ -9,22 +9,16 @@ from llmopt.benchmarks.engine.records import WARMUP, Record
 
 
 class Progress(progress.Progress):
-    """How far a run is, with the best score of each method so far."""
+    """The progress of a run, with the best score of each method so far."""
 
     def __init__(self, total: int, labels: Mapping[str, str], shown: bool) -> None:
-        self._labels = labels
         self._best: dict[str, float] = {}
         unit = "evaluations of all methods" if len(labels) > 1 else "evaluations"
         super().__init__(total, shown=shown, what="warm-up", unit=unit)
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._what = "done"
-        super().__exit__(kind, *rest)
-
     def wait(self, what: str, request: int) -> None:
-        """Show that a request waits for its answer, with 0 that none does."""
-        waits = f"{what}: waits for the answer to request {request}" if request else what
-        self.say(waits)
+        """Show that a request waits for its answer; 0 for none."""
+        self.say(f"{what}: waits for the answer to request {request}" if request else what)
         if request:
             self.line("request")
 
@@ -36,19 +30,12 @@ class Progress(progress.Progress):
             self.tell(f"resuming after {len(records)} of {self.total} {self.unit}")
 
     def add(self, record: Record) -> None:
-        """Count an evaluated point, and show it."""
+        """Count an evaluated point, and show the best scores."""
         self.step(self._scores(record))
 
     def _scores(self, record: Record) -> str:
-        mean = record.mean
-        if mean is not None:
-            self._best[record.method] = max(mean, self._best.get(record.method, mean))
-        warm = self._best.get(WARMUP)
-        shown = []
-        for method in self._labels:
-            known = [b for b in (self._best.get(method), warm) if b is not None]
-            if method in self._best or (method == record.method and known):
-                shown.append(f"{method} {max(known):.1f}")
-        if not shown and warm is not None:
-            shown = [f"warm-up {warm:.1f}"]
-        return "best " + ", ".join(shown) if shown else ""
+        if record.mean is not None:
+            before = self._best.get(record.method, self._best.get(WARMUP, record.mean))
+            self._best[record.method] = max(record.mean, before)
+        shown = {n: b for n, b in self._best.items() if n != WARMUP or len(self._best) == 1}
+        return "best " + ", ".join(f"{n} {b:.1f}" for n, b in shown.items()) if shown else ""

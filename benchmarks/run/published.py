@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from llmopt.benchmarks.engine.records import WARMUP, Record
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.linear import LinearPolicy
-from llmopt.util.files import open_to_append, read_bytes, write_text_atomically
+from llmopt.util.files import open_to_append, read_text, write_text_atomically
 
 OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
 
@@ -54,14 +53,10 @@ class OverallLog:
 def rollout_text(record: Record, steps: Sequence[str]) -> str:
     """Return the text of a rollout file."""
     head = ", ".join(map(repr, record.params)) + "\nparameter ends\n\nstate | action | reward\n"
-    blocks = [
-        head + ("".join(steps) if i == 0 else "") + f"Total reward: {total!r}\n"
-        for i, total in enumerate(record.returns)
-    ]
-    if record.failure:
-        first = "".join(steps) if not record.returns else ""
-        blocks.append(f"{head}{first}failed: {record.failure}\n")
-    return "".join(blocks)
+    first = "".join(steps)
+    blocks = [f"Total reward: {total!r}\n" for total in record.returns]
+    blocks += [f"failed: {record.failure}\n"] if record.failure else []
+    return "".join(head + (first if not i else "") + block for i, block in enumerate(blocks))
 
 
 def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
@@ -73,47 +68,44 @@ def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
 
 
 class WarmupPoint(NamedTuple):
-    """A point to start from."""
+    """A warm-up point."""
 
     params: tuple[float, ...]  # flat policy parameters
-    returns: tuple[float, ...] = ()  # empty where it is to be evaluated
+    returns: tuple[float, ...] = ()  # empty if it is to be evaluated
 
 
-def load_warmup(folder: str | os.PathLike[str], n: int) -> list[WarmupPoint]:
-    """Read a warm-up folder in the published layout."""
+def load_warmup(folder: str | Path, n: int) -> list[WarmupPoint]:
+    """Read the points of a warm-up folder in the published layout, each with `n` parameters.
+
+    Raises:
+        LLMOptError: There is no such folder, or a file in it does not fit the task.
+    """
     root = Path(folder)
-    if not root.is_dir():
+    files = [
+        (int(match[1]), path)
+        for path in (*root.glob("*.txt"), *(root / WARMUP).glob("*.txt"))
+        if (match := re.fullmatch(r"warmup_rollout_(\d+)\.txt", path.name))
+    ]
+    if not files:
         raise LLMOptError(
-            f"warm-up {os.fspath(folder)!r} is neither a number nor a folder: give how many points "
-            "to draw, or a folder of warmup_rollout_<i>.txt files"
+            f"warm-up {str(folder)!r} is neither a number nor a folder of warmup_rollout_<i>.txt "
+            "files: give how many points to sample, or such a folder"
         )
-    numbered = _warmup_files(root) or _warmup_files(root / WARMUP)
-    if not numbered:
-        raise LLMOptError(
-            f"{root} holds no warmup_rollout_<i>.txt files: give a folder in the layout of the "
-            "published ProPS code, or how many points to draw"
-        )
-    return [_read_rollout(path, n) for _, path in sorted(numbered)]
-
-
-def _warmup_files(folder: Path) -> list[tuple[int, Path]]:
-    names = ((re.fullmatch(r"warmup_rollout_(\d+)\.txt", p.name), p) for p in folder.glob("*"))
-    return [(int(match[1]), path) for match, path in names if match]
+    return [_read_rollout(path, n) for _, path in sorted(files)]
 
 
 def _read_rollout(path: Path, n: int) -> WarmupPoint:
-    try:
-        text = read_bytes(path).decode(errors="replace").replace("\r\n", "\n")
-    except OSError as error:
-        raise LLMOptError(f"cannot read {path}: {error.strerror or error}") from error
+    text = read_text(path)
     head, separator, _ = text.partition("parameter ends")
-    # A matrix may come on several lines, one row each; its rows follow each other.
+    # A matrix may be on several lines, one row each.
     fields = [f for f in head.replace("\n", ",").split(",") if f.strip()]
     try:
-        params = tuple(float(f) for f in fields)
+        params = tuple(map(float, fields))
+        returns = tuple(map(float, re.findall(r"^Total reward: *(\S+)", text, re.MULTILINE)))
     except ValueError as error:
         raise LLMOptError(
-            f"{path}: expected comma-separated numbers before 'parameter ends' ({error})"
+            f"{path}: expected comma-separated numbers before 'parameter ends', and a number in "
+            f"each line 'Total reward: ' ({error})"
         ) from error
     if not separator or len(params) != n or not all(map(math.isfinite, params)):
         raise LLMOptError(
@@ -121,8 +113,4 @@ def _read_rollout(path: Path, n: int) -> WarmupPoint:
             f"expected {n} finite numbers and then a line 'parameter ends'. It was made for "
             "another task, or with (or without) a bias"
         )
-    try:
-        returns = tuple(map(float, re.findall(r"^Total reward: *(\S+)", text, re.MULTILINE)))
-    except ValueError as error:
-        raise LLMOptError(f"{path}: a 'Total reward' line holds no number ({error})") from error
     return WarmupPoint(params, returns if all(map(math.isfinite, returns)) else ())

@@ -42,12 +42,12 @@ from llmopt.benchmarks.run.outcome import (
 )
 from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
-from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
+from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.saved import save_policy
 from llmopt.policies.words.describe import solved_from
@@ -89,7 +89,7 @@ def run(
         config = replace(config, statistics=False)
     episodes = config.episodes or task.episodes
     terms = Terms(config.seed, config.iterations, episodes, config.heldout, config.finalists)
-    with contestants, FastEvaluator(task) as evaluator:
+    with contestants, task.evaluator() as evaluator:
         names = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
         path = default_folder(*names) if out is None else Path(out)
         begun = resume and not is_empty(path)
@@ -97,7 +97,7 @@ def run(
         ended = begun and (path / SUMMARY).exists()
         entrants = list(contestants.entrants.values())
         if not ended or config.iterations > stored["run"].get("iterations", 0):
-            contestants.check_ready(Contest(evaluator, terms, entrants, Records()), resume)
+            contestants.check_ready(Contest(task, evaluator, terms, entrants, Records()), resume)
         if begun:
             check_same(config, stored, path)
             folder = RunFolder(path)
@@ -110,7 +110,7 @@ def run(
                 announce(path)
             folder.policy = evaluator.policy
             planned = int(folder.config.get("planned", config.iterations))
-            contest = Contest(evaluator, terms, entrants, folder, planned)
+            contest = Contest(task, evaluator, terms, entrants, folder, planned)
             return _Session(config, contest, folder, contestants, callbacks).all(progress)
 
 
@@ -304,7 +304,7 @@ def _final(result: MethodResult) -> float:
 def _describe(
     config: RunConfig,
     task: Task,
-    evaluator: FastEvaluator,
+    evaluator: Evaluator,
     contestants: Contestants,
     points: Sequence[WarmupPoint],
 ) -> dict[str, Any]:
