@@ -163,7 +163,7 @@ def propose(
     *,
     before: Sequence[Block] = (),
     tool: Tool | None = None,
-    limits: BlockLimits = BlockLimits(),  # noqa: B008
+    limits: BlockLimits = BlockLimits(),
     attempts: int = 3,
     on_error: Literal["raise", "fallback"] = "raise",
     on_cap: Literal["raise", "return"] = "raise",

@@ -20,7 +20,6 @@ from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
-from llmopt.partners.cma import CMA
 from llmopt.prompt import ColumnsPrompt, Situation
 from llmopt.space import Float, Space
 
