@@ -154,7 +154,7 @@ def test_every_method_gets_the_same_episodes_and_warmup(tmp_path):
         warmup = folder.records["warmup"]
     # The model and CMA-ES did start from these very points.
     trials = [json.loads(s) for s in (tmp_path / "r/optimizer.jsonl").read_text().splitlines()]
-    told = [e["values"] for e in trials if e["event"] == "tell"]
+    told = [e["values"] for e in trials if e["event"] == "told"]
     assert told[:3] == [list(r.params) for r in warmup]
     # Each start is met once for each evaluation, and the held-out ones once for each method.
     seeds = Line.starts
