@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from llmopt.optimizer import LLMOptimizer as LLMOptimizer
     from llmopt.prompt import Prompt as Prompt
     from llmopt.prompt import get_prompt as get_prompt
-    from llmopt.prompt.answer import parse_parameters as parse_parameters
+    from llmopt.prompt.reader import parse_parameters as parse_parameters
     from llmopt.space import Categorical as Categorical
     from llmopt.space import Float as Float
     from llmopt.space import Int as Int
@@ -76,7 +76,7 @@ _HOMES = {
     "llmopt.history": "History Proposal Trial Usage",
     "llmopt.loop": "SearchResult maximize minimize optimize",
     "llmopt.optimizer": "LLMOptimizer",
-    "llmopt.prompt.answer": "parse_parameters",
+    "llmopt.prompt.reader": "parse_parameters",
     "llmopt.prompt": "Prompt get_prompt",
     "llmopt.space": "Categorical Float Int Space",
 }

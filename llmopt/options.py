@@ -55,7 +55,7 @@ class AskArguments(ComputeArguments, total=False):
     description: str | Callable[..., Any] | None
     total: int | None
     attempts: int
-    out_of_range: Literal["clip", "reject"]
+    out_of_range: Literal["auto", "clip", "reject"]
     on_error: Literal["raise", "fallback"]
     noisy: bool
     may_stop: bool | None
@@ -87,7 +87,8 @@ class AskOptions:
             fill the batch. After such a request, a chat model reads what was wrong with its
             answer.
         out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
-            violates a constraint to a feasible one; ``"reject"`` asks again.
+            violates a constraint to a feasible one; ``"reject"`` asks again; ``"auto"`` asks again
+            under the prompt ``"words"`` and clips under the others.
         on_error: After a failure of the model or at a cap, ``"raise"`` an error, or ``"fallback"``
             to a random point, with a warning, and count
             it. A missing or refused key, model or package
@@ -128,8 +129,8 @@ class AskOptions:
     description: str = option("", "always", changes=True)
     total: int | None = option(None, "always", changes=True, whole=(1,))
     attempts: int = option(3, "always", changes=True, whole=(1, MOST_AT_ONCE))
-    out_of_range: Literal["clip", "reject"] = option(
-        "clip", "always", changes=True, choices=("clip", "reject")
+    out_of_range: Literal["auto", "clip", "reject"] = option(
+        "auto", "always", changes=True, choices=("auto", "clip", "reject")
     )
     on_error: Literal["raise", "fallback"] = option(
         "raise", "rarely", changes=True, choices=("raise", "fallback")

@@ -21,8 +21,8 @@ from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import data_of
+from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
-from llmopt.prompt.values_in_text import Reading
 from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
 from llmopt.space import Space, Value
 from llmopt.util.text import cut
@@ -246,6 +246,9 @@ class PointTask:
             raise Unusable("constraint", f"this point breaks {amounts}", text)
         key = space.key(values)
         if key in self.seen and not self.asking.options.noisy:
+            if reading.otherwise is not None:
+                inside = replace(reading, values=reading.otherwise, otherwise=None)
+                return self.accept(inside, completion, scope)
             why = "this point was already tried; propose another"
             raise Unusable("duplicate", why, text)
         self.seen.add(key)

@@ -25,8 +25,8 @@ from llmopt.journaled import Scope
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import blocks_left
-from llmopt.prompt.situation import Complaint, Question, ToolCall
-from llmopt.prompt.values_in_text import Reading
+from llmopt.prompt.reading import Reading, ToolCall
+from llmopt.prompt.situation import Complaint, Question
 from llmopt.util.text import cut, ended
 
 logger = logging.getLogger(__name__)
@@ -317,6 +317,9 @@ class _Loop:
                 why = "no further block of Python is possible here; now propose a point"
                 raise Unusable("unreadable", why, completion.text)
             return answer
+        if answer.unterminated and reason == "length":
+            why = "the answer was cut off at the token limit inside its values"
+            raise Unusable("truncated", why, completion.text)
         self._accept_all(answer, completion)
         return None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llmopt import Categorical, Float, Int
-from llmopt.prompt.answer import parse_parameters
+from llmopt.prompt.reader import parse_parameters
 from llmopt.space.branches import BranchedSpace, Condition, filled, find_conditions
 from llmopt.space.values import ABSENT
 

@@ -36,11 +36,10 @@ from llmopt.client.local.network import (
 from llmopt.client.model_facts import ModelFacts
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
-from llmopt.prompt import Situation
+from llmopt.prompt import Reading, Situation
 from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
 from llmopt.prompt.columns.failures import away_from_failures
 from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
-from llmopt.prompt.values_in_text import Reading
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT

@@ -101,7 +101,7 @@ def test_an_exact_duplicate_is_refused():
     assert dict(optimizer.usage.rejected) == {"duplicate": 1}
 
 
-@defect(30, "the digits of a prompt do not name the warm-up point that they show")
+@pytest.mark.defect(30)
 def test_a_warmup_point_written_with_the_digits_of_the_prompt_is_repeated():
     def again(request: llmopt.Request) -> str:
         (shown,) = re.findall(r"^#1 \|.*?\| *(\d+\.\d+) *\|", request.text, re.MULTILINE)

@@ -92,10 +92,10 @@ def test_an_answer_names_a_variable_in_place_of_values(text, values):
         ("kept: long", r"the variable `long` \(list of 2\) has no values of a point"),
         ("kept: part", "there is no value for `y`"),
         ("kept: wrong", "'why' is none of the parameters"),
-        ("kept: odd", "`x` must be a finite number"),
-        ("kept: large", "`x` must be a finite number"),
-        ("kept: text", '`x` has no readable value .got "much"'),
-        ("kept: none", "`x` has no readable value .got null"),
+        ("kept: odd", "`x` has no readable value"),
+        ("kept: large", "`x` has no readable value"),
+        ("kept: text", "`x` has no readable value .got .*much"),
+        ("kept: none", "`x` has no readable value .got 'null'"),
         ("kept: best, z: 1", "'z' is none of the parameters"),
         ("kept: Best of all, y: 0.5", "'Best of all' is no name of a variable"),
         ("kept: best * 0.9", "'best . 0.9' is no name of a variable; expected `kept: NAME`"),
@@ -136,11 +136,12 @@ def test_values_of_a_variable_get_the_same_checks_as_written_ones():
     assert read("numpy").values == (3, "b", 32, 0.5)
     lacks = prepared(space).read(answer("n: 3, kind: a, size: 16")).values
     assert read("lacks").values == read("none").values == lacks
-    assert (read("outside").values[0], read("outside").clipped) == (9, True)
-    with pytest.raises(ParseError, match="`n` = 30 is outside"):
-        read("outside", out_of_range="reject")
+    clipped = read("outside", out_of_range="clip")
+    assert (clipped.values[0], clipped.clipped) == (9, True)
+    with pytest.raises(ParseError, match=r"`n` = 30 is outside \[1, 9\]"):
+        read("outside")
     with pytest.raises(
-        ParseError, match=r"got 1.; expected a choice as it is written, such as a, not"
+        ParseError, match=r"got '1'.; expected a choice as it is written, such as a, not"
     ):
         read("code")
 

@@ -628,7 +628,7 @@ def test_several_objectives_have_their_names_and_the_best_trade_offs_first():
 
 def test_a_value_that_was_moved_into_its_range_is_marked():
     client = ScriptedClient(["Hypothesis: h\nStart from: #1\nProposal: gain: 99"])
-    search = LLMOptimizer(SPACE, client, "words", warmup=0)
+    search = LLMOptimizer(SPACE, client, "words", warmup=0, out_of_range="clip")
     search.tell({"gain": 1.0, "bias": 0.5, "steps": 3}, 1.0)
     point = search.ask()
     search.tell(point, 2.0)

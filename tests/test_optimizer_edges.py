@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import warnings
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -387,46 +386,6 @@ class TestThreads:
         asking.join()
         saving.join()
         assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
-
-
-class TestRepeats:
-    """A point that repeats an evaluated one up to the digits shown."""
-
-    POINT = MappingProxyType({"x": 0.123456789012345, "y": -3.98765432109876})
-
-    def ask(self, answer, prompt="words", **options):
-        space = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
-        client = ScriptedClient([answer, "Start from: new\nProposal:\nx: 1.5, y: 2.5"])
-        optimizer = LLMOptimizer(space, client, prompt, warmup=0, seed=0, **options)
-        optimizer.tell(dict(self.POINT), 1.0)
-        return optimizer.ask(), optimizer
-
-    @pytest.mark.parametrize("digits", range(4, 11))
-    @pytest.mark.parametrize("prompt", ["words", "props"])
-    def test_it_counts_as_a_duplicate(self, digits, prompt):
-        values = ", ".join(f"{k}: {v:.{digits}g}" for k, v in self.POINT.items())
-        point, optimizer = self.ask(f"Start from: #1\nProposal:\n{values}", prompt)
-        assert point == {"x": 1.5, "y": 2.5}
-        assert optimizer.usage.rejected == {"duplicate": 1}
-
-    def test_the_decimals_of_other_prompts_count_too(self):
-        space = Space({"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)})
-        shown = ", ".join(f"{n}: {space.format(i, self.POINT[n])}" for i, n in enumerate("xy"))
-        assert self.ask(shown, "props")[1].usage.rejected == {"duplicate": 1}
-
-    def test_a_small_change_is_new(self):
-        point, _ = self.ask("Start from: #1\nProposal:\nx: 0.12345679, y: -3.987654329")
-        assert point == {"x": 0.12345679, "y": -3.987654329}
-
-    def test_with_noise_it_may_be_measured_again(self):
-        point, _ = self.ask("Start from: #1\nProposal:\nx: 0.12346, y: -3.9877", noisy=True)
-        assert point == {"x": 0.12346, "y": -3.9877}
-
-    def test_a_copy_and_another_space_read_the_points_anew(self):
-        _, optimizer = self.ask("Start from: new\nProposal:\nx: 1, y: 1")
-        copied = copy.deepcopy(optimizer)
-        copied._model.propose(copied.space, copied.history, np.random.default_rng(0), 1)
-        assert copied._model.shown.holds(tuple(self.POINT.values()))
 
 
 def test_no_description_may_be_none():

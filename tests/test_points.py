@@ -10,10 +10,9 @@ import llmopt
 from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
 from llmopt.client.base import Message, Request
-from llmopt.prompt import get_prompt
+from llmopt.prompt import Reading, get_prompt
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.situation import Question, Situation
-from llmopt.prompt.values_in_text import Reading
 
 SPACE = {"x": Float(0.0, 1.0)}
 

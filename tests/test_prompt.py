@@ -141,10 +141,8 @@ def test_answer_in_the_format_of_the_history_is_read_back(name):
     space = PAIR
     query = get_prompt(name).prepare(situation(space, description="d"))
     line = next(li for li in shown(query)[1].splitlines() if "f = " in li).split("; f")[0]
-    first = line.replace(", ", ",").split(",")
     reading = query.read(f"{line}\nbecause")
-    expected = [float(part.split(": ")[1]) for part in first]
-    assert list(reading.values) == expected
+    assert reading.values in [t.values for t in situation(space).history.trials]  # it is a copy
     assert reading.explanation == "because"
 
 

@@ -117,7 +117,7 @@ def test_names_that_no_field_may_have():
     form = Form(Space({name: Float(0, 1) for name in labels}), labels, ("Explanation",))
     assert_strict(form.schema)
     keys = list(form.schema["properties"]["point"]["properties"])
-    (read,) = form.read(answer(explanation="e", point=dict.fromkeys(keys, 0.5)))
+    (read,) = form.answers({"explanation": "e", "point": dict.fromkeys(keys, 0.5)})
     assert (read.values, read.explanation) == ({0: 0.5, 1: 0.5, 2: 0.5}, "e")
     alike = Form(Space({"a b": Float(0, 1), "a_b": Float(0, 1)}), ("a b", "a_b"), ("Why",))
     assert len(alike.schema["properties"]["point"]["properties"]) == 2
@@ -125,7 +125,8 @@ def test_names_that_no_field_may_have():
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"point": 3}', '{"point": [1]}', "{" * 5000])
 def test_what_is_no_structured_answer(text):
-    assert Form(SPACE, SPACE.names, ("Explanation",)).read(text) is None
+    with pytest.raises(ParseError):
+        query("props").read(text)
 
 
 def test_who_is_asked_for_text():

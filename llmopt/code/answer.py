@@ -16,6 +16,7 @@ from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.python_block import MOST_CODE
+from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.util.text import clean
 
 MAX_SOURCE = 100_000
@@ -32,10 +33,9 @@ _PROGRAM_LINE = re.compile(
     r"|(?:else|try|finally)[ \t]*:|except\b|pass$|[@#)\]}]|\"\"\"|'''"
     r"|[A-Za-z_][\w.]*[ \t]*(?:\[[^\]\n]*\][ \t]*)?(?::[^=\n]+)?[-+*/]?=[^=])"
 )
-# What ends a passage of prose: the model's thoughts, a fence, a JSON object, a program.
+# What ends a passage of prose: a fence, a JSON object, a program.
 _MARK = re.compile(
-    r"(?P<think></?(?i:think|thinking|thought|reasoning)>)"
-    r"|^[ \t]*(?P<fence>```+|~~~+)[^\n]*$"
+    r"^[ \t]*(?P<fence>```+|~~~+)[^\n]*$"
     r"|(?P<json>\{)"
     r"|^(?P<bare>[ \t]*)(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[(:]"
     r"|import[ \t]+\w[\w., \t]*$|from[ \t]+[\w.]+[ \t]+import\b|@\w|[A-Z][A-Z_0-9]*[ \t]*=)",
@@ -64,7 +64,7 @@ def block_to_run(text: str, names: Sequence[str]) -> str:
     """
     if len(text) > MAX_ANSWER:
         return ""
-    parts = _parts(_plain(text), computes=True)
+    parts = _parts(_plain(cut_thoughts(text)), computes=True)
     blocks = list(parts.runs)
     for entry in (value.get("run") for value in parts.objects):
         if isinstance(entry, str):
@@ -83,7 +83,7 @@ def read_answer(text: str, names: Sequence[str], *, computes: bool = False) -> C
 
     Prefers code that defines all of `names`; then JSON with a ``"code"`` entry, all fenced blocks
     with a definition except those replaced by later ones (models correct themselves), and bare
-    code, in this order. Thoughts in ``<think>`` tags are skipped. JSON and tags inside a program
+    code, in this order. Thoughts are skipped (`cut_thoughts`). JSON and tags inside a program
     belong to the program. With `computes` blocks to run are skipped (see `block_to_run`).
 
     Raises:
@@ -93,7 +93,7 @@ def read_answer(text: str, names: Sequence[str], *, computes: bool = False) -> C
         raise ParseError(
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
-    parts = _parts(_plain(text), computes)
+    parts = _parts(_plain(cut_thoughts(text)), computes)
     read = [a for a in map(_from_mapping, parts.objects) if a is not None]
     answers = [read[-1] if read else None, _from_blocks(parts)]
     found = [a for a in answers if a is not None]
@@ -157,16 +157,11 @@ def _parts(text: str, computes: bool = False) -> _Parts:
             at = end
         elif mark["fence"]:
             at = _read_block(text, mark, found, computes)
-        elif mark["think"] is None:
+        else:
             found.before = found.before or len(found.prose)
             source, end = _bare(text, mark.start(), mark["bare"])
             found.bare.append(source)
             at = max(at, end)
-        elif mark["think"].startswith("</"):
-            found = _Parts()  # a chat template opened the tag: all text before it is thought
-        else:
-            end_of_thought = re.compile(f"</{mark['think'][1:]}", re.IGNORECASE).search(text, at)
-            at = end_of_thought.end() if end_of_thought else len(text)
         prose_from = at
     found.prose.append(text[prose_from:].strip())
     return found

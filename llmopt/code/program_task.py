@@ -18,8 +18,8 @@ from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
+from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import Question, ToolCall
-from llmopt.prompt.values_in_text import Reading
 from llmopt.propose import Round, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox

@@ -59,6 +59,7 @@ from llmopt.errors import StorageError, TemplateError, did_you_mean
 from llmopt.prompt.budget import Selection
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
+from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.situation import (
     Complaint,
     Prompt,
@@ -67,7 +68,6 @@ from llmopt.prompt.situation import (
     Situation,
 )
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
-from llmopt.prompt.values_in_text import Reading, ToolCall
 from llmopt.util.files import read_text
 from llmopt.util.text import cut, estimate_tokens
 

@@ -7,17 +7,16 @@ is read without the worker: in a replay or a resumed search a name means the sam
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from llmopt.errors import ParseError
-from llmopt.prompt.values_in_text import ValueMatcher, unknown_names
-from llmopt.space import Categorical, Space, Value
-from llmopt.util.text import cut, nfc
+from llmopt.prompt.values import PairReader, from_json
+from llmopt.space import Space, Value
+from llmopt.util.text import cut
 
 MOST_VALUES = 10_000
 """Values of all variables together that are stored with a block; a text counts as more."""
@@ -110,11 +109,12 @@ class Kept:
         n = len(self.labels)
         values = self.values.get(name)
         if isinstance(values, dict):
-            return values_of(values.items(), self.space, self.labels)
+            return from_json(values.items(), PairReader(self.space, self.labels))
         if values is not None and len(values) == n:
             absent = [v == "nan" and bool(self.space.condition(i)) for i, v in enumerate(values)]
             given = (None if left else v for v, left in zip(values, absent, strict=True))
-            return values_of(zip(self.labels, given, strict=True), self.space, self.labels)
+            pairs = zip(self.labels, given, strict=True)
+            return from_json(pairs, PairReader(self.space, self.labels))
         raise ParseError(
             f"{self._trouble(name)}; expected `kept: NAME` with the name alone of a list or 1-D "
             f"array of {n} plain values in the order of `names`, or of a dict by parameter name: "
@@ -135,50 +135,3 @@ class Kept:
                 return f"the variable `{name}` {cut(kind, 60)} has no values of a point on record"
         listed = cut(", ".join(self.variables), _MOST_SHOWN) or "none"
         return f"no variable `{cut(name, 60)}` was kept by an earlier block; there are: {listed}"
-
-
-def values_of(
-    pairs: Iterable[tuple[Any, Any]],
-    space: Space,
-    labels: Sequence[str],
-    others: Sequence[str] = (),
-) -> dict[int, Value]:
-    """Return decoded values by the places of the parameters.
-
-    Args:
-        pairs: The name and the value of each.
-        space: The search space.
-        labels: What the prompt calls its parameters.
-        others: Further names of the parameters.
-
-    Raises:
-        ParseError: A value is not readable, or a name is unknown while a parameter is missing.
-    """
-    named = [pair for names in (space.names, labels, others) for pair in enumerate(names)]
-    exact = {name: place for place, name in named}  # first: names may differ in case alone
-    places = {_folded(name): place for place, name in named}
-    point: dict[int, Value] = {}
-    unknown: list[str] = []
-    for name, value in pairs:
-        place = exact.get(str(name), places.get(_folded(str(name))))
-        if place is None:
-            unknown.append(str(name))
-            continue
-        if value is None and space.condition(place):
-            continue
-        read = ValueMatcher(space, place).from_json(value)
-        if read is None:
-            got = cut(json.dumps(value), 40)
-            reason = f"`{labels[place]}` has no readable value (got {got})"
-            if isinstance(dimension := space.dimensions[place], Categorical):
-                choice = cut(space.format(place, dimension.choices[0]), 40)
-                reason += f"; expected a choice as it is written, such as {choice}, not its place"
-            raise ParseError(reason, "")
-        point[place] = read[0]
-    if unknown and space.missing(point):
-        raise ParseError(unknown_names(unknown, labels), "")
-    return point
-
-
-def _folded(name: str) -> str:
-    return " ".join(nfc(name).casefold().split())

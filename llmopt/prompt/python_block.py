@@ -16,10 +16,10 @@ import numpy as np
 
 from llmopt.data import TrialData
 from llmopt.history import History
-from llmopt.prompt.answer import MARKER, is_proposal
+from llmopt.prompt.answer import PROPOSAL
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.kept import Plain, plain_values
-from llmopt.prompt.values_in_text import strip_thinking
+from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.arguments import number, whole_number
@@ -193,10 +193,10 @@ def data_words(
 
 def code_in(text: str) -> str:
     """Return the Python of an answer that gives no point; else nothing."""
-    said = strip_thinking(clean(text))
+    said = cut_thoughts(clean(text))
     blocks = [block.strip() for block in _BLOCK.findall(said)]
     rest = _BLOCK.sub("", said)
-    if not any(blocks) or any(map(is_proposal, MARKER.finditer(rest))):
+    if not any(blocks) or PROPOSAL.search(rest):
         return ""
     return "\n".join(blocks)[:MOST_CODE]
 

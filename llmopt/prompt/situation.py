@@ -12,7 +12,7 @@ from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.kept import Plain
 from llmopt.prompt.python_block import IN_A_ROW, Computed
-from llmopt.prompt.values_in_text import OutOfRange, Reading, ToolCall
+from llmopt.prompt.reading import OutOfRange, Reading, ToolCall
 from llmopt.space import Space
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean
@@ -44,7 +44,7 @@ class Situation:
     seed: int = 0  # seed for everything random about the prompt and the reading of its answers
     model: ModelFacts = UNKNOWN_MODEL  # facts of the model that is asked: style, context, tokenizer
     notes: tuple[str, ...] = ()  # further lines for the model
-    out_of_range: OutOfRange = "clip"  # whether a number outside its range is clipped or refused
+    out_of_range: OutOfRange = "auto"  # what happens to a number outside its range
     noisy: bool = False  # whether a point may be measured again
     seeded: bool = False  # whether it then takes the next seed
     may_stop: bool = False  # whether an answer may end the search
@@ -134,6 +134,10 @@ class PromptCapabilities:
         """Return the attributes of a prompt; a missing one, or ``None``, has its default here."""
         found = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
         return cls(**{name: value for name, value in found.items() if value is not None})
+
+    def rejects(self, out_of_range: str) -> bool:
+        """Whether a number outside its range is sent back to the model, not moved to the bound."""
+        return out_of_range == "reject" or (out_of_range == "auto" and self.changes)
 
     def check_computes(self, name: str) -> None:
         """Raise `TemplateError` unless answers to a prompt, by its name, may be Python."""

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.answer import Answer, is_nothing, start_in
-from llmopt.prompt.kept import Kept, values_of
+from llmopt.prompt.kept import Kept
 from llmopt.prompt.python_block import bare
+from llmopt.prompt.values import PairReader, from_json, no_values
 from llmopt.space import Categorical, Int, Space, Value
 
 MOST_PARAMETERS = 200
 """With more of them an answer is asked as text: providers limit what a schema may hold."""
 
 _MOST_CHOICES = 100
+_MOST_BRACES = 50  # of a text that are tried as the start of an object
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
@@ -67,6 +69,7 @@ class Form:
         self.compute, self.kept = compute, kept if changes else None
         self._space, self._labels = space, tuple(labels)
         self._keys = _keys(labels)
+        self._pairs = PairReader(space, labels)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -135,11 +138,8 @@ class Form:
             f"{{{', '.join(fields)}}}"
         )
 
-    def read(self, text: str) -> list[Answer] | None:
-        """Return what a JSON object says of each point; ``None`` if the text is none."""
-        data = _json_object(text)
-        if data is None:
-            return None
+    def answers(self, data: Mapping[str, Any]) -> list[Answer]:
+        """Return what a JSON object says of each point; nothing if it gives none."""
         items = data.get(_POINTS) if self.several else None
         if not isinstance(items, list):
             items = [data]  # one point all the same
@@ -158,9 +158,9 @@ class Form:
             ends = stop and k == len(items) - 1
             said = {**(shared if ends or k == 0 else {}), **item}
             found.append(self._answer(said, ends))
-        return found or None
+        return found
 
-    def _named(self, item: dict[str, Any]) -> str:
+    def _named(self, item: Mapping[str, Any]) -> str:
         """Return the variable that a point names in place of values, if any."""
         name = item.get(_KEPT) if self.kept is not None else ""
         name = " ".join(name.split()) if isinstance(name, str) else ""
@@ -169,12 +169,12 @@ class Form:
 
     def code(self, text: str) -> str:
         """Return the Python of a JSON object that gives no point; else nothing."""
-        data = _json_object(text) or {}
+        data = next(iter(json_objects(text)[0]), {})
         points = data.get(_POINTS) or data.get(_CHANGES) or data.get(_STOP) or self._named(data)
         code = data.get(_PYTHON)
         return bare(code) if isinstance(code, str) and not points else ""
 
-    def _answer(self, data: dict[str, Any], stop: bool) -> Answer:
+    def _answer(self, data: Mapping[str, Any], stop: bool) -> Answer:
         given = data[_CHANGES if self.changes else _POINT]
         if isinstance(given, list):
             pairs = [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
@@ -185,7 +185,7 @@ class Form:
         try:
             name = self._named(data)
             values = self.kept.point(name) if self.kept is not None and name else {}
-            values |= values_of(pairs, self._space, self._labels, self._keys)
+            values |= from_json(pairs, self._pairs, self._keys)
         except ParseError as error:
             trouble = error.reason
         said = {
@@ -199,6 +199,78 @@ class Form:
         lesson = "" if is_nothing(notes["Lesson"]) else notes["Lesson"]
         analysis = "\n".join(text for text in rest if text)
         return Answer(lesson, analysis, notes["Hypothesis"], start, values, stop, trouble)
+
+
+def json_objects(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the JSON objects of a text, else why there is none; empty without any brace.
+
+    A brace that opens no object is skipped; a string may hold raw line breaks.
+    """
+    objects: list[dict[str, Any]] = []
+    trouble, start = "", text.find("{")
+    for _ in range(_MOST_BRACES):
+        if start < 0:
+            break
+        try:
+            data, end = _DECODER.raw_decode(text, start)
+            objects += [data] if data else []
+        except (ValueError, RecursionError) as error:
+            trouble, end = trouble or str(error), start + 1
+        start = text.find("{", end)
+    return objects, "" if objects else trouble
+
+
+def loose_answer(data: Mapping[str, Any], pairs: PairReader, expected: str) -> Answer | None:
+    """Return what a JSON object of no given form says: names with values, and an explanation."""
+    try:
+        values = values_in(data, pairs)
+        if values is None:
+            return None
+        if missing := pairs.space.missing(values):
+            raise ParseError(no_values(missing, pairs.labels), "")
+    except ParseError as error:
+        return Answer(trouble=f"{error.reason}; {expected}")
+    reasons = (data.get(key) for key in ("explanation", "reason", "reasoning", "rationale"))
+    return Answer(analysis=next((r for r in reasons if isinstance(r, str)), ""), values=values)
+
+
+def values_in(data: Mapping[str, Any], pairs: PairReader) -> dict[int, Value] | None:
+    """Return the values that a JSON object gives by name, itself or one object in it, if any."""
+    nodes = [data, *(v for v in data.values() if isinstance(v, dict))]
+    given = [
+        [(name, value) for name, value in _leaves(node) if pairs.place(name) is not None]
+        for node in nodes
+    ]
+    most = max(given, key=len)
+    return from_json(most, pairs) if most else None
+
+
+def _leaves(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the scalars of nested JSON as a space names them: ``key.sub``, ``key[0,1]``."""
+    stack: list[tuple[str, tuple[int, ...], Any]] = [("", (), node)]
+    while stack:
+        path, indices, value = stack.pop()
+        name = path + (f"[{','.join(map(str, indices))}]" if indices else "")
+        if isinstance(value, dict):
+            stack += [(f"{name}.{k}" if name else str(k), (), v) for k, v in value.items()]
+        elif isinstance(value, list):
+            stack += [(path, (*indices, i), v) for i, v in enumerate(value)]
+        else:
+            yield name, value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("a name is given twice")
+    return data
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no finite number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number, strict=False)
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -223,14 +295,3 @@ def _keys(labels: Sequence[str]) -> list[str]:
     keys = [key.strip("_") if key not in labels else key for key in keys]
     sound = len(set(keys)) == len(keys) and all(map(_KEY.fullmatch, keys))
     return keys if sound else [f"p{i + 1}" for i in range(len(keys))]
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    start = text.find("{")
-    if start < 0:
-        return None
-    try:
-        data, _ = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None

@@ -16,7 +16,7 @@ from llmopt.client.base import Message, Request, Style
 from llmopt.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
-from llmopt.prompt.answer import AnswerReader, zero_point
+from llmopt.prompt.answer import zero_point
 from llmopt.prompt.budget import Keep, Selection, TokenBudget, fit, ranked
 from llmopt.prompt.describe import (
     Entry,
@@ -38,8 +38,11 @@ from llmopt.prompt.python_block import (
     listed,
     shown_blocks,
 )
+from llmopt.prompt.reader import AnswerReader
+from llmopt.prompt.reading import Point, Reading, ToolCall
 from llmopt.prompt.situation import (
     Complaint,
+    PromptCapabilities,
     Question,
     Situation,
     changed_options,
@@ -47,7 +50,6 @@ from llmopt.prompt.situation import (
     check_counts,
 )
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
-from llmopt.prompt.values_in_text import Reading, ToolCall
 from llmopt.space import Categorical, Space
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
@@ -223,7 +225,8 @@ class TemplatePrompt:
         place = self._places(situation, picked)
         # Removed while in use: another thread makes its own.
         log = vars(self).pop("_log", None) or Log()
-        if _SHOWS_LOG.search(self.template):
+        reads_log = _SHOWS_LOG.search(self.template) is not None
+        if reads_log:
             log.read(situation.history, space, labels, count=budget.count)
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -282,10 +285,11 @@ class TemplatePrompt:
             json_schema=None if form is None else form.schema,
         )
         points = [t.values for t in situation.history.trials] if self.changes else ()
+        rejects = PromptCapabilities.of(self).rejects(situation.out_of_range)
         points_of = AnswerReader(
             space,
             labels,
-            situation.out_of_range,
+            "reject" if rejects else "clip",
             form,
             last=self.answer_last or self.changes,
             changes=self.changes,
@@ -294,6 +298,9 @@ class TemplatePrompt:
             most=most,
             first=situation.iteration,
             kept=kept,
+            original=_Originals(
+                space, situation.history, self.log_tokens is None, log if reads_log else None
+            ),
         )
 
         return Question(request, _Reader(points_of, form, situation.compute))
@@ -525,6 +532,49 @@ def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> 
     if isinstance(error, jinja2.UndefinedError) and undefined and variables:
         what += f"; {did_you_mean(undefined[1], variables)}"
     return TemplateError(f"{where}: {what}")
+
+
+@dataclass(frozen=True)
+class _Originals:
+    """Returns the evaluated point that a written one equals to the digits that a prompt shows."""
+
+    space: Space
+    history: History
+    lines: bool  # whether the prompt shows values as `Space.format` does
+    log: Log | None  # which shows them otherwise, if the prompt has it
+
+    def __call__(self, point: Point) -> Point:
+        """Return the evaluated or pending point, or the written one if it is a new one."""
+        log = self.log
+        if log is not None and vars(log).get("history") is not self.history:
+            log = None  # it has gone on to a later prompt
+        for trial in reversed(self.history.trials):
+            if self._equal(point, trial.values, self.lines, log, trial):
+                return tuple(trial.values)
+        for pending in self.history.pending:
+            if self._equal(point, pending, True):
+                return tuple(pending)
+        return point
+
+    def _equal(
+        self,
+        written: Point,
+        values: Point,
+        lines: bool,
+        log: Log | None = None,
+        trial: Trial | None = None,
+    ) -> bool:
+        for i, (a, b) in enumerate(zip(written, values, strict=True)):
+            if a == b:
+                continue
+            if not (isinstance(a, float) and isinstance(b, float)):
+                return False
+            shown = [self.space.format(i, b)] if lines else []
+            if log is not None and trial is not None:
+                shown.append(log.value(trial, i))
+            if a not in map(float, shown):
+                return False
+        return True
 
 
 @dataclass(frozen=True)

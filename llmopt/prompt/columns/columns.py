@@ -45,8 +45,9 @@ from llmopt.prompt.columns.letters import (
     row_tokens,
     write_row,
 )
+from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
-from llmopt.prompt.values_in_text import Reading, strip_thinking
+from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical
@@ -322,7 +323,7 @@ class ColumnsPrompt:
             rng = np.random.default_rng([situation.seed, situation.iteration + index])
             drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), len(space))
             row = drawn.round().clip(0, cells - 1).astype(int)
-            row[list(shown.asked)] = read_row(strip_thinking(text), len(shown.asked))
+            row[list(shown.asked)] = read_row(cut_thoughts(text), len(shown.asked))
             return write_row(row.tolist())
 
         def read_part(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:

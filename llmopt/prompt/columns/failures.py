@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.history import History, Trial
-from llmopt.prompt.values_in_text import Reading
+from llmopt.prompt.reading import Reading
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.values import ABSENT

@@ -16,7 +16,8 @@ import numpy as np
 
 from llmopt.errors import ParseError
 from llmopt.prompt.columns.frame import Cells, Frame, Levels, whole_cells
-from llmopt.prompt.values_in_text import Reading, strip_thinking
+from llmopt.prompt.reading import Reading
+from llmopt.prompt.thoughts import cut_thoughts
 
 LETTERS = len(ascii_lowercase)
 
@@ -110,7 +111,7 @@ class RowReader:
 
     def _integers(self, text: str) -> tuple[list[int], bool]:
         """Return the integers of a row, moved into their ranges, and whether one was moved."""
-        integers = read_row(strip_thinking(text), len(self.frame.parts))
+        integers = read_row(cut_thoughts(text), len(self.frame.parts))
         clipped = False
         for i, part in enumerate(self.frame.parts):
             inside = min(max(integers[i], part.first), part.last)
