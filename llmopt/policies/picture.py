@@ -85,13 +85,13 @@ def policy_gif(
 
     def drawn(observation: Any) -> Any:
         if next(steps) in wanted:
-            frames.append(_captioned(_shrink(env.render()), caption))
+            frames.append(_picture(env.render(), caption))
         return act(observation)
 
     again = episode(env, drawn, seed, step_cap)
     if again.error is not None and first.error is None:
         raise again.error  # of the rendering
-    frames.append(_captioned(_shrink(env.render()), caption))
+    frames.append(_picture(env.render(), caption))
     fps = float(env.metadata.get("render_fps") or 30)
     # Viewers show each frame for at least 20 ms.
     pause = int(np.clip(1000 * first.length / max(len(wanted), 1) / fps, 20, 100))
@@ -109,26 +109,22 @@ def policy_gif(
     return buffer.getvalue()
 
 
-def _shrink(frame: Any) -> Any:
-    """Convert a rendered ``(height, width, 3)`` frame to a picture of at most `WIDTH` pixels."""
-    from PIL import Image
+def _picture(frame: Any, caption: str) -> Any:
+    """Convert a ``(height, width, 3)`` frame to a picture of at most `WIDTH` pixels.
+
+    A caption, if there is one, is a line of text below it.
+    """
+    from PIL import Image, ImageDraw
 
     if not isinstance(frame, np.ndarray):
         raise LLMOptError(
             f"render() returned {a_type(frame)}, no picture: the environment must accept "
             'render_mode="rgb_array" (if a function makes it, as an argument of the function)'
         )
-    image = Image.fromarray(frame.astype(np.uint8))
+    image: Any = Image.fromarray(frame.astype(np.uint8))
     if image.width > WIDTH:
         size = (WIDTH, round(image.height * WIDTH / image.width))
         image = image.resize(size, Image.Resampling.LANCZOS)
-    return image
-
-
-def _captioned(image: Any, caption: str) -> Any:
-    """Return a picture with a line of text below it; unchanged if the text is empty."""
-    from PIL import Image, ImageDraw
-
     if not caption:
         return image
     framed = Image.new("RGB", (image.width, image.height + CAPTION), "white")

@@ -147,26 +147,27 @@ def _proposed(bound: BoundPolicy, seen: list[np.ndarray]) -> np.ndarray:
     return np.array(rows).reshape(len(rows), bound.policy.n_outputs)
 
 
+_DATA = (
+    'data[k]["observations"][j]: steps + 1 rows, {observations}',
+    'data[k]["actions"][j], ["rewards"][j], ["info"][name][j]: a row or number for each step; '
+    "{actions}",
+    'data[k]["ended"][j]: how the episode ended; ["initial_..."][j]: its exact initial state',
+)
+
+
 def describe_data(scaled: bool) -> list[str]:
     """Return the prompt's lines on the entries of `StepData.data` for a linear policy."""
-    seen = "in the units and order of the task"
-    seen = f'{seen}; "scaled"[j]: as the policy sees them' if scaled else seen
-    return [
-        f'data[k]["observations"][j]: steps + 1 rows, of point k from initial state j, {seen}',
-        'data[k]["actions"][j], ["rewards"][j], ["info"][name][j]: a row or number for each step; '
-        '["proposed"][j]: the outputs of the policy before any clipping or choice',
-        'data[k]["ended"][j]: how the episode ended; ["initial_..."][j]: its exact initial state',
-    ]
+    seen = "of point k from initial state j, in the units and order of the task"
+    seen += '; "scaled"[j]: as the policy sees them' if scaled else ""
+    done = '["proposed"][j]: the outputs of the policy before any clipping or choice'
+    return [line.format(observations=seen, actions=done) for line in _DATA]
 
 
 def describe_code_data() -> list[str]:
     """Return the prompt's lines on the entries of `StepData.data` for a policy as code."""
-    return [
-        'data[k]["observations"][j]: steps + 1 rows, what try k got from initial state j, flat',
-        'data[k]["actions"][j], ["rewards"][j], ["info"][name][j]: a row or number for each step; '
-        "actions are what the try returned, within the bounds",
-        'data[k]["ended"][j]: how the episode ended; ["initial_..."][j]: its exact initial state',
-    ]
+    seen = "what try k got from initial state j, flat"
+    done = "actions are what the try returned, within the bounds"
+    return [line.format(observations=seen, actions=done) for line in _DATA]
 
 
 def _array(value: Any) -> np.ndarray:
