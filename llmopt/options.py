@@ -47,6 +47,7 @@ class ComputeArguments(TypedDict, total=False):
     compute_blocks: int
     compute_total: float
     compute_workers: int | None
+    compute_packages: Sequence[str]
 
 
 class AskArguments(ComputeArguments, total=False):
@@ -117,6 +118,8 @@ class AskOptions:
         compute_total: Maximum seconds of all blocks of a search.
         compute_workers: Number of processes for parallel work in blocks; ``None`` means one per
             core, 0 none.
+        compute_packages: Further packages that blocks may import, such as ``("casadi", "mujoco")``.
+            They are imported before the sandbox closes, so you have to trust them.
         max_requests: Cap on calls to the model, including failed ones. With a `partner` the model
             proposes first, and after the cap the partner proposes the rest.
         max_tokens: Cap on prompt and completion tokens together.
@@ -145,6 +148,7 @@ class AskOptions:
     compute_blocks: int = 20
     compute_total: float = 14_400.0
     compute_workers: int | None = None
+    compute_packages: Sequence[str] = ()
     max_requests: int | None = option(None, "rarely", changes=True)
     max_tokens: int | None = option(None, "rarely", changes=True)
     max_cost: float | None = option(None, "rarely", changes=True)
@@ -161,6 +165,12 @@ class AskOptions:
         whole_number("compute_blocks", self.compute_blocks, 1, 1000)
         if self.compute_workers is not None:
             whole_number("compute_workers", self.compute_workers, 0, 64)
+        if isinstance(self.compute_packages, str):
+            raise TypeError(
+                f"compute_packages={self.compute_packages!r} is a text; expected names in a "
+                f"sequence: compute_packages=({self.compute_packages!r},)"
+            )
+        object.__setattr__(self, "compute_packages", tuple(self.compute_packages))
         for each in dataclasses.fields(self):
             name, value = each.name, getattr(self, each.name)
             if "choices" in each.metadata:

@@ -218,6 +218,7 @@ class PointTask:
             seeded=asking.seeded,
             seconds_left=round.seconds,
             workers=asking.workers,
+            libraries=getattr(asking.tool, "libraries", None),
             tools=asking.tools,
             variables=blocks[-1].variables if blocks else (),
             kept=blocks[-1].values if blocks else {},

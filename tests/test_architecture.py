@@ -132,6 +132,7 @@ FOREIGN = {
     "google": "_client _content _session _refresh_status_codes",
     "gymnasium": "_get_obs",
     "nevergrad": "_constraint_checkers _content _layers _repetitions _value",
+    "numba": "_reduce_states",
     "optuna": "_contains _storage _study_id _trial_id",
 }
 

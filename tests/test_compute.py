@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from stubs import needs_confinement
 
-import llmopt
 from llmopt import (
     BudgetExceededError,
     Categorical,
@@ -22,7 +21,7 @@ from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
-from llmopt.lab import blocks as calculator
+from llmopt.lab import blocks
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
@@ -45,14 +44,15 @@ class Plain:
     """Runs blocks in this process, for tests of all that is around them."""
 
     ran: list[str]
+    workers, libraries, folder = 1, None, None
 
     def __init__(self, *_):
         self.space, self.ran, self.seen = {}, [], []
 
-    def run(self, code, before, data, seconds=None):
+    def run(self, code, before, data, seconds):
         self.ran.append(code)
         self.seen.append([block.code for block in before])
-        seen = data(None)
+        seen = data()
         printed = StringIO()
         with redirect_stdout(printed):
             exec(code, self.space | dict(seen, np=np))
@@ -77,7 +77,7 @@ def plain(monkeypatch):
         made.append(Plain())
         return made[-1]
 
-    monkeypatch.setattr(calculator, "Calculator", make)
+    monkeypatch.setattr(blocks, "Laboratory", make)
     return made
 
 
@@ -353,109 +353,17 @@ def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
         search([], prompt="props")
     with pytest.raises(ValueError, match="compute='yes'"):
         search([], compute="yes")
-    emitter = llmopt.ModelEmitter(ScriptedClient([]), "words", compute=True)
-    with pytest.raises(ValueError, match="let_compute"):
-        emitter.propose(Space(SPACE), History(), np.random.default_rng(0))
+    with pytest.raises(ImportError, match="compute_packages: 'casadi9' is not installed"):
+        search([], compute_packages=["casadi9"])
+    with pytest.raises(TypeError, match=r"expected names in a sequence: .*\('mujoco',\)"):
+        search([], compute_packages="mujoco")
     none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))
-    monkeypatch.setattr(confine, "support", lambda: none)
+    monkeypatch.setattr(blocks, "support", lambda: none)
     with pytest.raises(SandboxUnavailableError, match=r"compute=True: .* leave compute out"):
         search([])
 
 
-# -- the worker -----------------------------------------------------------------------------------
-
-
-def data(trials=None):
-    x = np.arange(6.0).reshape(3, 2)[:trials]
-    return {"X": x, "f": x.sum(axis=1), "names": ["x", "y"]}
-
-
-@pytest.fixture
-def real():
-    with closing(calculator.Calculator()) as made:
-        yield made
-
-
-@needs_confinement
-def test_variables_stay_tracebacks_are_shown_and_nothing_is_let_out(real):
-    before = []
-
-    def run(code):
-        before.append(real.run(code, before, data))
-        return before[-1]
-
-    first = run("import numpy as np\nw = np.ones((2, 3))\ndef g(x):\n    return 1 / x")
-    assert first.variables == ("w (array 2×3)", "g (function)")
-    assert (first.output, first.trials, first.lost) == ("", 3, False)
-    failed = run("print('so far')\ng(0)")
-    assert failed.output.splitlines() == [
-        "so far",
-        "Traceback:",
-        "  line 2, in <module>: g(0)",
-        "  line 4, in g: return 1 / x",
-        "ZeroDivisionError: division by zero",
-    ]
-    assert "PermissionError" in run("open('/etc/hostname')").output
-    assert "MemoryError" in run("[0] * 10**9").output
-    assert "SyntaxError" in run("1 +").output
-    assert run("w.sum() + f[2]").output.strip() in ("np.float64(15.0)", "15.0")
-    odd = run(
-        "del w, g\nbig = 10**400\nclass Odd(list):\n    def __len__(self):\n        return -1\n"
-        "odd = Odd()\nclass E(Exception):\n"
-        "    def __str__(self):\n        raise ValueError\nraise E"
-    )
-    assert odd.output.splitlines()[-1] == "E: (its message cannot be shown)"
-    assert odd.variables == ("big (int)", "Odd (type)", "odd (Odd)", "E (type)")
-    long = run("print('a' * 19000)\n1 / 0").output
-    assert len(long) <= 6000
-    assert long.startswith("aaa")
-    assert "characters are not shown" in long
-    assert long.rstrip().endswith("ZeroDivisionError: division by zero")
-
-
-@needs_confinement
-def test_usual_python_works(real):
-    code = (
-        "import dataclasses, heapq, json, re, statistics, time\n"
-        "@dataclasses.dataclass\nclass P:\n    x: float\n"
-        "string = 1\nprint(statistics.mean([1, 3]), P(2), __name__)"
-    )
-    done = real.run(code, [], data)
-    assert (done.output, set(done.variables)) == ("2 P(x=2) block\n", {"P (type)", "string (1)"})
-    pytest.importorskip("scipy")
-    code = "from scipy.stats import qmc\nprint(qmc.Sobol(2, scramble=False).random(2).tolist())"
-    assert real.run(code, [], data).output == "[[0.0, 0.0], [0.5, 0.5]]\n"
-
-
-@needs_confinement
-def test_what_ends_the_worker_takes_only_what_its_block_did(real):
-    kept = real.run("a = 1", [], data)
-    dead = real.run("a = 2\nimport os\nos._exit(3)", [kept], data)
-    assert (dead.lost, dead.failed, dead.variables) == (False, True, ("a (1)",))
-    assert "Variables are those before it" in dead.output
-    after = real.run("a", [kept], data)
-    assert after.output == "1\n"
-    first = real.run("import os\nos._exit(3)", [], data)
-    assert (first.lost, first.variables) == (True, ())
-    assert "All variables are gone" in first.output
-    slow = real.run("while True: pass", [], data, seconds=0.5)
-    assert slow.failed
-    assert "it took more than 0.5 s" in slow.output
-
-
-@needs_confinement
-def test_another_process_goes_on_from_a_snapshot_and_runs_no_block_again(real, tmp_path):
-    real.folder = tmp_path / "d"
-    first = real.run("total = f.sum()\nopen('runs', 'a').write('x')", [], lambda k: data(1))
-    assert first.trials == 1
-    with closing(calculator.Calculator()) as other:
-        other.folder = real.folder
-        after = other.run("print(total, len(f), open('runs').read())", [first], data)
-        assert after.output == "1.0 3 x\n"
-    with closing(calculator.Calculator()) as without:
-        gone = without.run("total", [first], data)
-        assert gone.notes == ("The variables of earlier blocks are gone.",)
-        assert "NameError" in gone.output
+# -- with a worker ---------------------------------------------------------------------------------
 
 
 @needs_confinement

@@ -3,9 +3,7 @@
 import json
 import math
 import shutil
-from contextlib import closing
 
-import numpy as np
 import pytest
 from stubs import needs_confinement
 
@@ -23,8 +21,8 @@ from llmopt import (
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.lab import blocks
-from llmopt.lab.blocks import Calculator
+from llmopt.lab import blocks, laboratory
+from llmopt.lab.laboratory import Laboratory
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.kept import MOST_VALUES, plain_values
 from llmopt.prompt.python_block import Computed
@@ -223,108 +221,6 @@ def test_a_block_of_an_earlier_file_has_no_values_on_record():
         query.read(answer("kept: w"))
 
 
-# -- what a worker gives ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(monkeypatch):
-    monkeypatch.setattr(blocks, "_SCIPY", ())
-    monkeypatch.setattr(blocks, "_SKLEARN", ())
-    before = []
-
-    def run(code, seconds=None):
-        seen = {"X": np.ones((2, 2)), "f": np.ones(2), "names": ["x", "y"]}
-        before.append(calculator.run(code, before, lambda _: seen, seconds))
-        return before[-1]
-
-    with closing(Calculator(seconds=60, workers=0)) as calculator:
-        yield run
-
-
-@needs_confinement
-def test_what_can_be_a_point_is_kept_at_full_precision(run):
-    block = run(
-        "a = np.array([1 / 3, 2 ** 0.5])\nb = (1, True)\nc = [np.float32(0.1), np.int8(3)]\n"
-        "d = {'y': 1 / 7, 'more': 'text'}\ne = np.array(['u', 'v'])\ng = [float('-inf'), None]\n"
-        "matrix = np.eye(2)\nlong = [1, 2, 3]\nother = {'z': 1}\n"
-        "h = np.array(['u', 3], dtype=object)\n_hidden = [1, 2]\nscalar = 2.0"
-    )
-    assert block.values == {
-        "a": [1 / 3, 2**0.5],
-        "b": [1, True],
-        "c": [float(np.float32(0.1)), 3],
-        "d": {"y": 1 / 7, "more": "text"},
-        "e": ["u", "v"],
-        "g": ["-inf", None],
-        "h": ["u", 3],
-    }
-    assert Computed.read(json.loads(json.dumps(block.line(), allow_nan=False))) == block
-    assert run("a *= 2\n1 / 0").values["a"] == [2 / 3, 2 * 2**0.5]  # also of a block that fails
-    ended = run("a *= 2\nwhile True: pass", 1.0)
-    assert ended.values["a"] == [2 / 3, 2 * 2**0.5]
-    assert run("del a").values.keys() == {"b", "c", "d", "e", "g", "h"}
-
-
-@needs_confinement
-@pytest.mark.parametrize(
-    "made",
-    [
-        "class F(float):\n    def __float__(self): raise SystemExit\nw = [F(1), F(2)]",
-        "class F:\n    def __float__(self):\n        while True: pass\nw = [F(), F()]",
-        "class A(np.ndarray):\n    def tolist(self): return [1, 2]\n"
-        "    def __iter__(self):\n        while True: pass\nw = np.ones(2).view(A)",
-        "class L(list):\n    def __getitem__(self, i): raise SystemExit\nw = L([1, 2])",
-        "class D(dict):\n    def items(self): raise SystemExit\nw = D(x=1)",
-        "class K(str):\n    def __hash__(self): return hash('x')\n"
-        "    def __eq__(self, other):\n        if armed:\n            while True: pass\n"
-        "        return True\narmed = False\nw = {K('x'): 1, 'y': 2}\narmed = True",
-        "w = (i for i in [1, 2])",
-        "w = np.array([object(), 1])",
-        "w = np.ones(2, dtype=np.longdouble)",
-        "w = [[1], [2]]",
-        "w = [10 ** 400, 1]",
-        "w = ['n' * 1000, 1]",
-        "w = [1j, 2]",
-        "w = np.ones((2, 1))",
-        "w = np.zeros(5_000_000)",
-    ],
-)
-def test_no_code_of_a_block_runs_where_values_are_read(run, made):
-    block = run(f"{made}\nv = [1, 2]")
-    assert block.failed is False
-    assert block.values == {"v": [1, 2]}
-
-
-@needs_confinement
-def test_of_too_many_variables_those_that_the_block_names_come_first(run):
-    many = run("for i in range(20_000): globals()[f'w{i}'] = [i, i]\nw3[0] = 7")
-    assert sum(map(len, many.values.values())) == MOST_VALUES
-    assert many.values["w3"] == [7, 3]
-    assert {"w19999", "w19998"} <= many.values.keys()
-    assert "w5" not in many.values
-    texts = run("for i in range(20_000): globals()[f'w{i}'] = ['n' * 200, 'n' * 200]")
-    assert 0 < len(texts.values) < 1000
-
-
-@needs_confinement
-@pytest.mark.parametrize("item", ["'\\U0001f600' * 19", "10 ** 290"])
-def test_values_of_any_length_fit_into_the_message_of_a_block(run, item):
-    block = run(f"for i in range(5000): globals()[f'w{{i}}'] = [{item}, 1]\nprint('done')")
-    assert (block.output, block.failed) == ("done\n", False)
-    assert "w4999" in block.values
-
-
-@needs_confinement
-@pytest.mark.parametrize(
-    "forged", ["{'w': [float('nan'), 1]}", "{'w': [1] * 20_000}", "5", "{'w': ['n' * 999]}"]
-)
-def test_a_worker_that_forges_values_ends_its_block(run, forged):
-    module = "import sys\nlab = sys.modules['llmopt.lab.laboratory']\n"
-    block = run(f"{module}lab._points = lambda *_: {forged}")
-    assert "The block was ended" in block.output
-    assert block.values == {}
-
-
 # -- searches -----------------------------------------------------------------------------------
 
 BLOCK = "best = np.array([1 / 3, 2 / 7])\npart = {'y': 1 / 7}\nprint(best)"
@@ -346,14 +242,13 @@ def search(client, **options):
 
 @needs_confinement
 def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_SCIPY", ())
-    monkeypatch.setattr(blocks, "_SKLEARN", ())
+    monkeypatch.setattr(laboratory, "LIBRARIES", {})
     result = search(RecordClient(client := ScriptedClient(SCRIPT), tmp_path / "r.jsonl"))
     assert [t.values for t in result.trials] == WANTED
     assert result.usage.rejected == {"unreadable": 1}
     assert "This answer cannot be used: no variable `gone` was kept" in client.requests[3].text
-    monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a worker was started"))
-    monkeypatch.setattr(confine, "support", lambda: confine.Support(0, False, ("no seccomp",)))
+    monkeypatch.setattr(Laboratory, "_start", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(blocks, "support", lambda: confine.Support(0, False, ("no seccomp",)))
     again = search(ReplayClient(tmp_path / "r.jsonl"))
     assert [t.values for t in again.trials] == WANTED
     assert again.usage.blocks == 1
@@ -376,12 +271,11 @@ def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, 
 
 @needs_confinement
 def test_a_search_that_is_killed_anywhere_resumes_to_the_same_points(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "_SCIPY", ())
-    monkeypatch.setattr(blocks, "_SKLEARN", ())
+    monkeypatch.setattr(laboratory, "LIBRARIES", {})
     file = tmp_path / "s.jsonl"
     assert [t.values for t in search(ScriptedClient(SCRIPT), storage=file).trials] == WANTED
     lines = file.read_bytes().splitlines(keepends=True)
-    monkeypatch.setattr(Calculator, "_start", lambda self: pytest.fail("a block ran again"))
+    monkeypatch.setattr(Laboratory, "_start", lambda *_: pytest.fail("a block ran again"))
     first = next(k for k, line in enumerate(lines) if b'"event":"compute"' in line) + 1
     for count in range(first, len(lines)):
         part = tmp_path / f"{count}.jsonl"

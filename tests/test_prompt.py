@@ -38,7 +38,7 @@ from llmopt.prompt import (
 from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
 
-WORDING = (14, "2da122b8a8ad")
+WORDING = (15, "9d08adc683f1")
 """Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))

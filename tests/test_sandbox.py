@@ -136,6 +136,19 @@ class TestAttacks:
         assert "SystemExit" in str(outcome)
         assert attack(attacker, "return 1") == 1
 
+    @pytest.mark.defect(4)
+    def test_what_a_source_left_is_freed_before_the_next_one(self):
+        """An episode loads the program anew: tables of its first call must not add up."""
+        tables = (
+            "tables = []\ndef f():\n    if not tables:\n"
+            "        tables.append([float(i) for i in range(1_500_000)])\n"
+            "    return len(tables[0])\n"
+        )
+        with Sandbox(WorkerLimits(call_seconds=60, memory_bytes=128 << 20)) as box:
+            for _ in range(6):
+                box.load(tables)
+                assert box.call("f") == 1_500_000
+
     def test_a_key_in_the_environment(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         with Sandbox() as box:

@@ -51,7 +51,6 @@ class ModelFacts:
     # The most dollars that a request can cost; see `llmopt.client.prices.most_cost`.
     most_cost: Callable[[Request], float | None] | None = field(default=None, compare=False)
 
-
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON, without the functions."""
         return {k: v for k, v in vars(self).items() if k not in _FUNCTIONS}

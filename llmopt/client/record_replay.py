@@ -35,6 +35,7 @@ _MOST_BYTES = 500_000_000  # of a recording
 _FACTS = b'{"facts":'
 _BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
 _OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
+_LIBRARIES = re.compile(r"^(?:> )?- NumPy as np(?:, (.*))?;$", re.MULTILINE)
 _WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
 _KINDS = {**get_type_hints(ModelFacts), "style": str}
 for _name in ("name", "count_tokens", "most_cost"):
@@ -198,6 +199,15 @@ class ReplayClient:
         """Whether the recorded model was offered to compute in Python."""
         offered = any(_OFFER.search(request.text) for request, _ in self.exchanges)
         return offered or bool(self._read().blocks)
+
+    @property
+    def libraries(self) -> tuple[str, ...] | None:
+        """The libraries that the recorded requests list for blocks; ``None`` if they list none."""
+        stated = (_LIBRARIES.search(request.text) for request, _ in self.exchanges)
+        listed = next((line[1] or "" for line in stated if line), None)
+        if listed is None or " and " in listed:
+            return None
+        return tuple(name for name in re.sub(r" \([^)]*\)", "", listed).split(", ") if name)
 
     @property
     def workers(self) -> int | None:

@@ -169,7 +169,7 @@ class CodeOptimizer(Account, Closing):
         tool = self._tool = calculator_for(blocks, model)
         if tool is not None:
             known = {"NAMES": [f.name for f in self.functions], "IMPORTS": list(imports)}
-            tool.imports = tuple(imports)
+            tool.packages = (*imports, *tool.packages)
             tool.equip(CANDIDATE, known)
         prompt = CodePrompt(
             self.functions,
@@ -185,6 +185,7 @@ class CodeOptimizer(Account, Closing):
             self._make_sandbox,
             computing=blocks,
             workers=0 if tool is None else tool.workers,
+            libraries=None if tool is None else tool.libraries,
             **given("repairs", "attempts", "temperature", "max_output_tokens"),
         )
         whole_number("repairs", self._writing.repairs, 0, 1000)
@@ -230,7 +231,11 @@ class CodeOptimizer(Account, Closing):
         }
         if seed_given:
             identity["seed"] = self.seed
-        about = {"prompts": PROMPT_VERSION, "model": self._writing.facts.to_json(), "workers": self._writing.workers}
+        about = {
+            "prompts": PROMPT_VERSION,
+            "model": self._writing.facts.to_json(),
+            "workers": self._writing.workers,
+        }
         options = {"client": client_name(model), "objective": self._writing.prompt.objective}
         return Started(FORMAT, identity, options, about)
 

@@ -25,7 +25,7 @@ CANDIDATE = '''
 class Candidate:
     """The functions of a source; a call runs the first one."""
 
-    __module__ = "block"  # what is listed with the variables of blocks
+    __module__ = "__main__"  # what is listed with the variables of blocks
 
     def __init__(self, source, params):
         self._made_of = source, params
@@ -44,7 +44,7 @@ class Candidate:
 def candidate(source, params=None):
     return Candidate(source, params)
 '''
-"""The source of ``candidate(source)``, for `Calculator.equip` with ``NAMES`` and ``IMPORTS``."""
+"""The source of ``candidate(source)``, for `Laboratory.equip` with ``NAMES`` and ``IMPORTS``."""
 
 
 def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
@@ -67,6 +67,7 @@ def variables_of(
     round: Round,
     options: AskOptions,
     workers: int,
+    libraries: Sequence[str] | None,
     trials: Sequence[CodeTrial],
     tools: Sequence[str],
 ) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def variables_of(
         "blocks": round.blocks,
         "data": quoted(data_words(data, len(trials), ("try", "tries"))),
         "remembered": listed(_variables(round)),
-        **laboratory_variables(*limits, round.seconds, workers, tools),
+        **laboratory_variables(*limits, round.seconds, workers, tools, libraries),
     }
 
 

@@ -43,6 +43,7 @@ class Writing:
         max_output_tokens: Cap on the tokens of one answer.
         computing: The limits of blocks of Python.
         workers: Processes for the parallel work of blocks.
+        libraries: What blocks may import beside NumPy; ``None`` if that is not known.
         tools: Further lines of the prompt on what blocks find.
     """
 
@@ -55,6 +56,7 @@ class Writing:
     max_output_tokens: int | None = 2000
     computing: AskOptions = field(default_factory=AskOptions)
     workers: int = 0
+    libraries: tuple[str, ...] | None = None
     tools: tuple[str, ...] = ()
 
 
@@ -108,7 +110,12 @@ class ProgramTask:
         room, computing = budget, None
         if prompt.computes:
             computing = variables_of(
-                round, writing.computing, writing.workers, self.trials, writing.tools
+                round,
+                writing.computing,
+                writing.workers,
+                writing.libraries,
+                self.trials,
+                writing.tools,
             )
             if budget.limit is not None:
                 room = replace(budget, limit=budget.limit - min(_ROOM, budget.limit // 8))

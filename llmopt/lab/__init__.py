@@ -1,1 +1,1 @@
-"""Python that a model runs before it proposes a point."""
+"""A laboratory: runs the blocks of Python that a model writes beside its proposals."""

@@ -1,535 +1,414 @@
-"""What runs in the confined worker: blocks of Python in one namespace, and what they find there.
+"""Runs the blocks of Python that a model gives in place of a point.
 
-`llmopt.lab.blocks` has a worker import this file before its confinement; nothing else does.
-It may import only files beside it, and modules that the worker has imported.
+Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.lab.worker`): no file, no network, no
+further process. Its variables, functions and jobs stay for later blocks. After each block the
+worker gives a snapshot, bytes that only a confined worker ever reads again: with it a new worker
+continues where the last one ended, in this process or a later one.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import io
-import math
-import pickle
-import random
-import re
+import importlib.util
+import logging
+import os
 import sys
 import time
-import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
-import numpy as np
+from llmopt.data import TrialData
+from llmopt.errors import StorageError
+from llmopt.packing import MOST_PACKED
+from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
+from llmopt.prompt.python_block import MOST_OUTPUT, Computed
+from llmopt.sandbox.failure import CandidateError, SandboxError
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
+from llmopt.util.closing import Closing
+from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
 
-from llmopt.lab import function_pickles as pickles
-from llmopt.lab import pool, toolbox
-from llmopt.packing import pack, unpack
+logger = logging.getLogger(__name__)
 
-_ALLOWED = ("poll", "ppoll", "clock_nanosleep")
-_MOST_RAW = 96 << 20  # bytes of all variables before they are compressed
-_SPARE = 2 << 20  # bytes of a snapshot beside the variables and files: sources, classes
-_MOST_FILES = 64 << 20  # bytes of the files that a block wrote
-_MOST_NAMES = 150
-_SAY, _AT_ONCE = 0.05, 5.0  # what is printed is sent each 0.05 s, but 100 lines at once
-_SPARE_WORDS = 500  # characters of what is said beside it if the block is ended
-_MOST_NAME = 80
-_MOST_TEXT = 200  # characters of a text in the values of a variable
-_NUMBERS = {
-    kind for kind in np.sctypeDict.values() if issubclass(kind, (np.number, np.bool_, np.str_))
-}
+MEMORY = 1 << 30
+"""Bytes that all blocks together may take, beyond Python and its modules."""
 
-_block = sys.modules[pickles.BLOCK] = ModuleType(pickles.BLOCK)  # a data class looks it up
-sys.modules["llmopt.lab.functions"] = pickles  # its name in earlier snapshots
-_space: dict[str, Any] = vars(_block)
-_tools = sys.modules["tools"] = ModuleType("tools")
-_given: set[str] = set()  # what no block made
-_sources: dict[str, list[str]] = {}
-_count = 0
-_files: dict[str, bytes] = {}
-_pool = pool.Pool((), _space)
-_say: Callable[[str], None] = lambda text: None  # noqa: E731
+WORKERS_MEMORY = 4 << 30
+"""Bytes that the workers of `pmap` and of jobs may take together."""
 
+MOST_SNAPSHOT = 32 << 20
+"""Bytes of a snapshot, which is compressed."""
 
-class Data(Mapping[int, Mapping[str, Any]]):
-    """The arrays of each trial by the number that the prompt has for it, unpacked when used."""
+MOST_WORKERS = 64
 
-    def __init__(self) -> None:
-        self.packed: dict[int, bytes] = {}
-        self._open: dict[int, Mapping[str, Any]] = {}
+_MOST_ANSWER = 512 << 10  # bytes of what a block printed and left
+_MOST_DATA = 384 << 20  # bytes of the packed data of all trials that a worker gets
+_LIFE = 12 * 3600.0  # seconds after which a worker is replaced, between blocks
+_SNAPSHOT_SECONDS = 60.0
+_PLAIN = (
+    "math", "random", "ast", "io", "contextlib", "itertools", "functools", "collections",
+    "multiprocessing", "types", "typing", "statistics", "dataclasses", "heapq", "bisect",
+    "fractions", "decimal", "datetime", "copy", "operator", "string", "textwrap", "pprint", "json",
+    "re", "time", "abc", "enum", "cmath", "warnings", "traceback", "sys", "pickle", "marshal",
+    "select", "mmap", "zipfile", "csv", "pathlib", "inspect", "numbers", "array", "struct", "zlib",
+    "hashlib", "secrets", "tokenize", "numpy.lib.format", "os", "glob", "tempfile", "shutil",
+    "cloudpickle",
+)  # fmt: skip
 
-    def take(self, number: int, packed: bytes) -> None:
-        """Take in the data of a trial."""
-        self._open.pop(number, None)
-        if packed:
-            self.packed[number] = packed
-        else:
-            self.packed.pop(number, None)
+LIBRARIES = {
+    "SciPy": (
+        "scipy.optimize", "scipy.linalg", "scipy.stats", "scipy.interpolate", "scipy.spatial",
+        "scipy.special", "scipy.integrate", "scipy.signal", "scipy.sparse",
+        "scipy.sparse.linalg", "scipy.fft", "scipy.ndimage", "scipy.cluster",
+    ),
+    "scikit-learn": (
+        "sklearn.linear_model", "sklearn.gaussian_process", "sklearn.ensemble", "sklearn.svm",
+        "sklearn.neighbors", "sklearn.neural_network", "sklearn.preprocessing",
+        "sklearn.pipeline", "sklearn.model_selection", "sklearn.decomposition",
+        "sklearn.metrics", "sklearn.cluster", "sklearn.kernel_ridge", "sklearn.tree",
+    ),
+    "cma": (),  # `llmopt.lab.toolbox` imports it
+    "numba": (),  # `llmopt.lab.warmup` does, as soon as a block names it
+}  # fmt: skip
+"""What blocks may import where it is installed, as the extra ``lab`` does, and its modules."""
 
-    def __getitem__(self, number: int) -> Mapping[str, Any]:
-        if number not in self.packed:
-            known = ", ".join(map(str, sorted(self.packed))) or "none"
-            raise KeyError(f"no data of #{number}; there are data of: {known}")
-        if number not in self._open:
-            self._open[number] = unpack(self.packed[number])
-        return self._open[number]
+_ROOTS = {"SciPy": "scipy", "scikit-learn": "sklearn"}
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self.packed))
+Data: TypeAlias = Callable[[], Mapping[str, Any]]
+"""Returns the variables that a block finds. ``"X"`` or ``"sources"`` has an entry for each trial.
+``"data"`` maps each trial's number in the prompt to its `TrialData`."""
 
-    def __len__(self) -> int:
-        return len(self.packed)
-
-    def __repr__(self) -> str:
-        return f"data of {', '.join(f'#{number}' for number in self) or 'no point'}"
+_LeftOver: TypeAlias = tuple[tuple[str, ...], Mapping[str, Plain]]
+"""The variables that a block left, and the values of those that can be a point."""
 
 
-_data = Data()
+class Laboratory(Closing):
+    """Runs the blocks of one search, each after all earlier ones.
 
+    Nothing is started before the first block:
 
-# -- before confinement -----------------------------------------------------------------------
+        with Laboratory(seconds=60) as laboratory:
+            block = laboratory.run("print(X.mean())", [], lambda: {"X": X}, 600.0)
 
+    Args:
+        seconds: What a block may take.
+        total: What all blocks may take together; a job may take as much.
+        workers: Workers of `pmap` and of jobs; ``None`` for one on each core.
+        packages: Further packages that blocks may import. They are imported before the
+            confinement, and so they are trusted.
+        folder: Where snapshots are kept; ``None`` for memory.
 
-def prepare(
-    confine: Any,
-    paused: Callable[[], contextlib.AbstractContextManager[None]],
-    say: Callable[[str], None],
-    workers: int,
-    memory: int,
-    cpu: int,
-    wall: int,
-) -> tuple[str, ...]:
-    """Fork the workers of the pool, and return the further system calls that this one needs."""
-    global _pool, _say
-    random.seed(0)
-    np.random.seed(0)  # so that a search that is run again sees the same
-    warnings.formatwarning = _warning
+    Attributes:
+        memory: Bytes that all blocks together may take.
+        libraries: What blocks may import beside NumPy, as a prompt names it; ``None`` if a
+            recording does not say.
 
-    def begin(parent: int) -> dict[str, Callable[..., Any]]:
-        confine.die_with(parent)
-        confine.set_limits(memory, cpu, wall)
-        confine.confine(allowed=_ALLOWED)
-        _open_files()
-        pickles.given.update(pmap=_serial, submit=_no_job)
-        return {"take": _data.take, "equip": _equip}
+    Raises:
+        ImportError: A package is not installed.
+    """
 
-    unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
-    pickles.given["data"] = _data
-    _pool = pool.fork(workers, _space, begin)
-    _pool.paused, _say = paused, say
-    toolbox.pmap = _pool.pmap
-    _open_files()
-    modules = {k: v for k, v in sys.modules.items() if "." not in k and k in _USUAL and v}
-    mine: dict[str, Any] = {
-        **modules,
-        "np": np,
-        "data": _data,
-        "pmap": _pool.pmap,
-        "submit": _pool.submit,
-        "report": pool.report,
-        "cma": toolbox.cma,
-        "fit": toolbox.fit,
-    }
-    _space.update(mine)
-    _given.update(mine)
-    pickles.given["pmap"], pickles.given["submit"] = mine["pmap"], mine["submit"]
-    return _ALLOWED
+    memory = MEMORY
 
+    def __init__(
+        self,
+        seconds: float = 120.0,
+        total: float = 14_400.0,
+        workers: int | None = None,
+        packages: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self.seconds, self.total = seconds, total
+        self.workers = min(_cores() if workers is None else workers, MOST_WORKERS)
+        self.packages = tuple(packages)
+        for package in self.packages:
+            if not _installed(package.partition(".")[0]):
+                raise ImportError(
+                    f"compute_packages: {package!r} is not installed in this Python; install it "
+                    "(pip install takes the name of its distribution), or leave it out"
+                )
+        self.folder = folder
+        self.libraries: tuple[str, ...] | None = self._libraries()
+        self._tools: tuple[str, dict[str, Any]] = ("", {})
+        self._former: Path | None = None
+        self._snapshots: dict[int, bytes] = {}  # by the number of blocks before
+        self._clear()
 
-_USUAL = ("math", "random", "itertools", "functools", "collections", "time", "numpy", "scipy")
+    def _clear(self) -> None:
+        self._sandbox: Sandbox | None = None
+        self._ends = 0.0  # when the worker is to be replaced
+        self._numba = False  # whether it has numba
+        self._blocks = 0  # how many blocks it has run or restored
+        self._sent: dict[int, str] = {}  # digests of the data that it has
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts its own worker, and writes into no folder.
+        gone: dict[str, Any] = {"_sandbox": None, "_ends": 0.0, "_blocks": 0, "folder": None}
+        gone["_sent"] = {}
+        return {**self.__dict__, **gone}
 
-def _warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> str:
-    return f"{category.__name__}: {message}\n"  # no path of this machine: a provider sees it
-
-
-def _serial(function: Callable[[Any], Any], items: Any) -> list[Any]:
-    return [function(item) for item in items]
-
-
-def _no_job(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("a job and a function of pmap cannot submit a job")
-
-
-def _open_files() -> None:
-    """Let `open` read and write files of a private folder in memory."""
-    import builtins
-    import os
-
-    builtins.open = io.open = _open
-    os.path.exists = os.path.isfile = lambda path: _name(path) in _files
-    os.listdir = lambda path=".": sorted(_files)  # type: ignore[assignment]
-
-    def remove(path: Any) -> None:
-        if _files.pop(_name(path), None) is None:
-            raise FileNotFoundError(
-                f"there is no file {_name(path)!r}; there are: {sorted(_files)}"
-            )
-
-    os.remove = os.unlink = remove  # type: ignore[assignment]
-
-
-class _File(io.BytesIO):
-    """A file that is kept in `_files` once it is closed or flushed."""
-
-    def __init__(self, name: str, begin: bytes) -> None:
-        super().__init__(begin)
-        self.name = name
-        self.seek(0, io.SEEK_END)
-
-    def flush(self) -> None:
-        super().flush()
-        content = self.getvalue()
-        others = sum(len(c) for n, c in _files.items() if n != self.name)
-        if others + len(content) > _MOST_FILES:
-            raise OSError(f"all files together may have {_MOST_FILES >> 20} MB: remove some")
-        _files[self.name] = content
+    def _libraries(self) -> tuple[str, ...]:
+        roots = {name: _ROOTS.get(name, name) for name in LIBRARIES}
+        usual = {*sys.stdlib_module_names, "numpy", *roots.values()}
+        more = [name for name in self.packages if name.partition(".")[0] not in usual]
+        return (*(name for name, root in roots.items() if _installed(root)), *more)
 
     def close(self) -> None:
-        if not self.closed:
-            self.flush()
-        super().close()
+        """End the worker, if there is one, and all its jobs."""
+        sandbox = self._sandbox
+        self._clear()
+        if sandbox is not None:
+            sandbox.close()
 
+    def equip(self, source: str, values: Mapping[str, Any]) -> None:
+        """Have blocks find the functions of a source, in which `values` are variables."""
+        self._tools = source, dict(values)
+        self.close()
 
-def _name(path: Any) -> str:
-    import os
+    def run(self, code: str, before: Sequence[Computed], data: Data, seconds: float) -> Computed:
+        """Run a block after the earlier ones, for at most `seconds`; return its outcome.
 
-    return os.path.basename(os.fspath(path)) if not isinstance(path, int) else ""
+        What it waits for its jobs counts towards these, but not towards the limit of a block. What
+        an ended block changed is gone; earlier variables stay.
 
-
-def _open(file: Any, mode: str = "r", *_: Any, **options: Any) -> Any:
-    import os
-
-    text = os.fspath(file) if not isinstance(file, int) else ""
-    if (
-        not text
-        or (isinstance(text, str) and text.startswith(("/", "..")))
-        or len(_name(text)) > 200
-    ):
-        raise PermissionError(
-            f"{str(file)[:100]!r} cannot be opened: there are only files of a private folder, by "
-            "their name"
-        )
-    name = _name(text)
-    if "r" in mode and name not in _files:
-        raise FileNotFoundError(f"there is no file {name!r}; there are: {sorted(_files)}")
-    if "x" in mode and name in _files:
-        raise FileExistsError(f"there is a file {name!r} already")
-    begin = b"" if "w" in mode or "x" in mode else _files.get(name, b"")
-    raw: Any = io.BytesIO(begin) if mode.strip("bt") == "r" else _File(name, begin)
-    if "+" in mode and "r" in mode:
-        raw.seek(0)
-    if "b" in mode:
-        return raw
-    return io.TextIOWrapper(raw, encoding=options.get("encoding") or "utf-8",
-                            newline=options.get("newline"), write_through=True)  # fmt: skip
-
-
-# -- what the parent calls ----------------------------------------------------------------------
-
-
-def take(packed: bytes, number: int) -> None:
-    """Take in the data of a trial, here and in the other workers."""
-    _data.take(number, packed)
-    _pool.prepare("take", number, packed)
-
-
-def equip(source: str, values: dict[str, Any]) -> None:
-    """Define the search's own functions, here and in the other workers."""
-    _pool.prepare("equip", source, values)
-    names = _equip(source, values)
-    _space.update(names)
-    _given.update(names)
-
-
-def _equip(source: str, values: dict[str, Any]) -> dict[str, Any]:
-    space = vars(_tools)
-    space.update(values, np=np, numpy=np, math=sys.modules["math"])
-    before = set(space)
-    exec(compile(source, "<tools>", "exec", dont_inherit=True), space)
-    return {
-        name: value
-        for name, value in space.items()
-        if name not in before and callable(value) and name[0] != "_"
-        and getattr(value, "__module__", "") == "tools"
-    }  # fmt: skip
-
-
-def run(
-    code: str, given: dict[str, Any], most: int, most_values: int
-) -> tuple[str, list[str], bool, dict[str, Any]]:
-    """Run a block.
-
-    Returns:
-        The printed text (at most `most` characters), the variables it left, whether it failed, and
-        the values of the variables that can be a point (at most `most_values` in all).
-    """
-    global _count
-    _count += 1
-    _space.update(given)
-    _given.update(given)
-    printed, file, failed = _Output(most), f"<block {_count}>", False
-    _sources[file] = code.splitlines()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        Raises:
+            SandboxUnavailableError: A model's code cannot be confined here.
+            SandboxError: The worker cannot import one of `packages`.
+        """
+        seen, began = dict(data()), time.monotonic()
+        arrays = seen.pop("data", {})
+        within = min(self.seconds, seconds)
+        lost, text, failed, notes = False, "", False, list[str]()
+        left_over: _LeftOver = (), {}
         try:
-            tree = ast.parse(code, file)
-            pickles.sources.update({n.name: _segment(code, n) for n in _classes(tree.body)})
-            last = tree.body[-1] if tree.body else None
-            shown = isinstance(last, ast.Expr)
-            del tree.body[len(tree.body) - shown :]
-            exec(compile(tree, file, "exec", dont_inherit=True), _space)
-            if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), file, "eval"), _space)
-                if value is not None:
-                    print(value if isinstance(value, str) else repr(value))
-        except BaseException as error:  # sys.exit is the block's, too
-            failed = True
-            print(_trace(error))
-    _pool.look()
-    names = [n for n in _space if n not in _given and not n.startswith("_") and _own(_space[n])]
-    named = [f"{n[:_MOST_NAME]} ({_kind(_space[n])})"[:_MOST_NAME] for n in names[-_MOST_NAMES:]]
-    if len(names) > _MOST_NAMES:
-        named.insert(0, f"{len(names) - _MOST_NAMES} earlier ones that are not listed")
-    # If not all fit: first the variables that the block names, then the latest.
-    names.sort(key=set(re.findall(r"\w+", code)).__contains__)
-    return printed.kept(), named, failed, _points(names, given.get("names", ()), most_values)
+            notes += self._prepare(code, before)
+            notes += self._give(arrays)
+            began = time.monotonic()  # a block does not pay for the start of its worker
+            text, left_over, failed = self._call(code, seen, within, seconds - within)
+        except CandidateError as error:
+            why = f"it took more than {within:g} s" if error.kind == "timeout" else error
+            printed, failed = f"{error.printed.rstrip()}\n\n" if error.printed else "", True
+            said, left_over = self._roll_back(before)
+            text, lost = f"{printed}The block was ended: {why}. {said}", not left_over[0]
+        except SandboxError as error:
+            self.close()
+            if self.packages:
+                raise
+            logger.warning("no worker for a model's Python: %s", error)
+            text, failed = f"Python cannot be started here: {error}. Propose without it.", True
+        if self._sandbox is not None:
+            why, ended = self._keep(len(before) + 1)
+            if ended:
+                said, left_over = self._roll_back(before)
+                why, lost = f"{why} {said}", not left_over[0]
+            notes += [why] if why else []
+        took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
+        logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
+        names, values = left_over
+        trials = len(seen.get("X", seen.get("sources", ())))
+        ends = lost, round(took, 3), failed
+        return Computed(code, text, names, trials, *ends, notes=tuple(notes), values=values)
 
+    def _roll_back(self, before: Sequence[Computed]) -> tuple[str, _LeftOver]:
+        """End the worker, go back to the variables before the block, and state what remains."""
+        self.close()
+        number, stored = self._latest(len(before))
+        if stored is None:
+            return "All variables are gone.", ((), {})
+        self._store(len(before) + 1, stored)  # the ended block changed no variable
+        said = "Variables are those before it; jobs that ran start again with the next block."
+        if number < len(before):
+            said = f"Variables are those after block {number} of {len(before)}: {_NOT_STORED}"
+        return said, (before[number - 1].variables, before[number - 1].values)
 
-def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[str, Any]:
-    """Return the plain values of variables that can be a point, the last first.
+    # -- the worker -----------------------------------------------------------------------
 
-    Only exact types are read, so that no code of the block runs.
-    """
-    found: dict[str, Any] = {}
-    for name in reversed(names):
-        value, kind = _space[name], type(_space[name])
-        if kind is dict:
-            fits = all(type(key) is str and len(key) <= _MOST_TEXT for key in value)
-            fits = (
-                fits and len(value) <= len(parameters) and any(map(value.__contains__, parameters))
+    def _prepare(self, code: str, before: Sequence[Computed]) -> list[str]:
+        """Start a worker from the last snapshot, if none fits; return what could not be kept."""
+        numba = _installed("numba") and any(
+            "numba" in text for text in (code, *(block.code for block in before))
+        )
+        running = self._sandbox is not None and self._sandbox.running
+        if running and self._blocks == len(before) and self._numba >= numba:
+            if time.monotonic() < self._ends:
+                return []
+        self._start(numba)
+        number, stored = self._latest(len(before))
+        if not before:
+            return []
+        gone = ["The variables of earlier blocks are gone."]
+        if stored is None:
+            return gone
+        assert self._sandbox is not None
+        try:
+            lost = self._sandbox.give(stored, max(_SNAPSHOT_SECONDS, self.seconds), "restore")
+        except CandidateError as error:
+            logger.warning("a snapshot of a model's variables cannot be read: %s", error)
+            self._start(numba)
+            return gone
+        self._blocks = len(before)
+        notes = []
+        if number < len(before):
+            notes = [f"Variables are those after block {number} of {len(before)}: {_NOT_STORED}"]
+        if isinstance(lost, list) and lost and all(isinstance(name, str) for name in lost):
+            notes.append(f"These variables are gone: {', '.join(lost)[:1000]}.")
+        return notes
+
+    def _start(self, numba: bool) -> None:
+        self.close()
+        libraries = self._libraries()
+        modules = [m for name in libraries for m in LIBRARIES.get(name, ())]
+        cpu = int(self.total) + 60
+        limits = WorkerLimits(
+            call_seconds=self.seconds,
+            startup_seconds=180,
+            cpu_seconds=cpu,
+            total_seconds=int(3 * _LIFE),
+            memory_bytes=self.memory,
+            message_bytes=MOST_PACKED + (1 << 20),
+        )
+        memory = max(128 << 20, min(512 << 20, WORKERS_MEMORY // max(1, self.workers)))
+        options = {
+            "workers": self.workers, "memory": memory, "cpu": cpu, "wall": int(3 * _LIFE),
+            "numba": numba, "cma": "cma" in libraries,
+        }  # fmt: skip
+        extension = {
+            "module": "llmopt.lab.worker",
+            "root": str(Path(__file__).parents[2]),
+            "options": options,
+        }
+        imports = (*_PLAIN, "numpy", *modules, *self.packages)
+        self._sandbox = Sandbox(limits, imports=imports, extension=extension)
+        self._ends, self._numba = time.monotonic() + _LIFE, numba
+        self._sandbox.start()
+        source, values = self._tools
+        if source:
+            self._sandbox.call_within(self.seconds, _MOST_ANSWER, "equip", source, values)
+
+    def _give(self, given: Mapping[int, TrialData]) -> list[str]:
+        """Send the data that the worker has not; say which do not fit."""
+        assert self._sandbox is not None
+        room, left_out = _MOST_DATA, []
+        for number in sorted({*given, *self._sent}, reverse=True):
+            data = given.get(number)
+            digest = data.digest if data is not None else ""
+            packed = None
+            if data is not None and digest and self._sent.get(number) != digest:
+                packed = data.packed
+            if packed is not None and len(packed) > room:
+                left_out.append(f"#{number}")
+                packed = b"" if number in self._sent else None
+            if packed is not None or not digest:
+                self._sandbox.give(packed or b"", _SNAPSHOT_SECONDS, "take", number)
+                self._sent[number] = digest if packed else ""
+            room -= len(packed or b"")
+            if not self._sent.get(number, ""):
+                self._sent.pop(number, None)
+        return [f"The data of {', '.join(left_out)} do not fit."] if left_out else []
+
+    def _call(
+        self, code: str, seen: Mapping[str, Any], seconds: float, pause: float
+    ) -> tuple[str, _LeftOver, bool]:
+        assert self._sandbox is not None
+        answer = self._sandbox.call_within(
+            seconds,
+            _MOST_ANSWER,
+            "run",
+            code,
+            {**seen, "workers": self.workers},
+            MOST_OUTPUT,
+            MOST_VALUES,
+            pause=pause,
+        )
+        # A block can take over its worker: whatever comes is checked.
+        if isinstance(answer, list) and len(answer) == 4 and isinstance(answer[1], list):
+            text, names, failed, values = answer
+            if all(isinstance(one, str) for one in (text, *names)):
+                with contextlib.suppress(TypeError):
+                    return text, (tuple(names), plain_values(values)), bool(failed)
+        raise CandidateError("it gave something else than text", "protocol")
+
+    # -- snapshots ------------------------------------------------------------------------
+
+    def _keep(self, blocks: int) -> tuple[str, bool]:
+        """Store the snapshot from which a new worker continues.
+
+        Returns:
+            What it does not hold, in words, and whether the worker ended.
+        """
+        assert self._sandbox is not None
+        try:
+            stored = self._sandbox.fetch(
+                _SNAPSHOT_SECONDS, MOST_SNAPSHOT, "snapshot", MOST_SNAPSHOT
             )
-        elif kind is np.ndarray:
-            fits = value.shape == (len(parameters),) and value.dtype.kind in "fiubUO"
-        else:
-            fits = kind in (list, tuple) and len(value) == len(parameters)
-        if not fits:
-            continue
+            large = self._sandbox.call_within(_SNAPSHOT_SECONDS, _MOST_ANSWER, "left_out")
+        except CandidateError as error:
+            if self._sandbox.running:  # it could not be made: the worker has its variables
+                self._blocks = blocks
+                return f"This block's variables do not survive an interruption: {error}.", False
+            return f"The worker ended while it stored the variables: {error}.", True
+        self._blocks = blocks
+        self._store(blocks, stored)
+        if not isinstance(large, list) or not all(isinstance(name, str) for name in large):
+            return "", False
+        limit = f"all variables together, compressed, may have {MOST_SNAPSHOT >> 20} MiB"
+        if not large:
+            return "", False
+        return f"Gone if the worker ends: {', '.join(large)[:1000]}; {limit}.", False
+
+    def _store(self, blocks: int, stored: bytes) -> None:
+        """Store a snapshot in the folder, or in memory; earlier ones but the last are deleted."""
         try:
-            plain = [_plain(item) for item in (value.values() if kind is dict else value)]
-        except TypeError:
-            continue
-        # What is longer than a number counts as more: all must fit into one message.
-        most -= len(plain) + sum(
-            len(ascii(i)) // 30 for i in (*plain, *(value if kind is dict else ()))
-        )
-        if most < 0:
-            break
-        found[name] = dict(zip(value, plain, strict=True)) if kind is dict else plain
-    return found
+            if self.folder is not None:
+                make_folder(self.folder, "give another storage=", links=False)
+                write_bytes_atomically(self.folder / _name(blocks), stored, durable=True)
+                self._snapshots.clear()
+                for old in self.folder.glob("laboratory-*.bin"):
+                    if old.name not in (_name(blocks), _name(blocks - 1)):
+                        old.unlink(missing_ok=True)
+                return
+        except (OSError, StorageError) as error:
+            logger.warning("a snapshot of a model's variables stays in memory: %s", error)
+        self._snapshots = {k: v for k, v in self._snapshots.items() if k == blocks - 1}
+        self._snapshots[blocks] = stored
+
+    def _latest(self, blocks: int) -> tuple[int, bytes | None]:
+        """Return the latest snapshot after at most so many blocks, and after how many it is."""
+        for number in range(blocks, 0, -1):
+            if number in self._snapshots:
+                return number, self._snapshots[number]
+            for folder in filter(None, (self.folder, self._former)):
+                with contextlib.suppress(OSError):
+                    path = folder / _name(number)
+                    return number, read_bytes(path, most=MOST_SNAPSHOT, links=False)
+        return 0, None
+
+    def read_from(self, folder: Path) -> None:
+        """Take snapshots of a saved search from its folder, in which nothing is written."""
+        self._former = folder
+
+    def export(self, folder: Path, blocks: int) -> None:
+        """Write the latest snapshot after a number of blocks, if any, into another folder."""
+        number, stored = self._latest(blocks)
+        if stored is not None:
+            make_folder(folder, "save to another path", links=False)
+            write_bytes_atomically(folder / _name(number), stored, durable=True)
 
 
-def _plain(item: Any) -> Any:
-    if type(item) in _NUMBERS:
-        item = item.item()
-    kind = type(item)
-    if kind is float:
-        return item if math.isfinite(item) else str(item)
-    if kind is int and abs(item) < 10**300:
-        return item
-    if item is None or kind is bool or (kind is str and len(item) <= _MOST_TEXT):
-        return item
-    raise TypeError
+_NOT_STORED = "those of later blocks could not be stored."
 
 
-class _Output(io.TextIOBase):
-    """What a block prints: its beginning and its end, however much it is."""
-
-    def __init__(self, most: int) -> None:
-        self._half = most // 2 - 40
-        self._head, self._tail, self._length = "", "", 0
-        self._next = 0.0  # when it may be sent, for the case that the block is ended
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        text = str(text)
-        self._length += len(text)
-        room = self._half - len(self._head)
-        self._head += text[:room] if room > 0 else ""
-        rest = text[max(0, room) :]
-        if len(rest) + len(self._tail) > 4 * self._half:
-            self._tail = (self._tail + rest[-self._half :])[-self._half :]
-        else:
-            self._tail += rest
-        now = time.monotonic()
-        if text.endswith("\n") and now > self._next:
-            self._next = max(self._next, now - _AT_ONCE) + _SAY
-            _say(self.kept(spare=_SPARE_WORDS))
-        return len(text)
-
-    def kept(self, spare: int = 0) -> str:
-        """Return it, cut in the middle, with room for `spare` more characters."""
-        half = self._half - spare
-        left = self._length - len(self._head) - half
-        if left <= 0:
-            return self._head + self._tail
-        return f"{self._head}\n[{left} characters are not shown]\n{self._tail[-half:]}"
+def _name(blocks: int) -> str:
+    return f"laboratory-{blocks:06d}.bin"
 
 
-def _classes(nodes: Iterable[Any]) -> Iterator[ast.ClassDef]:
-    """Yield the class statements of a block, also those under `if`, `try`, `with` and loops."""
-    for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            yield node
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for part in ("body", "handlers", "orelse", "finalbody"):
-                if isinstance(inner := getattr(node, part, None), list):
-                    yield from _classes(inner)
-
-
-def _segment(code: str, node: ast.ClassDef) -> str:
-    lines = code.splitlines(keepends=True)
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    # Under an `if`: to take away the indentation would change texts of several lines.
-    return "if True:\n" * (node.col_offset > 0) + "".join(lines[first - 1 : node.end_lineno])
-
-
-def snapshot(most: int) -> bytes:
-    """Return all variables, functions, jobs and files, compressed; what cannot be kept is named.
-
-    If they have more than `most` bytes, the largest ones are left out: see `left_out`.
-    """
-    classes = [(n, pickles.sources[n]) for n, v in _space.items() if pickles.has_source(n, v)]
-    values, lost = {}, []
-    for name, value in _space.items():
-        if name in _given or name.startswith("__") or pickles.has_source(name, value):
-            continue
-        try:
-            data = pickles.dumps(value)
-        except BaseException:  # a block's ``__reduce__`` may raise SystemExit, say
-            lost.append(name)
-            continue
-        values[name] = data
-    files = dict(_files)
-    _left_out[:] = _fit(values, files, most)
-    lost += _left_out
-    drawn = random.getstate(), np.random.get_state()
-    whole = sys.version_info[:3], _count, classes, values, lost, drawn, files, _sources
-    return zlib.compress(pickle.dumps(whole, protocol=5), 1)
-
-
-def left_out() -> list[str]:
-    """Return the variables and files that the latest snapshot had no room for."""
-    return [f"{n[:_MOST_NAME]} ({_kind(_space[n])})" if n in _space else n for n in _left_out]
-
-
-_left_out: list[str] = []
-
-
-def _fit(values: dict[str, bytes], files: dict[str, bytes], most: int) -> list[str]:
-    """Remove the largest entries of a snapshot that would be too large, and return their names."""
-    parts = [(values, n, n) for n in values] + [(files, n, f"the file {n[:60]!r}") for n in files]
-    raw = sum(len(held[key]) for held, key, _ in parts)
-    if raw < most - _SPARE:
-        return []
-    # Only then: to compress everything twice takes a second.
-    sizes = {(id(held), key): len(zlib.compress(held[key], 1)) for held, key, _ in parts}
-    out, room, raw_room = [], most - _SPARE, _MOST_RAW
-    for held, key, name in sorted(parts, key=lambda part: sizes[id(part[0]), part[1]]):
-        size = sizes[id(held), key]
-        if size > room or len(held[key]) > raw_room:
-            del held[key]
-            out.append(name)
-            continue
-        room -= size
-        raw_room -= len(held[key])
-    return out
-
-
-def restore(stored: bytes) -> list[str]:
-    """Restore the variables of a `snapshot`; return the names of the lost ones."""
-    global _count
-    # Not more than it may have held: a small file can unfold to a large one.
-    raw = zlib.decompressobj().decompress(stored, _MOST_RAW + _MOST_FILES + (16 << 20))
-    version, count, classes, values, lost, drawn, files, sources = pickle.loads(raw)
-    if version != sys.version_info[:3]:  # code of functions is of one version
-        return ["all of them: they are of another version of Python"]
-    _count = count
-    _files.update(files)
-    _sources.update(sources)
-    lost = [*lost, *pickles.restore(classes, values, _space)]
-    random.setstate(drawn[0])
-    np.random.set_state(drawn[1])
-    for job in _jobs():
-        job.go_on(_pool)
-    _pool.look()
-    return [name for name in lost if not name.startswith("_")]
-
-
-def _jobs() -> list[pool.Job]:
-    found: dict[int, pool.Job] = {}
-    for value in list(_space.values()):
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        parts = list(value.values()) if isinstance(value, dict) else parts
-        found |= {id(part): part for part in parts if isinstance(part, pool.Job)}
-    return list(found.values())
-
-
-def workers() -> int:
-    """Return how many workers of the pool are left."""
-    _pool.look()
-    return sum(member.alive for member in _pool.members)
-
-
-# -- words --------------------------------------------------------------------------------------
-
-
-def _own(value: Any) -> bool:
-    """Whether a block made a value: a function that it imported can be imported again."""
+def _installed(module: str) -> bool:
     try:
-        made = getattr(value, "__module__", pickles.BLOCK) == pickles.BLOCK or not callable(value)
-        return made and not isinstance(value, ModuleType)
-    except BaseException:  # an object may raise anything when its attributes are read
-        return True
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
-def _trace(error: BaseException) -> str:
-    steps, frame = ["Traceback:"], error.__traceback__
-    while frame is not None:
-        lines = _sources.get(frame.tb_frame.f_code.co_filename)
-        if lines is not None and frame.tb_lineno is not None and frame.tb_lineno <= len(lines):
-            name = frame.tb_frame.f_code.co_name
-            line = lines[frame.tb_lineno - 1].strip()
-            steps.append(f"  line {frame.tb_lineno}, in {name}: {line}")
-        frame = frame.tb_next
-    if isinstance(error, SyntaxError):
-        steps.append(f"  line {error.lineno}: {(error.text or '').strip()}")
-    try:
-        said = str(error)
-    except Exception:
-        said = "(its message cannot be shown)"
-    return "\n".join([*steps, f"{type(error).__name__}: {said}"])
-
-
-def _kind(value: Any) -> str:
-    kind = type(value).__name__
-    try:
-        if isinstance(value, pool.Job):
-            return _of_job(value)
-        if isinstance(value, np.ndarray):
-            return "array " + "×".join(map(str, value.shape))
-        if isinstance(value, (int, float)):
-            return f"{value:.6g}"
-        return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict, set)) else kind
-    except BaseException:  # an integer that no float can hold, say
-        return kind
-
-
-def _of_job(job: pool.Job) -> str:
-    text = repr(job).rpartition(": ")[2].rstrip(")")
-    best = job.best
-    if isinstance(best, tuple) and len(best) == 2 and isinstance(best[1], float):
-        text += f", best {best[1]:.6g}"
-    return f"job, {text}"
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -3,13 +3,10 @@
 They are forked before the worker confines itself, each confines itself in the same way, and each
 is joined to it by one socket. All of them may be taken over by a block: none is trusted more than
 the others, and none has the socket of the parent.
-
-Only the standard library is imported, and nothing of llmopt that is not beside this file.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import mmap
 import os
@@ -19,19 +16,22 @@ import socket
 import struct
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from llmopt.lab import function_pickles as pickles
+from llmopt.lab import pickles
 
 _SLOT = 1 << 20  # bytes of what a job reports on its way
 _HEAD = struct.Struct("<QQ")  # a counter, odd while it is written, and the length
 _FLAG = _HEAD.size  # a byte: whether the job is to end
 _AT = _FLAG + 1  # where the report begins
 _SIZE = struct.Struct("<Q")
-_ENDED = "its worker ended: too much memory or time?"
+_DIED = "its worker died: too much memory or time?"
+_NONE_LEFT = "no worker is left to run it"
 _CANCELLED = "it was cancelled"
-_CHUNKS = 8  # parts of the items of one worker: they take differently long
+_PARTS = 8  # of the items of one worker: they take differently long
+_MOST_REASONS = 5  # that a message on failed items gives
 
 slot: mmap.mmap | None = None
 """Where the job that this process runs reports; ``None`` in the main worker."""
@@ -96,52 +96,42 @@ def _read(fd: int, size: int) -> bytes:
 def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
     """Run what comes, one after another, until the main worker is gone."""
     task: Any = None
-    space: dict[str, Any] = {}
     while True:
         kind, *parts = receive(fd)
         if kind == "prepare":
             prepare[parts[0]](*parts[1:])
-            continue
-        try:
-            if kind == "function":
-                task, space = None, new_space()
-                task = pickles.unpacked(parts[0], space)
-                continue
-            if kind == "items":
-                items = pickles.unpacked(parts[0], space)
-                done: Any = [pickles.dumps(task(item)) for item in items]
-            else:
-                function, args, kwargs = pickles.unpacked(parts[0], new_space())
-                done = pickles.dumps(function(*args, **kwargs))
-            answer = (True, done)
-        except BaseException as error:
-            answer = (False, _describe(error))
-            if kind == "function":
-                task = _Failing(answer[1])
-                continue
-        try:
-            send(fd, answer)
-        except (MemoryError, ValueError) as error:
-            send(fd, (False, f"{type(error).__name__}: {error}"))
+        elif kind == "function":
+            task = parts[0]
+        elif kind == "items":
+            if isinstance(task, bytes):
+                with contextlib.suppress(BaseException):  # `_outcome` fails in the same way
+                    task = pickles.loads(task)
+            for item in parts[0]:
+                _answer(fd, task, item)
+        else:
+            _answer(fd, parts[0], None)
 
 
-class _Failing:
-    """Stands for a function that could not be unpacked here."""
+def _answer(fd: int, task: Any, item: bytes | None) -> None:
+    """Send the result of a function for one item, or of a job, or why there is none."""
+    try:
+        outcome: tuple[bool, Any]
+        task = pickles.loads(task) if isinstance(task, bytes) else task
+        if item is None:
+            function, args, kwargs = task
+            outcome = True, pickles.dumps(function(*args, **kwargs))
+        else:
+            outcome = True, pickles.dumps(task(pickles.loads(item)))
+    except BaseException as error:
+        outcome = False, describe(error)
+    try:
+        send(fd, outcome)
+    except (MemoryError, ValueError) as error:
+        send(fd, (False, f"{type(error).__name__}: {error}"))
 
-    def __init__(self, why: str) -> None:
-        self.why = why
 
-    def __call__(self, item: Any) -> Any:
-        raise WorkerError(self.why)
-
-
-def new_space() -> dict[str, Any]:
-    """Return the namespace of a function that runs here."""
-    pickles.lost.clear()
-    return {"__name__": pickles.BLOCK, "__builtins__": builtins, **pickles.given}
-
-
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """Return an exception and the lines of blocks in its traceback."""
     steps = [
         f"  {step.filename}, line {step.lineno}, in {step.name}"
         for step in traceback.extract_tb(error.__traceback__, limit=20)
@@ -151,8 +141,6 @@ def _describe(error: BaseException) -> str:
         said = str(error)[:2000]
     except Exception:
         said = "(its message cannot be shown)"
-    if isinstance(error, NameError) and error.name in pickles.lost:
-        said += f", since it cannot be sent to another process: {pickles.lost[error.name]}"
     return "\n".join([f"{type(error).__name__}: {said}", *steps])
 
 
@@ -165,7 +153,7 @@ class Member:
     def __init__(self, fd: int, memory: mmap.mmap) -> None:
         self.fd, self.memory = fd, memory
         self.job: Job | None = None
-        self.prepared = 0  # how many of the pool's preparations it has got
+        self.prepared = 0  # how many of the pool's preparations it has received
         self.alive = True
 
 
@@ -203,8 +191,8 @@ class Job:
         return self._best
 
     def read_report(self) -> None:
-        """Take in what it reported last."""
-        if self._member is None or self._pool is None:
+        """Read what it reported last."""
+        if self._member is None:
             return
         memory = self._member.memory
         for _ in range(100):
@@ -214,14 +202,14 @@ class Job:
             data = bytes(memory[_AT : _AT + min(size, _SLOT)])
             if not count % 2 and _HEAD.unpack_from(memory)[0] == count:  # not while it is written
                 try:
-                    found = pickles.loads(data, self._pool.space)
+                    value = pickles.loads(data)
                 except Exception as error:
                     why = f"{type(error).__name__}: {error}"
-                    found = WorkerError(f"what the job reported cannot be read: {why}")
-                if isinstance(found, WorkerError):
-                    self._unread = found
+                    value = WorkerError(f"what the job reported cannot be read: {why}")
+                if isinstance(value, WorkerError):
+                    self._unread = value
                 else:
-                    self._best, self._unread = found, None
+                    self._best, self._unread = value, None
                 return
 
     @property
@@ -255,40 +243,58 @@ class Job:
             self._member.memory[_FLAG] = 1
         self._ended, self._error = True, _CANCELLED
 
+    def finish(self, outcome: tuple[bool, Any]) -> None:
+        """Store what its worker sent, unless it was cancelled."""
+        self._member = None
+        if not self._ended:
+            self._ended = True
+            good, value = outcome
+            try:
+                self._result, self._error = pickles.loads(value) if good else None, ""
+            except Exception as error:
+                good, value = False, describe(error)
+            self._error = "" if good else str(value)
+
+    @property
+    def state(self) -> str:
+        """Its state in words."""
+        if self._error:
+            return "cancelled" if self._error == _CANCELLED else "failed"
+        if self.done:
+            return "done"
+        return "running" if self._member is not None else "waiting for a worker"
+
     def __repr__(self) -> str:
-        state = "failed" if self._error else "done" if self.done else "running"
-        if self._member is None and not self._ended:
-            state = "waiting for a worker"
-        if self._error == _CANCELLED:
-            state = "cancelled"
-        return f"Job({self._name}: {state})"
+        return f"Job({self._name}: {self.state})"
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.done:
             self.read_report()
         return {**self.__dict__, "_pool": None, "_member": None}
 
-    def go_on(self, pool: Pool) -> None:
-        """Start again in a new pool, unless it has ended."""
-        self._pool = pool
-        if not self._ended:
+    def start(self, pool: Pool, member: Member | None = None) -> None:
+        """Wait for a worker of a pool, or run on `member`, unless it has ended."""
+        self._pool, self._member = pool, member
+        if member is not None:
+            member.job = self
+            pool.send(member, "job", self._payload)
+        elif not self._ended:
             pool.waiting.append(self)
 
 
 class Pool:
     """The workers beside this one."""
 
-    def __init__(self, members: Sequence[Member], space: dict[str, Any]) -> None:
-        self.members, self.space = list(members), space
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
         self.waiting: list[Job] = []
         self.preparations: list[tuple[Any, ...]] = []
         self.paused: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     @property
-    def idle(self) -> list[Member]:
-        """Workers that run nothing."""
-        self.look()
-        return [m for m in self.members if m.alive and m.job is None]
+    def alive(self) -> list[Member]:
+        """Workers that have not died."""
+        return [m for m in self.members if m.alive]
 
     def prepare(self, *preparation: Any) -> None:
         """Have every worker do something before its next function: a name and arguments."""
@@ -307,115 +313,158 @@ class Pool:
         return member.alive
 
     def lose(self, member: Member) -> None:
-        """Leave out a worker that has ended; its job fails."""
+        """Drop a worker that has died; its job fails."""
         member.alive = False
         job, member.job = member.job, None
         if job is not None:
-            job._ended, job._error, job._member = True, job._error or _ENDED, None
+            job.finish((False, _DIED))
 
     def look(self, seconds: float = 0.0) -> None:
-        """Take the results of ended jobs, and start waiting ones."""
+        """Store the results of ended jobs, and start waiting ones."""
         busy = {m.fd: m for m in self.members if m.job is not None}
         for fd in _ready(list(busy), seconds):
-            member = busy[fd]
-            job = member.job
+            member, job = busy[fd], busy[fd].job
             assert job is not None
             job.read_report()
-            try:
-                right, found = receive(fd)
-                if not job._ended:
-                    job._result = pickles.loads(found, self.space) if right else None
-                    job._error = "" if right else str(found)
-            except (EOFError, OSError):
+            outcome = _outcome(fd)
+            if outcome is None:
                 self.lose(member)
-                continue
-            except Exception as error:
-                job._error = f"{type(error).__name__}: {error}"
-            job._ended, job._member, member.job = True, None, None
-        for member in self.members:
-            if self.waiting and member.alive and member.job is None:
-                job = self.waiting.pop(0)
-                member.job, job._member = job, member
-                self.send(member, "job", job._payload)
+            else:
+                job.finish(outcome)
+                member.job = None
+        for member in self.alive:
+            if self.waiting and member.job is None:
+                self.waiting.pop(0).start(self, member)
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Job:
         """Run a function in another worker, and return its job at once.
 
-        It runs on while later blocks run and the objective is evaluated: look at ``job.done``,
+        It runs on while later blocks run and the objective is evaluated: see ``job.done``,
         ``job.best`` (what it gave to `report`), ``job.wait(seconds)``, ``job.result`` and
         ``job.cancel()``.
         """
-        if not any(m.alive for m in self.members):
+        if not self.alive:
             raise RuntimeError("there is no worker to run a job on: call the function itself")
-        payload = pickles.packed((function, args, kwargs), self.space)
+        payload = pickles.dumps((function, args, kwargs))
         job = Job(self, payload, getattr(function, "__name__", "job"))
-        self.waiting.append(job)
+        job.start(self)
         self.look()
         return job
 
     def pmap(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Return ``[function(item) for item in items]``, computed by all idle workers."""
+        """Return ``[function(item) for item in items]``, computed by all idle workers.
+
+        ``None`` stands in the place of an item that failed, and why is printed.
+
+        Raises:
+            WorkerError: All items failed.
+        """
         listed = list(items)
-        members = self.idle
-        if not members or len(listed) < 2:
-            return [function(item) for item in listed]
-        payload = pickles.packed(function, self.space)
-        members = [m for m in members[: len(listed)] if self.send(m, "function", payload)]
-        return _Map(self, members, listed).run()
+        self.look()
+        members = [m for m in self.alive if m.job is None][: len(listed)]
+        if members and len(listed) > 1:
+            payload = pickles.dumps(function)
+            members = [m for m in members if self.send(m, "function", payload)]
+            results, failures = _Map(self, members, listed).run()
+        else:
+            results, failures = [None] * len(listed), {}
+            for place, item in enumerate(listed):
+                try:
+                    results[place] = function(item)
+                except Exception as error:
+                    failures[place] = describe(error)
+        if failures:
+            said = _failed(failures, len(listed))
+            if len(failures) == len(listed):
+                raise WorkerError(said)
+            print(f"pmap: {said}")
+        return results
+
+
+def _failed(failures: dict[int, str], of: int) -> str:
+    """Return which items failed and why, equal reasons together."""
+    reasons: dict[str, list[int]] = {}
+    for place, why in sorted(failures.items()):
+        reasons.setdefault(why, []).append(place)
+    lines = [f"{len(failures)} of {of} items failed, with None in their places:"]
+    for why, places in list(reasons.items())[:_MOST_REASONS]:
+        some = ", ".join(map(str, places[:10])) + ", …" * (len(places) > 10)
+        lines.append(f"item{'s' * (len(places) > 1)} {some}: {why}")
+    more = len(reasons) - _MOST_REASONS
+    return "\n".join(lines + [f"and {more} more reasons"] * (more > 0))
 
 
 class _Map:
-    """One `pmap`: parts of its items, each sent to a worker that has none."""
+    """One `pmap`: parts of its items, each sent to a worker that has none.
+
+    A worker answers item by item, so that what it finished before it died is kept.
+    """
 
     def __init__(self, pool: Pool, members: Sequence[Member], items: list[Any]) -> None:
         self._pool, self._members, self._items = pool, members, items
-        self._size = max(1, len(items) // (max(1, len(members)) * _CHUNKS))
-        self._left = list(range(0, len(items), self._size))[::-1]  # first items of parts
-        self._working: dict[int, tuple[Member, int]] = {}
+        size = max(1, len(items) // (max(1, len(members)) * _PARTS))
+        places = range(len(items))
+        self._parts = deque(deque(places[k : k + size]) for k in places[::size])
+        self._running: dict[int, tuple[Member, deque[int]]] = {}
         self._results: list[Any] = [None] * len(items)
-        self._trouble = ""
+        self._failures: dict[int, str] = {}
 
-    def run(self) -> list[Any]:
-        """Return the results. After an error no part is sent; those under way are waited for."""
-        while self._working or (self._left and not self._trouble):
+    def run(self) -> tuple[list[Any], dict[int, str]]:
+        """Return the results, and why items failed by their place."""
+        while self._parts or self._running:
             for member in self._members:
-                if member.alive and member.fd not in self._working:
-                    self._send(member)
-            if not self._working:
-                self._trouble = self._trouble or _ENDED
+                if self._parts and member.alive and member.fd not in self._running:
+                    self._send(member, self._parts.popleft())
+            if not self._running and not any(m.alive for m in self._members):
+                self._failures |= {k: _NONE_LEFT for part in self._parts for k in part}
                 break
-            for fd in _ready(list(self._working), 60.0):
-                self._receive(*self._working.pop(fd))
-        if self._trouble:
-            raise WorkerError(self._trouble)
-        return self._results
+            for fd in _ready(list(self._running), 60.0):
+                self._receive(fd)
+        return self._results, self._failures
 
-    def _send(self, member: Member) -> None:
-        if self._trouble or not self._left:
-            return
-        start = self._left[-1]
-        try:
-            part = pickles.packed(self._items[start : start + self._size], self._pool.space)
-        except Exception as error:
-            self._trouble = f"item {start} cannot be sent to another process: {error}"
-            return
-        if self._pool.send(member, "items", part):
-            self._working[member.fd] = member, self._left.pop()
+    def _send(self, member: Member, part: deque[int]) -> None:
+        packed, sent = [], deque[int]()
+        for place in part:
+            try:
+                packed.append(pickles.dumps(self._items[place]))
+                sent.append(place)
+            except TypeError as error:
+                self._failures[place] = str(error)
+        if packed and self._pool.send(member, "items", packed):
+            self._running[member.fd] = member, sent
+        elif packed:
+            self._parts.appendleft(sent)
 
-    def _receive(self, member: Member, start: int) -> None:
-        try:
-            right, found = receive(member.fd)
-            values = [pickles.loads(each, self._pool.space) for each in found if right]
-            self._results[start : start + len(values)] = values
-        except (EOFError, OSError):
+    def _receive(self, fd: int) -> None:
+        member, part = self._running[fd]
+        outcome = _outcome(fd)
+        place = part.popleft()
+        if outcome is None:
             self._pool.lose(member)
-            right, found = False, _ENDED
+            del self._running[fd]
+            self._failures[place] = _DIED
+            if part:
+                self._parts.appendleft(part)
+            return
+        good, value = outcome
+        try:
+            if good:
+                self._results[place] = pickles.loads(value)
+            else:
+                self._failures[place] = str(value)
         except Exception as error:
-            right, found = False, f"{type(error).__name__}: {error}"
-        if not right:
-            last = min(start + self._size, len(self._items)) - 1
-            which = f"item {start}" if start == last else f"one of items {start} to {last}"
-            self._trouble = self._trouble or f"{which}: {found}"
+            self._failures[place] = describe(error)
+        if not part:
+            del self._running[fd]
+
+
+def _outcome(fd: int) -> tuple[bool, Any] | None:
+    """Return what a worker answers; ``None`` if it died or sent something else."""
+    try:
+        good, value = receive(fd)
+    except Exception:
+        return None
+    return (good is True, value)
 
 
 def _ready(fds: Sequence[int], seconds: float) -> list[int]:
@@ -430,9 +479,7 @@ def _ready(fds: Sequence[int], seconds: float) -> list[int]:
     return [fd for fd, _ in poll.poll(int(seconds * 1000))]
 
 
-def fork(
-    count: int, space: dict[str, Any], begin: Callable[[int], dict[str, Callable[..., Any]]]
-) -> Pool:
+def fork(count: int, begin: Callable[[int], dict[str, Callable[..., Any]]]) -> Pool:
     """Fork workers; each first calls `begin` with its parent's process, to confine itself."""
     parent = os.getpid()
     members: list[Member] = []
@@ -446,7 +493,7 @@ def fork(
                 os._exit(1)
         its.close()
         members.append(Member(mine.detach(), memory))
-    return Pool(members, space)
+    return Pool(members)
 
 
 def _become_worker(

@@ -45,6 +45,9 @@ _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE, _LEAST_CODE = 8000, 2000
 _NOTICE = 50  # characters that say how many blocks are not shown
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
+_COMPILING = (
+    " (njit compiles a loop in 0.1 s and a function of np.linalg in seconds; it runs on one core)"
+)
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
@@ -157,7 +160,12 @@ def listed(variables: Sequence[str]) -> str:
 
 
 def laboratory_variables(
-    seconds: float, in_a_row: int, seconds_left: float, workers: int, tools: Sequence[str]
+    seconds: float,
+    in_a_row: int,
+    seconds_left: float,
+    workers: int,
+    tools: Sequence[str],
+    libraries: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the variables of ``_laboratory.j2``, and the seconds that are left.
 
@@ -167,8 +175,16 @@ def laboratory_variables(
         seconds_left: What all further blocks may take.
         workers: Processes for `pmap` and jobs.
         tools: Lines on further functions.
+        libraries: What blocks may import beside NumPy; ``None`` if that is not known.
     """
+    if libraries is None:
+        also = ", SciPy and scikit-learn where they are installed"
+    else:
+        also = "".join(f", {name}{_COMPILING * (name == 'numba')}" for name in libraries)
     return {
+        "libraries": also,
+        "has_cma": libraries is None or "cma" in libraries,
+        "has_scipy": libraries is None or "SciPy" in libraries,
         "compute_seconds": f"{seconds:g}",
         "compute_blocks": in_a_row,
         "seconds_left": f"{seconds_left:.0f}",

@@ -58,6 +58,7 @@ class Situation:
     compute_blocks: int = IN_A_ROW  # how many blocks may follow each other
     seconds_left: float = 14_400.0  # what all further blocks may take
     workers: int = 1  # processes for `pmap` and jobs
+    libraries: tuple[str, ...] | None = None  # what blocks may import beside NumPy, if known
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
     # values of the variables that an answer may name; see `llmopt.prompt.kept`
     kept: Mapping[str, Plain] = field(default_factory=dict)

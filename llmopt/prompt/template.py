@@ -406,6 +406,7 @@ class TemplatePrompt:
                 situation.seconds_left,
                 situation.workers,
                 situation.tools,
+                situation.libraries,
             ),
         }
 

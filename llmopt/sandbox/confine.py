@@ -151,8 +151,9 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     import resource
 
     try:
-        with open("/proc/self/statm") as file:
-            memory_bytes += int(file.read().split()[0]) * resource.getpagesize()
+        file = os.open("/proc/self/statm", os.O_RDONLY)  # not `open`: a laboratory has its own
+        memory_bytes += int(os.read(file, 100).split()[0]) * resource.getpagesize()
+        os.close(file)
     except OSError:  # not Linux: the cap is for everything
         pass
     for name, wanted in (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -174,6 +175,8 @@ class Worker:
         allowed: tuple[str, ...] = ()
         if options.get("extension"):
             allowed = self._extend(options["extension"])
+        gc.collect()
+        gc.freeze()  # so that to collect what a source left takes no time
         confine.set_limits(options["memory_bytes"], options["cpu_seconds"], options["wall_seconds"])
         problems = confine.confine(partly=options["allow_unsandboxed"], allowed=allowed)
         self._confined = True
@@ -202,6 +205,8 @@ class Worker:
 
     def _load(self, request: tuple[str, dict[str, Any], dict[str, tuple[int, str]]]) -> None:
         self._source, variables, wanted = request
+        self._namespace = {}
+        gc.collect()  # what the source before left, in functions that refer to their globals
         namespace: dict[str, Any] = {"__name__": "candidate", "__builtins__": builtins}
         for name, module in self._modules.items():
             if "." not in name:

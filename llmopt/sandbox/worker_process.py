@@ -275,6 +275,7 @@ def _scrubbed() -> dict[str, str]:
     # Threads can be neither confined nor started: linear algebra keeps to the one there is.
     for name in ("OPENBLAS", "OMP", "MKL", "NUMEXPR", "VECLIB_MAXIMUM"):
         environment[f"{name}_NUM_THREADS"] = "1"
+    environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # pandas imports pyarrow
     if "LD_LIBRARY_PATH" in os.environ:  # some Pythons do not start without it
         environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     return environment
