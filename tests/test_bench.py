@@ -191,3 +191,49 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     assert main([*command.split(), "--dry-run"]) == 0
     listed = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
     assert [(c["method"], c["heldout"]) for c in listed] == [("random", 100), ("ars", 100)] * 2
+
+
+# -- options of run and bench -----------------------------------------------------------------
+
+
+@pytest.mark.defect(35)
+def test_a_prompt_that_the_model_cannot_read_is_refused_before_any_evaluation(tmp_path, capsys):
+    out = tmp_path / "run"
+    command = ["run", "cartpole", "--model", "network", "--prompt", "words", "--out", str(out)]
+    assert main(command) == 2
+    assert "reads numbers alone, and the prompt 'words' is in words" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.defect(35)
+def test_resume_takes_no_missing_folder_for_a_task(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--resume", "nothere"]) == 2
+    error = capsys.readouterr().err
+    assert "--resume: nothere holds no run" in error
+    assert "unknown task" not in error
+
+
+@pytest.mark.defect(35)
+def test_unknown_tasks_are_answered_with_similar_names_and_those_of_the_suite(capsys):
+    assert main(["bench", "--tasks", "nope"]) == 2
+    error = capsys.readouterr().err
+    assert "did you mean" not in error
+    assert "Valid: acrobot, cartpole" in error
+    assert main(["bench", "--suite", "smoke", "--tasks", "cartpol"]) == 2
+    error = capsys.readouterr().err
+    assert "not in the suite smoke; did you mean 'cartpole'? Valid: 'cartpole', 'moun" in error
+    assert "hopper" not in error
+
+
+@pytest.mark.defect(39)
+def test_an_option_means_the_same_in_run_and_bench(capsys):
+    shown = {}
+    for command in ("run", "bench"):
+        assert main([command, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        shown[command] = text.partition("--iterations N ")[2][:26]
+    assert shown["run"] == shown["bench"] == "evaluations of each method"
+    for option in ("--max-tokens", "--evaluations"):
+        assert main(["bench", "--tasks", "cartpole", option, "9"]) == 2
+        assert f"unknown option '{option}'" in capsys.readouterr().err
