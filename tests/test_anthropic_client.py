@@ -21,10 +21,6 @@ class TestContract(ProviderContract):
     # The provider has no filter of its own: what it withholds, it calls a refusal.
     filtered = anthropic_body("", finish="refusal")
     several_samples = False
-    too_large = (
-        "max_tokens: {cap} > 8192, which is the maximum allowed number of output tokens for "
-        "claude-haiku-4-5"
-    )
     extra = {"output_config": {"format": {"type": "x", "top_p": 0.123}}}  # noqa: RUF012
     efforts = {  # noqa: RUF012
         "low": {"output_config.effort": "low"},

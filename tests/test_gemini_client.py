@@ -1,7 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
+from provider_contract import (
+    ASK,
+    KEY,
+    ProviderContract,
+    TransportContract,
+    at_home,
+    no_proxies,
+    server,
+)
 from wire import Say, gemini_body, gemini_error
 
 from llmopt.client.base import Message, Request, check_ready
@@ -13,16 +21,12 @@ from llmopt.errors import RefusedKeyError, is_permanent
 __all__ = ["no_proxies", "server"]
 
 
-class GeminiContract(ProviderContract):
+class GeminiContract:
     own_variable = "GEMINI_API_KEY"
     own_address = "https://generativelanguage.googleapis.com"
     kind = GeminiClient
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
-    too_large = (
-        "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
-        "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."
-    )
 
     def client(self, server, **options):
         return self.kind("gemini-2.5-flash", base_url=server.url, **options)
@@ -37,7 +41,7 @@ class GeminiContract(ProviderContract):
         return headers.get("x-goog-api-key", "")
 
 
-class TestContract(GeminiContract):
+class TestContract(GeminiContract, ProviderContract):
     address_variable = "GOOGLE_GEMINI_BASE_URL"
     extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
     efforts = {  # noqa: RUF012
@@ -47,7 +51,7 @@ class TestContract(GeminiContract):
     schema_refusal = "JSON mode is not enabled for models/gemini-2.5-flash"
 
 
-class TestLegacyContract(GeminiContract):
+class TestLegacyContract(GeminiContract, TransportContract):
     kind = GeminiLegacyClient
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}}  # noqa: RUF012
     extra = {"top_p": 0.123}  # noqa: RUF012

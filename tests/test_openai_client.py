@@ -4,11 +4,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
+from provider_contract import ASK, KEY, TransportContract, at_home, no_proxies, server
 from wire import Drip, Hang, Say, Trickle, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
-from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.base import Message, Request
 from llmopt.client.http.endpoint import NOTHING, SERVERS, Documented, Server
 from llmopt.client.http.transport import is_local
 from llmopt.client.model_facts import model_facts
@@ -19,16 +19,12 @@ from llmopt.errors import ClientError, ModelNotFoundError
 __all__ = ["no_proxies", "server"]
 
 
-class TestContract(ProviderContract):
+class TestContract(TransportContract):
     own_variable = "OPENAI_API_KEY"
     own_address = "https://api.openai.com"
     address_variable = "OPENAI_BASE_URL"
     length = openai_body("cut off", finish="length")
     filtered = openai_body("", finish="content_filter")
-    too_large = (
-        "max_tokens is too large: {cap}. This model supports at most 8192 completion tokens, "
-        "whereas you provided {cap}."
-    )
     efforts = {  # noqa: RUF012
         "low": {"reasoning_effort": "low"},
         "none": {"reasoning_effort": "none"},
@@ -90,27 +86,6 @@ def test_parameters_on_the_wire(server, openai):
 
 def unsupported(name, message, code="unsupported_parameter"):
     return Say(openai_error(message, param=name, code=code), 400)
-
-
-def test_a_reasoning_model_that_refuses_nearly_everything(server, openai):
-    def picky(body):
-        if "temperature" in body:
-            said = (
-                "Unsupported value: 'temperature' does not support 0.5 with this model. "
-                "Only the default (1) value is supported."
-            )
-            return unsupported("temperature", said, "unsupported_value")
-        if "stop" in body:
-            said = "Unsupported parameter: 'stop' is not supported with this model."
-            return unsupported("stop", said)
-        return Say(openai_body("x = 1### and more"))
-
-    server.play(picky)
-    reply = openai.complete(ASK)
-    assert reply.completions[0].text == "x = 1"
-    assert reply.requests == 3
-    assert "seed" in server.seen[-1].body
-    assert openai.complete(ASK).requests == 1
 
 
 def test_the_name_of_the_token_cap_is_found_out(server):
@@ -250,20 +225,6 @@ def test_a_server_that_takes_no_stream_options_is_asked_for_whole_answers(server
     assert (reply.prompt_tokens, reply.estimated) == (100, 0)
 
 
-def test_the_key_of_openai_goes_to_openai_alone(server, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_ADMIN_KEY", KEY + "-admin")
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-mine")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-mine")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: header-mine\nAuthorization: Bearer mine")
-    client = OpenAIClient("m", base_url=f"{server.url}/v1")
-    server.play(Say(openai_body("x")))
-    client.complete(ASK)
-    sent = str(server.seen[0].headers)
-    for secret in (KEY, "org-mine", "project-mine", "header-mine", "Bearer mine"):
-        assert secret not in sent
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -338,43 +299,6 @@ def test_an_error_in_the_middle_of_a_stream(server, openai):
         openai.complete(ASK)
     assert caught.value.retryable
     assert caught.value.status == 502
-
-
-@pytest.mark.parametrize(
-    ("status", "fields", "headers", "caps"),
-    [
-        (400, {"param": "max_completion_tokens"}, {}, [16_424, 8212, 8212]),
-        (400, {"param": "max_tokens", "code": "integer_above_max_value"}, {}, [16_424, 8212, 8212]),
-        # A cap counts against the tokens of a minute, whether it is used or not.
-        (429, {}, {"X-RateLimit-Limit-Tokens": "9000"}, [16_424, 8977, 8977]),
-    ],
-)
-def test_caps_that_servers_call_too_large(server, openai, status, fields, headers, caps):
-    refusal = Say(openai_error("too large: 9 of 100 properties", **fields), status, headers)
-    server.play(lambda body: refusal if body["max_completion_tokens"] > 9000 else Say(answer))
-    answer = openai_body("x")
-    openai.complete(ASK)
-    server.script = [Say(answer)]
-    openai.complete(ASK)
-    assert [s.body["max_completion_tokens"] for s in server.seen] == pytest.approx(caps, abs=9)
-
-
-@pytest.mark.parametrize("fields", [{"param": "max_tokens"}, {"code": "context_length_exceeded"}])
-def test_a_cap_that_is_always_too_large(server, openai, fields):
-    server.play(Say(openai_error("too large", **fields), 400))
-    with pytest.raises(ClientError, match="too large") as caught:
-        openai.complete(ASK)
-    assert caught.value.requests == len(server.seen) <= 4
-
-
-def test_limits_are_learnt_from_the_list_of_models(server, openai):
-    server.lists = Say({"data": [{"id": "gpt-5-mini", "context_window": 400_000,
-                                  "max_completion_tokens": 9_000}]})  # fmt: skip
-    check_ready(openai)
-    server.play(Say(openai_body("x")))
-    openai.complete(ASK)
-    assert openai.context_tokens == 400_000
-    assert server.seen[0].body["max_completion_tokens"] == 9_000
 
 
 def test_a_schema_is_closed(server, openai):
@@ -487,16 +411,6 @@ def test_servers_that_know_no_context_are_asked_once(server, monkeypatch, odd):
     assert client.context_tokens is None
     client.complete(ASK)
     assert [seen.path for seen in server.seen].count("/v1/models") == 1
-
-
-def test_facts_of_a_model_that_keeps_to_schemas_until_it_says_no(server, openai):
-    assert model_facts(openai).schema
-    said = "Invalid parameter: 'response_format' of type 'json_schema' is not supported."
-    server.play(Say(openai_error(said), 400), Say(openai_body("{}")))
-    openai.complete(Request(ASK.messages, json_schema={"type": "object"}))
-    assert not model_facts(openai).schema
-    base = model_facts(OpenAIClient("m", endpoint="completions"))
-    assert (base.style, base.chats, base.schema) == ("completion", False, False)
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,12 @@ from llmopt.util.threads import Lock
 ANSWER_BYTES = 1_000_000
 """Maximum size of an answer; a longer one is cut."""
 
-_REQUEST_BYTES, _SAID_BYTES = 10_000_000, 100_000
-_POLL_SECONDS = 0.2
-_REMIND_SECONDS = 600.0
+_REQUEST_BYTES, _NOTE_BYTES = 10_000_000, 100_000
+_POLL_SECONDS, _REMIND_SECONDS = 0.2, 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
-_DONE, _LATEST = "done", "latest.md"
-_USED = "used"
+_DONE, _LATEST, _USED = "done", "latest.md", "used"
+_outcomes: dict[tuple[int, Path], str] = {}
+"""The outcome so far of each running search, by process and folder."""
 
 
 class FolderError(LLMOptError, ValueError):
@@ -88,6 +88,9 @@ class FolderClient:
         self._settled: set[int] = set()  # of these, those that are marked as used
         self._lock = Lock()
 
+    def __repr__(self) -> str:
+        return f"FolderClient({str(self.folder)!r})"
+
     def check_ready(self) -> None:
         """Raise a `ClientError` if the path exists and is not a folder."""
         if self.folder.exists() and not self.folder.is_dir():
@@ -106,18 +109,14 @@ class FolderClient:
                 with self._lock:
                     self.folder.mkdir(exist_ok=True)
                     (self.folder / _DONE).unlink(missing_ok=True)
-                    _asked.setdefault((os.getpid(), self.folder.absolute()), "")
-                    for number in self._known(request, claims):
-                        self._taken.add(number)
-                        numbers.append(number)
+                    _outcomes.setdefault((os.getpid(), self.folder.absolute()), "")
+                    numbers += self._earlier(request, claims)
                     while len(numbers) < request.n:
-                        number = self._write(request, len(numbers) + 1, claims)
-                        self._taken.add(number)
-                        numbers.append(number)
+                        numbers.append(self._write(request, len(numbers) + 1, claims))
+                    self._taken.update(numbers)
                 completions = tuple(self._wait(number, deadline) for number in numbers)
         except BaseException as error:
-            # A repeated request finds them again.
-            self._taken.difference_update(numbers)
+            self._taken.difference_update(numbers)  # a repeated request finds them again
             if isinstance(error, OSError):
                 raise ClientError(
                     f"{self.name}: cannot exchange files in {self.folder} "
@@ -133,9 +132,9 @@ class FolderClient:
 
     def inform(self, text: str) -> None:
         """Write the outcome so far to the folder, if it exists; a full disk is no error."""
-        asked = os.getpid(), self.folder.absolute()
-        if asked in _asked:
-            _asked[asked] = text
+        search = os.getpid(), self.folder.absolute()
+        if search in _outcomes:
+            _outcomes[search] = text
         self._settle()
         if self.folder.is_dir():
             with contextlib.suppress(OSError):
@@ -143,77 +142,70 @@ class FolderClient:
 
     def conclude(self, text: str) -> None:
         """Mark the end of the search in the folder, with its outcome."""
-        asked = os.getpid(), self.folder.absolute()
-        known = _asked.pop(asked, None)
+        outcome = _outcomes.pop((os.getpid(), self.folder.absolute()), None)
         self._settle()
-        if text or known is not None or not (self.folder / _DONE).exists():
-            _say_ended(self.folder, text or known or "")
+        if text or outcome is not None or not (self.folder / _DONE).exists():
+            _mark_end(self.folder, text or outcome or "")
 
-    def _known(self, request: Request, claims: contextlib.ExitStack) -> list[int]:
+    def _earlier(self, request: Request, claims: contextlib.ExitStack) -> list[int]:
         """Return the numbers of at most `request.n` equal requests that this process has not used.
 
         Behind them come those that differ in their seeds only and that nobody waits for.
         """
-        known, others = [], []
+        equal, others = [], []
         for number in _numbers(self.folder):
             if number not in self._taken:
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                     data = _read_json(self.folder, number)
+                    stored = Request.from_dict(data["request"])
                     if data["digest"] == request.digest():
-                        known.append(number)
-                    elif not data.get(_USED) and _unseeded(data["request"]) == _unseeded(request):
+                        equal.append(number)
+                    elif not data.get(_USED) and _alike(stored, request):
                         others.append(number)
-        known = known[: request.n]
-        for number in known + others:
-            if number in known or len(known) < request.n:
+        numbers = equal[: request.n]
+        for number in numbers + others:
+            if number in numbers or len(numbers) < request.n:
                 with contextlib.suppress(OSError):
-                    file = open_to_append(_path(self.folder, number, _JSON))
-                    if _claims(claims.enter_context(file)) and number not in known:
-                        known.append(number)
-        return known
+                    file = claims.enter_context(open_to_append(self._path(number, _JSON)))
+                    if _claim(file) and number not in numbers:
+                        numbers.append(number)
+        return numbers
 
     def _write(self, request: Request, sample: int, claims: contextlib.ExitStack) -> int:
         """Write a new request and return its number."""
-        number = max(_numbers(self.folder), default=0)
+        number = max(_numbers(self.folder), default=0) + 1
         while True:
-            number += 1
-            data = {
-                "number": number,
-                "sample": sample,
-                "samples": request.n,
-                "digest": request.digest(),
-                "request": request.to_dict(),
-            }
             try:
                 # Mode "x": another process may have created it first.
-                file = _path(self.folder, number, _JSON).open("x", encoding="utf-8")
+                file = self._path(number, _JSON).open("x", encoding="utf-8")
+                break
             except FileExistsError:
-                continue
-            _claims(claims.enter_context(file))  # before others can read it
-            json.dump(data, file, indent=1)
-            file.flush()
-            break
+                number += 1
+        _claim(claims.enter_context(file))  # before others can read it
+        data = {"number": number, "sample": sample, "samples": request.n}
+        data |= {"digest": request.digest(), "request": request.to_dict()}
+        json.dump(data, file, indent=1)
+        file.flush()
         # It may be shown on a terminal; the JSON file has the exact request.
-        write_text_atomically(_path(self.folder, number, _REQUEST), clean(_text(request)))
+        messages = request.messages
+        text = "\n\n".join(f"### {m.role}\n\n{m.content}" for m in messages)
+        if len(messages) == 1 and messages[0].role == "user":
+            text = messages[0].content
+        write_text_atomically(self._path(number, _REQUEST), clean(text))
         return number
 
     def _settle(self) -> None:
         """Mark the answers that were used: no request with another seed gets one of them."""
         for number in self._taken - self._settled:
-            path = _path(self.folder, number, _JSON)
             with contextlib.suppress(OSError, ValueError):
-                if _path(self.folder, number, _ANSWER).exists():
+                if self._path(number, _ANSWER).exists():
                     self._settled.add(number)
                     data = _read_json(self.folder, number) | {_USED: True}
-                    write_text_atomically(path, json.dumps(data, indent=1))
+                    write_text_atomically(self._path(number, _JSON), json.dumps(data, indent=1))
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
         remind = time.monotonic()
-        path = _path(self.folder, number, _ANSWER)
-        while True:
-            answer = _read_answer(path)
-            if answer is not None:
-                return answer
+        while (answer := _read_answer(self._path(number, _ANSWER))) is None:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise ClientError(
@@ -228,50 +220,31 @@ class FolderClient:
                 )
                 remind = now + _REMIND_SECONDS
             time.sleep(_POLL_SECONDS)
+        return answer
 
-    def __repr__(self) -> str:
-        return f"FolderClient({str(self.folder)!r})"
-
-
-_asked: dict[tuple[int, Path], str] = {}
-"""The outcome so far of each running search, by process and folder."""
-
-
-@atexit.register
-def _say_all_ended() -> None:
-    for (process, folder), text in _asked.items():
-        if process == os.getpid():  # a forked process inherits its parent's searches
-            with contextlib.suppress(OSError):
-                _say_ended(folder, text)
-
-
-def _say_ended(folder: Path, text: str = "") -> None:
-    if folder.is_dir():
-        when = time.strftime("%Y-%m-%d %H:%M:%S")
-        left = len(_open_numbers(folder))
-        write_text_atomically(
-            folder / _DONE, clean(f"the search ended at {when}; open requests: {left}\n{text}")
-        )
+    def _path(self, number: int, kind: str) -> Path:
+        return _path(self.folder, number, kind)
 
 
 def next_request(folder: Path) -> OpenRequest | None:
     """Return the first open request of a folder, if there is one."""
-    for number in _open_numbers(folder):
-        try:
-            data = _read_json(folder, number)
-            return OpenRequest(
-                number=number,
-                text=read_text(_path(folder, number, _REQUEST), most=_REQUEST_BYTES, links=False),
-                request=Request.from_dict(data["request"]),
-                sample=int(data["sample"]),
-                samples=int(data["samples"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FolderError(
-                f"{_path(folder, number, _JSON)} cannot be read ({error}): remove the files of "
-                f"request {number}, and restart the search that waits for it"
-            ) from error
-    return None
+    number = next(iter(_open_numbers(folder)), None)
+    if number is None:
+        return None
+    try:
+        data = _read_json(folder, number)
+        return OpenRequest(
+            number=number,
+            text=read_text(_path(folder, number, _REQUEST), most=_REQUEST_BYTES, links=False),
+            request=Request.from_dict(data["request"]),
+            sample=int(data["sample"]),
+            samples=int(data["samples"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FolderError(
+            f"{_path(folder, number, _JSON)} cannot be read ({error}): remove the files of "
+            f"request {number}, and restart the search that waits for it"
+        ) from error
 
 
 def hand_in(folder: Path, number: int, answer: bytes) -> None:
@@ -286,58 +259,62 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
         text = answer.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FolderError(f"the answer to request {number} is not UTF-8 text: {error}") from error
-    if number not in _open_numbers(folder):
-        raise FolderError(
-            f"{folder} has an answer to request {number} already; it is not replaced"
-            if _path(folder, number, _ANSWER).exists()
-            else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the "
-            "open one"
-        )
-    try:
-        write_bytes_atomically(_path(folder, number, _ANSWER), text.encode(), anew=True)
-    except FileExistsError:
-        raise FolderError(
-            f"{folder} has got an answer to request {number} meanwhile; it is not replaced"
-        ) from None
+    path = _path(folder, number, _ANSWER)
+    with contextlib.suppress(FileExistsError):
+        if number in _open_numbers(folder):
+            write_bytes_atomically(path, text.encode(), anew=True)
+            return
+    raise FolderError(
+        f"{folder} has an answer to request {number} already; it is not replaced"
+        if path.exists() or path.is_symlink()
+        else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the open one"
+    )
 
 
 def ended(folder: Path) -> str | None:
     """Return the text that the search left at its end, or ``None`` while it runs."""
-    return _read_said(folder / _DONE)
+    return _read_note(folder / _DONE)
 
 
 def latest(folder: Path) -> str | None:
     """Return the outcome of the search so far, or ``None`` if it has none."""
-    return _read_said(folder / _LATEST)
+    return _read_note(folder / _LATEST)
 
 
-def _read_said(path: Path) -> str | None:
+@atexit.register
+def _mark_all_ends() -> None:
+    for (process, folder), text in _outcomes.items():
+        if process == os.getpid():  # a forked process inherits its parent's searches
+            with contextlib.suppress(OSError):
+                _mark_end(folder, text)
+
+
+def _mark_end(folder: Path, text: str) -> None:
+    if folder.is_dir():
+        when, left = time.strftime("%Y-%m-%d %H:%M:%S"), len(_open_numbers(folder))
+        text = f"the search ended at {when}; open requests: {left}\n{text}"
+        write_text_atomically(folder / _DONE, clean(text))
+
+
+def _read_note(path: Path) -> str | None:
     try:
-        return read_bytes(path, most=_SAID_BYTES, links=False).decode(errors="replace").strip()
+        return read_bytes(path, most=_NOTE_BYTES, links=False).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         return f"{path} exists, but cannot be read ({error.strerror})"
 
 
-def _unseeded(request: Request | dict[str, Any]) -> str:
-    """Return the digest of a request without its seed: who answers in a folder has none."""
-    known = request if isinstance(request, Request) else Request.from_dict(request)
-    return replace(known, seed=None).digest()
+def _alike(stored: Request, request: Request) -> bool:
+    """Whether two requests differ in their seeds at most: who answers in a folder has none."""
+    return replace(stored, seed=request.seed).digest() == request.digest()
 
 
-def _claims(file: IO[Any]) -> bool:
+def _claim(file: IO[Any]) -> bool:
     """Lock a file until it is closed; return whether no other client has locked it."""
     with contextlib.suppress(OSError):  # a file system without locks
         return try_lock(file)
     return True
-
-
-def _text(request: Request) -> str:
-    messages = request.messages
-    if len(messages) == 1 and messages[0].role == "user":
-        return messages[0].content
-    return "\n\n".join(f"### {m.role}\n\n{m.content}" for m in messages)
 
 
 def _path(folder: Path, number: int, kind: str) -> Path:
@@ -375,6 +352,5 @@ def _read_answer(path: Path) -> Completion | None:
         ) from error
     if not data.strip():
         return None
-    cut = len(data) > ANSWER_BYTES
     text = data[:ANSWER_BYTES].decode("utf-8-sig", errors="replace")
-    return Completion(text, "length" if cut else "stop")
+    return Completion(text, "length" if len(data) > ANSWER_BYTES else "stop")
