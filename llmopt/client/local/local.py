@@ -69,31 +69,7 @@ class LocalClient:
     in other slots. For samples that depend only on the seed, request one at a
     time without the prompt cache: ``sampling={"cache_prompt": False, "id_slot": 0}``.
 
-    Args:
-        path: The ``.gguf`` file (of a split model, its first part), or a function that
-            returns its path, called when the file is first needed.
-        style: ``"auto"`` follows the request, except that a model without a chat template
-            continues the plain text. ``"chat"`` and ``"completion"`` apply to all requests.
-        threads: CPU threads; llama.cpp's choice by default. Use 1 if several processes share
-            the cores.
-        gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` with GPU support.
-        context_tokens: Maximum tokens of prompt and completion together. By default the file's
-            value, at most `CONTEXT_TOKENS`.
-        name: Short name for tables and files; by default the file's name.
-        default_prompt: The meaning of ``prompt="auto"``. By default ``"words"`` for chat models
-            with `CAPABLE_PARAMETERS` or more, else ``"props"``.
-        adapter: A LoRA adapter of the model in GGUF, used only for requests with
-            `Request.columns`.
-        sampling: More llama.cpp sampling settings for requests without `Request.columns`, such
-            as ``{"min_p": 0.0, "top_k": 0}``. llama.cpp's defaults drop unlikely tokens before
-            the temperature is applied; requests with a grammar switch these defaults off.
-        thinking: Let a reasoning model think before it answers. By default its chat
-            template disables this: thoughts take thousands of tokens, and if they reach
-            `Request.max_tokens` the answer is empty.
-        structured: Whether to request points as JSON with a grammar; docs/model-options.md has
-            the measured benefit. ``"auto"`` means yes.
-        header: The file's header, if it is known before the file is downloaded.
-        verbose: Leave llama.cpp's log on standard error.
+    docs/model-options.md lists the options.
     """
 
     columns = True
@@ -101,20 +77,22 @@ class LocalClient:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Callable[[], Path],
+        path: str | os.PathLike[str] | Callable[[], Path],  # a function is called when needed
         *,
+        # "auto" follows the request, but a model without a chat template continues plain text
         style: Literal["auto", "chat", "completion"] = "auto",
-        threads: int | None = None,
-        gpu_layers: int = 0,
-        context_tokens: int | None = None,
-        name: str | None = None,
-        default_prompt: str | None = None,
-        adapter: str | os.PathLike[str] | None = None,
+        threads: int | None = None,  # use 1 if several processes share the cores
+        gpu_layers: int = 0,  # -1 for all; needs an `xllamacpp` with GPU support
+        context_tokens: int | None = None,  # by default the file's, at most `CONTEXT_TOKENS`
+        name: str | None = None,  # short name for tables and files, by default the file's
+        default_prompt: str | None = None,  # the meaning of ``prompt="auto"``
+        adapter: str | os.PathLike[str] | None = None,  # LoRA, for `Request.columns` only
+        # llama.cpp's settings, such as {"top_k": 0}; a grammar switches its defaults off
         sampling: Mapping[str, Any] | None = None,
-        thinking: bool = False,
-        structured: bool | Literal["auto"] = "auto",
-        header: GGUFHeader | None = None,
-        verbose: bool = False,
+        thinking: bool = False,  # thoughts take thousands of tokens
+        structured: bool | Literal["auto"] = "auto",  # points as JSON with a grammar
+        header: GGUFHeader | None = None,  # if it is known before the file is downloaded
+        verbose: bool = False,  # leave llama.cpp's log on standard error
     ) -> None:
         one_of("style", style, ("auto", "chat", "completion"))
         self.style = style
