@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from llmopt._version import __version__
 from llmopt.callbacks import Callbacks, Search, check_callbacks
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
+from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.data import Evaluation
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, StorageError, warn_user
@@ -355,12 +356,22 @@ class LLMOptimizer(Results[Params], Closing):
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
         begun = (*now.paid, *now.under_way)
+        if not begun:
+            now = self._note_facts(now)
         base = begun[0].base if begun else now.count
         try:
             return self._settle(n, base, *self._make(n, base))
         except Stale:
             base = self._journal.state.count
             return self._settle(n, base, *self._make(n, base))
+
+    def _note_facts(self, state: State) -> State:
+        """Store the model's facts again if an answer changed them, such as a refused schema."""
+        facts = model_facts(self.client)
+        if state.started is None or facts.to_json() == self._asking.facts.to_json():
+            return state
+        self._asking = replace(self._asking, facts=facts)
+        return self._journal.append(self.started())
 
     def _make(self, n: int, base: int) -> tuple[Outcome, Scope, Any, list[str]]:
         """Return the new points of an ask that has seen `base` events."""
@@ -842,9 +853,11 @@ class LLMOptimizer(Results[Params], Closing):
                 "continue in another file, save() to it and give that as storage="
             )
         started = read_started(path)
-        model = one_model(client, options.pop("model", None))
-        if model is None:
-            model = stored_client(started.options.get("client"), path)
+        named = options.pop("model", None)
+        if client is None and named is None:
+            model: str | Client = stored_client(started.options.get("client"), path)
+        else:
+            model = one_model(client, named)
         try:
             arguments = arguments_of(started, {**options, "client": model})
             optimizer = cls(**arguments)

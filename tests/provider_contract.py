@@ -35,7 +35,7 @@ from llmopt.errors import (
     ModelNotFoundError,
     RefusedKeyError,
 )
-from llmopt.search.meter import Meter
+from llmopt.journaled import Journaled, MemoryLedger
 
 # A piece of an Anthropic message that never began; to the others it is no answer at all.
 _PIECE = b"""event: content_block_delta
@@ -759,18 +759,18 @@ class TransportContract(ProviderContract):
     def test_a_call_that_was_given_up_counts_with_the_most_that_it_may_cost(self, server):
         client = self.client(server, api_key=KEY, timeout=0.8, price=Price(1.0, 2.0))
         server.play(Hang(), Say(self.body("x: 0.5")))
-        meter = Meter(client, Limits(max_cost=5.0))
-        assert meter.send(ASK).completions[0].text == "x: 0.5"
-        usage = meter.usage
+        model = Journaled(client, MemoryLedger(), Limits(max_cost=5.0))
+        assert model.scope(base=0).complete(ASK).completions[0].text == "x: 0.5"
+        usage = model.usage
         assert (usage.requests, usage.unpriced, usage.estimated) == (2, 0, 1)
         # All of the cap may have been used up.
         assert 2.0 * 40 / 1e6 < usage.cost < 0.04
         spent = usage.cost
         server.play(Hang())
-        meter.limits = Limits(max_cost=spent + 1e-9)
-        with pytest.raises(BudgetExceededError):
-            meter.send(ASK)
-        assert len(server.seen) == 1
+        model.limits = Limits(max_cost=spent + 1e-9)
+        with pytest.raises(BudgetExceededError):  # the most that the next call can cost counts
+            model.scope(base=model.journal.state.count).complete(replace(ASK, seed=12))
+        assert server.seen == []
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     def test_redirections_are_not_followed(self, server, connected, status):
