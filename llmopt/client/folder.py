@@ -182,7 +182,7 @@ class FolderClient:
             except FileExistsError:
                 number += 1
         _claim(claims.enter_context(file))  # before others can read it
-        data = {"number": number, "sample": sample, "samples": request.n}
+        data: dict[str, Any] = {"number": number, "sample": sample, "samples": request.n}
         data |= {"digest": request.digest(), "request": request.to_dict()}
         json.dump(data, file, indent=1)
         file.flush()
