@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from llmopt.prompt import Prompt as Prompt
     from llmopt.prompt import get_prompt as get_prompt
     from llmopt.prompt.reader import parse_parameters as parse_parameters
+    from llmopt.reports import report as report
     from llmopt.space import Categorical as Categorical
     from llmopt.space import Float as Float
     from llmopt.space import Int as Int
@@ -78,6 +79,7 @@ _HOMES = {
     "llmopt.optimizer": "LLMOptimizer",
     "llmopt.prompt.reader": "parse_parameters",
     "llmopt.prompt": "Prompt get_prompt",
+    "llmopt.reports": "report",
     "llmopt.space": "Categorical Float Int Space",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

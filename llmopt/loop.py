@@ -58,7 +58,7 @@ from llmopt.util.arguments import (
     whole_number,
 )
 from llmopt.util.text import function_name, short
-from llmopt.views import search_html
+from llmopt.views import Views, search_html
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SearchResult(Generic[Params]):
+class SearchResult(Views, Generic[Params]):
     """Result of `minimize`, `maximize` and `optimize`.
 
     Attributes:

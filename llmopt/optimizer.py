@@ -439,6 +439,21 @@ class LLMOptimizer(Results[Params], Closing):
             waiting=waiting, model_first=first,
         )  # fmt: skip
 
+    @property
+    def description(self) -> str:
+        """The task in words, as the model reads it."""
+        return str(self._options.description or "")
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The model's blocks of Python so far: `code`, `output`, and `trials` at the time."""
+        state = self._journal.state
+        return tuple(
+            self._block(run.number, run.event.result)
+            for run in (*state.runs, *state.open_runs)
+            if run.event.block
+        )
+
     def _block(self, number: int, result: Mapping[str, Any]) -> Block:
         if number not in self._blocks:
             self._blocks[number] = Block.read(result)

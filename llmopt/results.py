@@ -14,13 +14,13 @@ from llmopt.journaled import Account
 from llmopt.prompt import Prompt
 from llmopt.space import Space
 from llmopt.util.threads import Lock
-from llmopt.views import TrialList, dataframe, search_html
+from llmopt.views import TrialList, Views, dataframe, search_html
 
 if TYPE_CHECKING:
     import pandas
 
 
-class Results(Account, Generic[Params]):
+class Results(Views, Account, Generic[Params]):
     """The readable part of `LLMOptimizer`."""
 
     space: Space

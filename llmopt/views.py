@@ -1,22 +1,28 @@
-"""A search as a table, as a notebook display and as text."""
+"""A search as a table, a study, a page, a notebook display and text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmopt.client.base import client_name
 from llmopt.errors import needs
 from llmopt.history import History, Trial
+from llmopt.optuna_study import study_of, trials_of
 from llmopt.prompt.log import Log
+from llmopt.report_page.page import write_page
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     import pandas
+    from optuna import Study
 
 SHOWN_TRIALS = 20
 """Trials that the page of a notebook shows: the latest of them."""
@@ -61,6 +67,62 @@ def dataframe(
         for trial in trials
     ]
     return pandas.DataFrame(rows)
+
+
+class Views:
+    """The report of a search, and the search as an Optuna study.
+
+    Subclasses are a search, or hold one as ``optimizer``.
+    """
+
+    def to_optuna(self) -> Study:
+        """Return the search as an Optuna study in memory.
+
+        Repeated evaluations of a point are one trial with their mean, as in ``pareto``; points
+        without a result are running trials. The user attribute ``llmopt:label`` is the ``#n`` of
+        prompts and reports; ``llmopt:source``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
+        who proposed the point, why, and what was seen. Violations are constraints.
+
+            optuna.visualization.plot_pareto_front(search.to_optuna()).show()
+
+        Raises:
+            ImportError: Optuna is not installed.
+        """
+        search: Any = getattr(self, "optimizer", self)
+        about = {
+            "model": client_name(search.client),
+            "prompt": search.prompt.name,
+            "seed": str(search.seed),
+            "description": search.description,
+        }
+        storage = search.storage
+        return study_of(
+            "search" if storage is None else storage.stem,
+            search.directions,
+            search.metrics,
+            trials_of(search.space, search.history, search.pending_proposals),
+            about,
+        )
+
+    def report(
+        self,
+        path: str | os.PathLike[str] = "report.html",
+        *,
+        title: str = "",
+        reference: Sequence[float] | Mapping[str, float] | None = None,
+    ) -> Path:
+        """Write the search as one self-contained HTML page, and return its path.
+
+        Args:
+            path: The file. An existing file is replaced.
+            title: The page's title.
+            reference: Reference point of the hypervolume of several objectives, a number for each.
+
+        Raises:
+            ImportError: Optuna or Plotly is not installed.
+            StorageError: The file cannot be written.
+        """
+        return write_page(self, path, title=title, reference=reference)
 
 
 def _cell(value: Any) -> str:

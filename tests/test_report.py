@@ -297,8 +297,8 @@ def test_the_command_line_makes_page_table_and_readme(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.jsonl", None, "no such file"),
-        ("", None, "has no config.json. Give the folder that llmopt run wrote"),
+        ("missing.jsonl", None, "No such file"),
+        ("", None, "not the folder of an llmopt run"),
         ("empty.jsonl", "", "no finished cells"),
         ("other.jsonl", '{"a": 1}\n', "not a benchmark's"),
     ],

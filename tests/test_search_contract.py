@@ -11,10 +11,9 @@ from gymnasium import spaces
 from search_contract import SearchContract
 from stubs import needs_confinement
 
-from llmopt import BudgetExceededError, Float, Int, LLMOptimizer
+from llmopt import BudgetExceededError, Float, Int, LLMOptimizer, report
 from llmopt.code import CodeOptimizer, Function, Output
 from llmopt.policies import PolicySearch
-from llmopt.report import write_report
 
 
 def proposal(**values: float) -> str:
@@ -70,7 +69,7 @@ class TestLLMSampler(SearchContract):
         return search.sampler
 
     def report(self, search, path):
-        return write_report(search, path)
+        return report(search, path)
 
     def close(self, search):
         pass

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from nevergrad import p
@@ -34,6 +34,7 @@ from llmopt.history import History, Proposal, Trial
 from llmopt.journaled import Account, Journaled, MemoryLedger
 from llmopt.lab.blocks import calculator_for
 from llmopt.options import AskArguments, AskOptions, Partners
+from llmopt.optuna_study import study_of, trials_of
 from llmopt.optuna_trials import number_of
 from llmopt.partners import partners_of, propose_in_turns
 from llmopt.point_task import asking_of, fill, propose_points
@@ -52,7 +53,10 @@ from llmopt.util.arguments import (
     whole_or_auto,
 )
 from llmopt.util.text import cut
-from llmopt.views import outcome
+from llmopt.views import Views, outcome
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -71,7 +75,7 @@ class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
     """The model ended the search, which Nevergrad's `minimize` understands, too."""
 
 
-class _LLM(Account, base.Optimizer):  # type: ignore[misc]
+class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
@@ -135,6 +139,22 @@ class _LLM(Account, base.Optimizer):  # type: ignore[misc]
             ("minimize",) * max(1, self.num_objectives),
         )
         return history.merged(self._parameters.space.key) if self._asking.options.noisy else history
+
+    def to_optuna(self) -> Study:
+        """Return the search as an Optuna study in memory; see `LLMOptimizer.to_optuna`."""
+        history = self.history
+        return study_of(
+            "Nevergrad search",
+            history.directions,
+            (),
+            trials_of(self._parameters.space, history, self._open.values()),
+            {
+                "model": client_name(self.client),
+                "prompt": self._asking.prompt.name,
+                "description": self._asking.options.description,
+                "ended": self._ended,
+            },
+        )
 
     def _notes(self) -> tuple[str, ...]:
         notes = []

@@ -19,9 +19,8 @@ from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.picture import choose_renderer
-from llmopt.report import write_report
-from llmopt.report.page import check_page
-from llmopt.report.sources import is_search
+from llmopt.report_page.page import check_page
+from llmopt.reports import is_search, report
 from llmopt.util.files import check_folder, read_text, write_text_atomically
 from llmopt.util.text import clean
 
@@ -48,12 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="+",
         metavar="FILE",
-        help="a search: a storage file, a run folder, or an Optuna storage (sqlite:///study.db, a "
-        "journal file); or the files of results that llmopt bench wrote",
+        help="a search: a storage file, its description, a run folder, or an Optuna storage "
+        "(sqlite:///study.db, a journal file); or the files of results that llmopt bench wrote",
     )
     add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
     add("--study", metavar="NAME", help="which study of an Optuna storage")
     add("--title", default="", help="title of a search's page")
+    add(
+        "--reference",
+        nargs="+",
+        type=float,
+        metavar="X",
+        help="reference point of the hypervolume of several objectives, a number for each",
+    )
     add("--markdown", type=Path, metavar="FILE", help="benchmark: write the Markdown tables here")
     add(
         "--readme",
@@ -77,8 +83,15 @@ def _report_search(args: argparse.Namespace) -> int:
         )
     if args.markdown or args.readme:
         raise LLMOptError("--markdown and --readme are of a benchmark's results: omit them")
-    path = write_report(args.results[0], args.out, title=args.title, study_name=args.study)
-    print(path)
+    print(
+        report(
+            args.results[0],
+            args.out,
+            title=args.title,
+            study_name=args.study,
+            reference=args.reference,
+        )
+    )
     return 0
 
 

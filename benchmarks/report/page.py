@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from llmopt._version import __version__
 from llmopt.benchmarks.report.figures import comparison
@@ -27,7 +29,7 @@ from llmopt.benchmarks.report.markdown import RIVALS, rivals_table
 from llmopt.benchmarks.report.stats import quartiles
 from llmopt.benchmarks.report.table import Column, Table, plain_number
 from llmopt.benchmarks.tasks.table import TARGETS
-from llmopt.report.page import environment
+from llmopt.report_page.page import environment
 
 _CURVES = 6  # methods shown in colour; the others are grey
 _SAID = 40  # explanations shown of one run
@@ -55,6 +57,12 @@ COLUMNS = tuple(Column(name, name != "method", hint) for name, hint in _HINTS.it
 """What a problem's table shows of each method."""
 
 
+def _breakable(text: str) -> Markup:
+    """Return a text that may be broken within a long name."""
+    parts = re.split(r"(?<=[_\-./:])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])", text)
+    return Markup("<wbr>").join(parts)
+
+
 def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
     """Make the whole page."""
     grouped = group(lines)
@@ -63,25 +71,23 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
     named = titles(grouped)
     model = first_model(grouped)
     always = _in_colour(grouped, model)
-    return (
-        environment("llmopt.benchmarks.report")
-        .get_template("page.html.j2")
-        .render(
-            version=__version__,
-            versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
-            seeds=sum(len(runs.seeds) for runs in every(grouped)),
-            notes=notes(grouped),
-            columns=COLUMNS,
-            rivals=rivals_table(grouped, model) if len(grouped) > 1 else None,
-            about=RIVALS.format(model),
-            problems=[
-                _problem(f"p{i}", key, runs, named[key], always)
-                for i, (key, runs) in enumerate(grouped.items())
-            ],
-            films=_films(grouped, gif) if gif else [],
-            said=_explanations(grouped, named),
-            most_said=_SAID,
-        )
+    templates = environment("llmopt.benchmarks.report")
+    templates.filters["breakable"] = _breakable
+    return templates.get_template("page.html.j2").render(
+        version=__version__,
+        versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
+        seeds=sum(len(runs.seeds) for runs in every(grouped)),
+        notes=notes(grouped),
+        columns=COLUMNS,
+        rivals=rivals_table(grouped, model) if len(grouped) > 1 else None,
+        about=RIVALS.format(model),
+        problems=[
+            _problem(f"p{i}", key, runs, named[key], always)
+            for i, (key, runs) in enumerate(grouped.items())
+        ],
+        films=_films(grouped, gif) if gif else [],
+        said=_explanations(grouped, named),
+        most_said=_SAID,
     )
 
 

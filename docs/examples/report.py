@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import llmopt
-from llmopt.report import write_report
 
 SPACE = {
     "temperature": llmopt.Float(20, 95),
@@ -78,4 +77,4 @@ if __name__ == "__main__":
         storage="reactor.jsonl",
     )
     print(result)
-    print(write_report("reactor.jsonl", "reactor.html", title="A reaction in a flask"))
+    print(llmopt.report("reactor.jsonl", "reactor.html", title="A reaction in a flask"))

@@ -36,6 +36,7 @@ from llmopt.code.computing import CANDIDATE
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.code.program_task import ProgramTask, Writing
 from llmopt.code.prompt import CodePrompt, mentions_computing
+from llmopt.code.views import CodeViews
 from llmopt.data import Evaluation, TrialData
 from llmopt.errors import (
     BudgetExceededError,
@@ -91,7 +92,7 @@ class CodeOptions(ComputeArguments, total=False):
     max_cost: float | None
 
 
-class CodeOptimizer(Account, Closing):
+class CodeOptimizer(CodeViews, Account, Closing):
     """A search over code.
 
     Args:
@@ -257,6 +258,13 @@ class CodeOptimizer(Account, Closing):
         self._writing = replace(self._writing, tools=tuple(dict.fromkeys(lines)))
 
     # -- results --------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The model's blocks of Python so far: `code`, `output`, and `trials` at the time."""
+        state = self._journal.state
+        runs = (*state.runs, *state.open_runs)
+        return tuple(Block.read(run.event.result) for run in runs if run.event.block)
 
     @property
     def trials(self) -> list[CodeTrial]:

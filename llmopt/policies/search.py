@@ -74,6 +74,7 @@ from llmopt.util.arguments import (
 )
 from llmopt.util.closing import Closing
 from llmopt.util.text import cut
+from llmopt.views import Views
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ _RANDOM_FIRST = 30  # random policies before a numeric-only model is asked
 _SHOWN_FIRST = 5  # random policies whose episodes a model that reads words sees first
 
 
-class PolicySearch(Closing):
+class PolicySearch(Views, Closing):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The prompt describes the environment and the parameters; each score comes with a report on the

@@ -1,0 +1,45 @@
+"""A search over code as an Optuna study and as a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llmopt.client.base import client_name
+from llmopt.optuna_study import frozen, study_of
+from llmopt.views import Views
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+
+class CodeViews(Views):
+    """The report of a `CodeOptimizer`, and its candidates as trials of Optuna."""
+
+    def to_optuna(self) -> Study:
+        """Return the search as an Optuna study in memory, a trial for each recorded candidate.
+
+        The user attributes ``llmopt:code``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
+        the source, the model's words and the outcome; a candidate's number is that of its trial.
+
+        Raises:
+            ImportError: Optuna is not installed.
+        """
+        search: Any = self
+        trials = [
+            frozen(
+                trial.number,
+                "FAIL" if trial.reward is None else "COMPLETE",
+                None if trial.reward is None else [trial.reward],
+                {},
+                {},
+                None,
+                source=trial.origin,
+                code=trial.source,
+                explanation=trial.explanation,
+                feedback=trial.feedback,
+            )
+            for trial in search.trials
+        ]
+        names = [function.name for function in search.functions]
+        about = {"model": client_name(search.client), "functions": ", ".join(names)}
+        return study_of(names[0], [search.direction], (), trials, about)

@@ -1,0 +1,176 @@
+"""A search as an Optuna study in memory, for Optuna's figures, importances and Dashboard.
+
+study = search.to_optuna()
+optuna.visualization.plot_slice(study).show()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmopt.errors import needs
+from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.space import Categorical, Float, Space
+from llmopt.space.values import ABSENT
+from llmopt.util.text import clean
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+PREFIX = "llmopt:"
+"""Of the user attributes that llmopt writes."""
+
+_STATES = {"complete": "COMPLETE", "failed": "FAIL", "pruned": "PRUNED"}
+_PLAIN = (bool, int, float, str, type(None))  # choices that every storage of Optuna takes
+
+
+def study_of(
+    name: str,
+    directions: Sequence[Direction],
+    metrics: Sequence[str],
+    trials: Iterable[FrozenTrial],
+    about: Mapping[str, Any],
+    storage: Any = None,
+) -> Study:
+    """Return a study in memory.
+
+    Args:
+        name: What it is called.
+        directions: One for each objective.
+        metrics: Names of the objectives; none if they have none.
+        trials: Its trials, in their order.
+        about: User attributes of the study; those without a value are dropped.
+        storage: An empty storage of Optuna; ``None`` for memory.
+    """
+    with _quiet() as optuna:
+        study = optuna.create_study(
+            storage=storage, study_name=clean(name), directions=list(directions)
+        )
+        if metrics:
+            study.set_metric_names([clean(metric) for metric in metrics])
+        for key, value in about.items():
+            if value not in (None, ""):
+                study.set_user_attr(PREFIX + key, value)
+        study.add_trials(list(trials))
+    return study
+
+
+def trials_of(
+    space: Space, history: History, pending: Iterable[Proposal] = ()
+) -> Iterator[FrozenTrial]:
+    """Yield the trials of a history, then the points without a result as running trials."""
+    distributions = dict(zip(space.names, map(_distribution, space.dimensions), strict=True))
+    limited = any(t.constraint_violation > 0 for t in history.trials)
+    for trial in history.trials:
+        yield frozen(
+            trial.number,
+            _STATES[trial.state],
+            trial.rewards,
+            _params(space, trial.values),
+            distributions,
+            {"total": trial.constraint_violation} if limited else None,
+            **_notes(trial),
+            feedback=trial.feedback,
+            stderr=trial.stderr,
+            evaluations=trial.evaluations if trial.evaluations > 1 else None,
+        )
+    for number, proposal in enumerate(pending, start=len(history.trials)):
+        params = _params(space, proposal.values)
+        yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
+
+
+def _notes(point: Proposal | Trial) -> dict[str, Any]:
+    amounts = ("prompt_tokens", "completion_tokens", "seconds")
+    tokens = {name: getattr(point, name) or None for name in amounts}
+    return {"source": point.source, "explanation": point.explanation, **tokens}
+
+
+def frozen(
+    number: int,
+    state: str,
+    values: Sequence[float] | None,
+    params: Mapping[str, Any],
+    distributions: Mapping[str, BaseDistribution],
+    constraints: Mapping[str, float] | None,
+    **notes: Any,
+) -> FrozenTrial:
+    """Return a trial of Optuna, labelled ``#n`` from 1, as prompts and lessons name it.
+
+    Args:
+        number: Its number, from 0.
+        state: The name of its state.
+        values: A number for each objective; ``None`` without a result.
+        params: The parameters that it has.
+        distributions: Of all parameters.
+        constraints: Violations by name, at most 0 if there is none.
+        **notes: User attributes; those without a value are dropped.
+    """
+    import optuna
+
+    done = state in ("COMPLETE", "PRUNED") and values is not None
+    there = {PREFIX + k: v for k, v in notes.items() if v not in (None, "")}
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState[state if done or state == "RUNNING" else "FAIL"],
+        values=[float(v) for v in values] if done and values is not None else None,
+        params=dict(params),
+        distributions={name: distributions[name] for name in params},
+        user_attrs={PREFIX + "label": f"#{number + 1}", **there},
+        constraints=None if constraints is None else dict(constraints),
+    )
+
+
+def _distribution(dimension: Any) -> BaseDistribution:
+    """Return the range of a parameter; a step is not stated, as Optuna takes no other values."""
+    from optuna import distributions
+
+    if isinstance(dimension, Categorical):
+        return distributions.CategoricalDistribution(_choices(dimension))
+    kind = distributions.FloatDistribution
+    if not isinstance(dimension, Float):
+        kind = distributions.IntDistribution
+    return kind(dimension.low, dimension.high, log=dimension.log)
+
+
+def _choices(dimension: Categorical) -> Sequence[Any]:
+    """Return the choices, or their texts if a storage of Optuna would not take one of them."""
+    plain = all(isinstance(c, _PLAIN) and c == c for c in dimension.choices)
+    return list(dimension.choices if plain else dimension.labels)
+
+
+def _params(space: Space, values: Sequence[Any]) -> dict[str, Any]:
+    params = {}
+    for name, dimension, value in zip(space.names, space.dimensions, values, strict=True):
+        if value is ABSENT:
+            continue
+        if isinstance(dimension, Categorical):
+            place = next(i for i, c in enumerate(dimension.choices) if _same(c, value))
+            value = _choices(dimension)[place]
+        params[name] = value
+    return params
+
+
+def _same(choice: Any, value: Any) -> bool:
+    if choice is value:
+        return True
+    both = isinstance(choice, float) and isinstance(value, float)
+    if both and math.isnan(choice) and math.isnan(value):
+        return True
+    return type(choice) is type(value) and bool(choice == value)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[Any]:
+    """Yield Optuna, which logs nothing meanwhile."""
+    with needs("to_optuna()", "optuna", extra="report"):
+        import optuna
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)

@@ -1,0 +1,249 @@
+"""Optuna's Plotly figures of a study, as JSON that a page draws."""
+
+from __future__ import annotations
+
+import html
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from llmopt.errors import LLMOptError, needs
+from llmopt.optuna_study import frozen, study_of
+from llmopt.util.text import clean, cut, short
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+
+_MOST = 450_000  # characters of all figures
+_HOVERING = 300  # trials of a study whose points say more than their values
+_MOST_SLICES = 12  # parameters
+_HEIGHT = 360  # pixels
+_BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
+_NUMBER = re.compile(r'"number": (\d+)')
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        name: Its kind, such as ``"history"``.
+        title: What it shows.
+        json: Its data and layout, in which no text is HTML.
+        width: Pixels that it needs.
+    """
+
+    name: str
+    title: str
+    json: str
+    width: int = 0
+
+
+def plotly_script() -> str:
+    """Return Plotly's script.
+
+    Raises:
+        ImportError: Plotly is not installed.
+    """
+    with needs("a report", "plotly", extra="report"):
+        from plotly.offline import get_plotlyjs
+    return str(get_plotlyjs())
+
+
+def objectives_of(study: Study) -> tuple[str, ...]:
+    """Return what the objectives are called."""
+    if study.metric_names:
+        return tuple(clean(name) for name in study.metric_names)
+    several = len(study.directions) > 1
+    return tuple(f"objective {i}" for i in range(1, len(study.directions) + 1)) if several else (
+        "objective",
+    )  # fmt: skip
+
+
+def figures_of(
+    study: Study,
+    *,
+    numbered: bool = True,
+    reference: Sequence[float] | Mapping[str, float] | None = None,
+) -> list[Figure]:
+    """Return the figures that a study has data for, at most 450,000 characters together.
+
+    Args:
+        study: The study.
+        numbered: Whether trials are shown as ``#n`` from 1, as prompts name them.
+        reference: Reference point of the hypervolume: a number for each objective.
+
+    Raises:
+        LLMOptError: `reference` does not fit the objectives.
+    """
+    point = None if reference is None else _reference(study, reference)
+    plain, left, figures = _plain(study), _MOST, []
+    many = len(plain.get_trials(deepcopy=False)) > _HOVERING
+    for name, title, draw in _kinds(plain, point):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # experimental parts of Optuna
+                drawn = draw()
+        except Exception:  # a figure is no part of the results: too few trials, no package
+            continue
+        columns = len(plain_names(plain)[:_MOST_SLICES]) if name in ("slice", "parallel") else 0
+        text = _json(drawn, name, numbered, many)
+        if len(text) <= left:
+            figures.append(Figure(name, title, text, 130 * columns))
+            left -= len(text)
+    return figures
+
+
+def _reference(study: Study, reference: Sequence[float] | Mapping[str, float]) -> list[float]:
+    names = objectives_of(study)
+    given = [reference[n] for n in names if n in reference] if isinstance(
+        reference, Mapping
+    ) else list(reference)  # fmt: skip
+    if len(given) != len(names) or len(names) < 2:
+        raise LLMOptError(
+            f"reference={short(reference)}: expected a number for each objective of a search of "
+            f"several: {', '.join(names)}"
+        )
+    return [float(value) for value in given]
+
+
+def plain_names(study: Study) -> list[str]:
+    """Return the names of all parameters, in the order in which trials have them."""
+    return list(
+        dict.fromkeys(name for trial in study.get_trials(deepcopy=False) for name in trial.params)
+    )
+
+
+def _kinds(
+    study: Study, reference: list[float] | None
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield the figures: name, title, and what draws it; the most useful first."""
+    from optuna import visualization as draw
+    from optuna.importance import PedAnovaImportanceEvaluator
+
+    objectives, parameters = objectives_of(study), plain_names(study)[:_MOST_SLICES]
+    targets: list[tuple[str, dict[str, Any]]] = [(objectives[0], {})]
+    if len(objectives) > 1:
+        targets = [(n, {"target": partial(_value, k)}) for k, n in enumerate(objectives)]
+        if len(objectives) < 4:
+            yield (
+                "pareto",
+                "Pareto front",
+                lambda: draw.plot_pareto_front(
+                    study, target_names=[html.escape(cut(n, 60)) for n in objectives]
+                ),
+            )
+        if reference is not None:
+            yield (
+                "hypervolume",
+                "Hypervolume",
+                lambda: draw.plot_hypervolume_history(study, reference),
+            )
+    for name, target in targets:
+        of, shown = (f" of {name}" if target else ""), {"target_name": html.escape(cut(name, 60))}
+        yield (
+            "history",
+            f"History{of}",
+            partial(draw.plot_optimization_history, study, **target, **shown),
+        )
+        if parameters:
+            ways = {"params": parameters, **target, **shown}
+            yield (
+                "importance",
+                f"Importance of parameters{of}",
+                partial(
+                    draw.plot_param_importances,
+                    study,
+                    evaluator=PedAnovaImportanceEvaluator(),
+                    **target,
+                    **shown,
+                ),
+            )
+            yield "slice", f"Each parameter{of}", partial(draw.plot_slice, study, **ways)
+            if len(parameters) > 1:
+                together = f"All parameters{of}"
+                yield "parallel", together, partial(draw.plot_parallel_coordinate, study, **ways)
+
+
+def _value(objective: int, trial: Any) -> float:
+    return float(trial.values[objective])
+
+
+def _plain(study: Study) -> Study:
+    """Return a copy without attributes, in whose names and choices nothing is HTML."""
+    from optuna.distributions import CategoricalDistribution
+    from optuna.storages import InMemoryStorage
+
+    class Shared(InMemoryStorage):  # type: ignore[misc]
+        """A storage whose trials nobody changes: figures would copy them for each parameter."""
+
+        def get_all_trials(self, study_id: int, deepcopy: bool = True, states: Any = None) -> Any:
+            return super().get_all_trials(study_id, deepcopy=False, states=states)
+
+    names: dict[str, str] = {}
+    choices: dict[BaseDistribution, tuple[BaseDistribution, dict[str, str]]] = {}
+
+    def texts(values: Sequence[Any], most: int) -> list[str]:
+        shown = [html.escape(cut(clean(v), most)) for v in values]
+        return [t if shown.count(t) == 1 else f"{t} ({i})" for i, t in enumerate(shown, start=1)]
+
+    every = plain_names(study)
+    names = dict(zip(every, texts(every, 40), strict=True))
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        params, distributions = {}, {}
+        for name, value in trial.params.items():
+            distribution = trial.distributions[name]
+            if isinstance(distribution, CategoricalDistribution):
+                if distribution not in choices:
+                    labels = texts(distribution.choices, 30)
+                    mapped = dict(zip(map(repr, distribution.choices), labels, strict=False))
+                    choices[distribution] = CategoricalDistribution(labels), mapped
+                distribution, mapped = choices[distribution]
+                value = mapped[repr(value)]
+            params[names[name]], distributions[names[name]] = value, distribution
+        values, state = trial.values, trial.state.name
+        state = "FAIL" if state in ("RUNNING", "WAITING") else state
+        broken = {html.escape(cut(n, 40)): c for n, c in trial.constraints.items()} or None
+        trials.append(frozen(trial.number, state, values, params, distributions, broken))
+        trials[-1].user_attrs.clear()
+    directions: Any = [d.name.lower() for d in study.directions]
+    shown = [html.escape(cut(name, 60)) for name in study.metric_names or ()]
+    return study_of("figures", directions, shown, trials, {}, Shared())
+
+
+def _json(figure: Any, name: str, numbered: bool, many: bool) -> str:
+    """Return a figure for the page, whose style sheet gives texts and lines their colours."""
+    figure.update_layout(
+        title=None,
+        template="none",
+        autosize=True,
+        height=_HEIGHT,
+        width=None,
+        margin={"l": 60, "r": 20, "t": 30, "b": 60},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "y": 1.12, "x": 0},
+        coloraxis={"colorscale": _BLUES},
+        hoverlabel={"bgcolor": "#fff", "font": {"color": "#111"}},
+    )
+    for trace in figure.data:
+        if many and trace.type == "scatter":
+            trace.update(text=None, hovertemplate=None)
+        elif numbered and trace.type in ("scatter", "scatter3d") and trace.text is not None:
+            texts = trace.text if isinstance(trace.text, tuple | list) else [trace.text]
+            trace.text = [
+                _NUMBER.sub(lambda m: f'"trial": "#{int(m[1]) + 1}"', str(t)) for t in texts
+            ]
+        if numbered and name in ("history", "hypervolume") and trace.x is not None:
+            trace.x = [x + 1 for x in trace.x]
+        if name in ("slice", "pareto") and trace.marker.colorscale is not None:
+            trace.marker.color = [number + numbered for number in trace.marker.color]
+            red = trace.marker.colorbar.title.text == "Best Trial"
+            trace.marker.colorscale = _REDS if red else _BLUES
+    # No text of it ends the element that holds it.
+    return str(figure.to_json()).replace("<", "\\u003c")

@@ -1,0 +1,328 @@
+"""The page of a search: one self-contained HTML file.
+
+The page is made of public data: the study that `to_optuna` returns, whose attributes hold the
+words of model and user, and beside it usage and blocks of Python.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from llmopt._version import __version__
+from llmopt.errors import StorageError
+from llmopt.history import Usage
+from llmopt.optuna_study import PREFIX
+from llmopt.optuna_trials import (
+    NAMED,
+    amount_of,
+    for_readers,
+    json_of,
+    note_of,
+    read_named,
+    stderr_of,
+    text_of,
+    told_of,
+    violated,
+    violations_in_words,
+)
+from llmopt.prompt.answer import notes_of
+from llmopt.report_page.figures import figures_of, objectives_of, plotly_script
+from llmopt.util.files import check_folder, write_text_atomically
+from llmopt.util.text import clean, cut, short
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+_MOST_TRIALS = 500  # that are listed
+_MOST_WORDS = 250_000  # characters of the words of trials, of the blocks, and of parameters, each
+_LONGEST, _SHORTEST = 6000, 200  # characters of one text
+SOURCES = {
+    "llm": "the model",
+    "warmup": "warm-up, before the first request",
+    "fallback": "random, as the model did not deliver",
+    "drawn": "sampled by the prompt",
+    "cma": "CMA-ES",
+    "network": "the small network",
+    "sampler": "a sampler of Optuna",
+    "user": "the user",
+}
+"""Who proposes points, in words."""
+
+_MARK = "\u27e6Plotly\u27e7"
+_STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+NO_RESULT = "no result"
+"""The state of a point that waits for its result."""
+
+
+def write_page(
+    search: Any,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    title: str = "",
+    reference: Sequence[float] | Mapping[str, float] | None = None,
+) -> Path:
+    """Write the page of a search, and return its path.
+
+    Args:
+        search: An Optuna study, or a search with `to_optuna`.
+        path: The file. An existing file is replaced.
+        title: The page's title; by default the name of the study.
+        reference: Reference point of the hypervolume of several objectives, a number for each.
+
+    Raises:
+        ImportError: Optuna or Plotly is not installed.
+        StorageError: The file cannot be written.
+        TypeError: `path` is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"report({short(path)}): expected the path of a page, as 'report.html'")
+    path = Path(path).expanduser()
+    check_page(path)
+    write_text_atomically(path, page(search, title=title, reference=reference))
+    return path
+
+
+def check_page(path: Path) -> None:
+    """Raise an error unless a path ends in ``.html``."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise StorageError(
+            f"cannot write {path}: a report is a page in HTML, so give a name that ends in .html"
+        )
+    check_folder(path)
+
+
+def environment(package: str) -> Environment:
+    """Return the environment of a page's template, which escapes all values."""
+    made = Environment(
+        loader=PackageLoader(package, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["sha256"] = lambda text: base64.b64encode(
+        hashlib.sha256(text.encode()).digest()
+    ).decode()  # what a content security policy names a script by
+    return made
+
+
+def page(
+    search: Any,
+    *,
+    title: str = "",
+    reference: Sequence[float] | Mapping[str, float] | None = None,
+) -> str:
+    """Return the page of a search as HTML; see `write_page`."""
+    plotly = plotly_script()
+    study = search.to_optuna() if hasattr(search, "to_optuna") else search
+    own = getattr(search, "optimizer", search)
+    trials = [
+        t for t in study.get_trials(deepcopy=False) if note_of(t.user_attrs, "source") != "stopped"
+    ]
+    numbered = any(PREFIX + "label" in t.user_attrs for t in trials)
+    leading = _leading(own, study)
+    usage = getattr(own, "usage", None) or _usage_of(study)
+    rows = list(_rows(study, trials, numbered, leading))
+    blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
+    unnamed = study.study_name.startswith("no-name-")
+    about = {k.removeprefix(PREFIX): text_of(v) for k, v in list(study.user_attrs.items())[:20]}
+    description, _ = about.pop("description", ""), about.pop("ended", "")
+    made = clean(
+        environment(__package__)
+        .get_template("page.html.j2")
+        .render(
+            title=cut(clean(title or ("Optuna study" if unnamed else study.study_name)), 120),
+            version=__version__,
+            summary=_summary(study, rows, len(trials)),
+            ended=clean(_ended(search, own, study)),
+            figures=figures_of(study, numbered=numbered, reference=reference),
+            objectives=objectives_of(study),
+            rows=rows,
+            numbered=numbered,
+            blocks=blocks,
+            after=blocks.get(len(trials), ()),
+            count=len(trials),
+            best=[row for row in rows if row["leads"]][:20],
+            ranges=_ranges(study),
+            usage=_spent(usage),
+            sources=[(SOURCES.get(s, s), n) for s, n in usage.proposals.items()],
+            rejected=[(clean(reason), n) for reason, n in usage.rejected.items()],
+            about=about,
+            description=description,
+            plotly=plotly,
+            mark=_MARK,
+        )
+    )
+    before, _, after = made.rpartition(_MARK)
+    return before + plotly + after  # not cleaned: its hash is in the page's policy
+
+
+def _leading(own: Any, study: Study) -> set[int]:
+    """Return the numbers of the best trial, or of the Pareto front, as the search defines it."""
+    if hasattr(own, "history"):
+        history = own.history
+        best = history.pareto_front if len(study.directions) > 1 else [history.best]
+        return {t.number for t in best if t is not None}
+    try:
+        return {t.number for t in study.best_trials}
+    except (ValueError, RuntimeError):  # none is complete
+        return set()
+
+
+def _usage_of(study: Study) -> Usage:
+    """Return what the trials of a study say of requests."""
+    usage, cost = Usage(), 0.0
+    for trial in study.get_trials(deepcopy=False):
+        notes = trial.user_attrs
+        source = note_of(notes, "source")
+        if source and source != "stopped":
+            usage.proposals[source] = usage.proposals.get(source, 0) + 1
+        usage.prompt_tokens += round(amount_of(note_of(notes, "prompt_tokens")))
+        usage.completion_tokens += round(amount_of(note_of(notes, "completion_tokens")))
+        usage.seconds += amount_of(note_of(notes, "seconds"))
+        cost += amount_of(note_of(notes, "cost"))
+    usage.cost = cost
+    return usage
+
+
+def _ended(search: Any, own: Any, study: Study) -> str:
+    for each in (search, own):
+        if said := getattr(each, "stopped", ""):
+            return str(said)
+    for trial in study.get_trials(deepcopy=False):
+        if note_of(trial.user_attrs, "source") == "stopped":
+            return for_readers(text_of(note_of(trial.user_attrs, "explanation")), {})
+    return text_of(study.user_attrs.get(PREFIX + "ended"))
+
+
+def _summary(study: Study, rows: Sequence[Mapping[str, Any]], count: int) -> str:
+    goals = [
+        f"{cut(name, 60)} ({d.name.lower().removesuffix('e')}ed)"
+        for name, d in zip(objectives_of(study), study.directions, strict=True)
+    ]
+    states = Counter(row["state"] for row in rows)
+    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    text = f"{' and '.join(goals)}. {count:,} trials: {said or 'none yet'}."
+    leads = [row for row in rows if row["leads"]]
+    if len(study.directions) > 1:
+        return f"{text} {len(leads)} on the Pareto front."
+    if not leads:
+        return text
+    who = f" by {leads[0]['who']}" if leads[0]["who"] else ""
+    return f"{text} The best is {leads[0]['label']} with {leads[0]['values'][0]}{who}."
+
+
+def _rows(
+    study: Study, trials: Sequence[Any], numbered: bool, leading: set[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the listed trials: the best and the latest, if there are very many."""
+    latest = {t.number for t in trials[-_MOST_TRIALS:]}
+    latest |= leading
+    listed = [(i, t) for i, t in enumerate(trials) if t.number in latest]
+    words = min(_LONGEST, max(_SHORTEST, _MOST_WORDS // max(1, 3 * len(listed))))
+    params = max(1, _MOST_WORDS // max(1, 60 * len(listed)))  # in a trial
+    for position, trial in listed:
+        attrs, state = trial.user_attrs, _STATES.get(trial.state.name, NO_RESULT)
+        named = read_named(json_of(trial.system_attrs, NAMED))
+        source = text_of(note_of(attrs, "source"))
+        if not source and state != NO_RESULT:
+            source = "user" if "fixed_params" in trial.system_attrs else "sampler"
+        notes = notes_of(text_of(note_of(attrs, "explanation")))
+        said = {
+            "Hypothesis": notes.hypothesis,
+            "Lesson": notes.lesson,
+            "Analysis": notes.analysis,
+            "Left out": notes.dropped,
+        }
+        broken = violated(trial)
+        facts = [*map(text_of, told_of(attrs, "feedback")), text_of(note_of(attrs, "error"))]
+        facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
+        facts.append(violations_in_words(broken))
+        if state == NO_RESULT and trial.datetime_start and not numbered:
+            facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
+        error = stderr_of(attrs)
+        yield {
+            "number": trial.number,
+            "position": position,
+            "label": f"#{trial.number + 1}" if numbered else f"trial {trial.number}",
+            "state": state,
+            "leads": trial.number in leading,
+            "values": [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else [],
+            "stderr": "" if error is None else f"± {error:.2g}",
+            "evaluations": note_of(attrs, "evaluations") or 1,
+            "infeasible": bool(broken),
+            "source": source,
+            "who": SOURCES.get(source, source),
+            "said": [
+                (name, cut(text if numbered else for_readers(text, named), words))
+                for name, text in said.items()
+                if text
+            ],
+            "start": f"#{notes.start}" if isinstance(notes.start, int) else "",
+            "params": [
+                (cut(clean(name), 80), f"{v:.6g}" if isinstance(v, float) else cut(clean(v), 200))
+                for name, v in itertools.islice(trial.params.items(), params)
+            ],
+            "more": max(0, len(trial.params) - params),
+            "feedback": cut("\n".join(filter(None, facts)), words),
+            "code": cut(text_of(note_of(attrs, "code")), 2 * words),
+        }
+
+
+def _placed(blocks: Sequence[Any], own: Any, count: int) -> dict[int, list[dict[str, Any]]]:
+    """Return the model's blocks of Python by the position of the trial that they precede."""
+    trials = list(getattr(own, "trials", ()))
+    merged = len(trials) > count
+    most = min(_LONGEST, max(_SHORTEST, _MOST_WORDS // max(1, 2 * len(blocks))))
+    placed: dict[int, list[dict[str, Any]]] = {}
+    for block in blocks:
+        before = trials[: block.trials]
+        keys = {t.values if t.state == "complete" else t.number for t in before} if merged else ()
+        place = min(len(keys) if merged else len(before), count)
+        text = {"code": cut(block.code.strip(), most), "output": cut(block.output.strip(), most)}
+        facts = {"seconds": f"{block.seconds:.1f} s", "failed": block.failed}
+        placed.setdefault(place, []).append({**text, **facts})
+    return placed
+
+
+def _ranges(study: Study) -> list[tuple[str, str]]:
+    """Return the parameters with their ranges, as the last trial that has them states them."""
+    ranges: dict[str, str] = {}
+    for trial in study.get_trials(deepcopy=False):
+        for name, d in trial.distributions.items():
+            if hasattr(d, "choices"):
+                text = "one of " + ", ".join(str(c) for c in d.choices)
+            else:
+                kind = ", whole" * type(d).__name__.startswith("Int") + ", logarithmic" * d.log
+                text = f"{d.low:.6g} to {d.high:.6g}{kind}"
+            ranges[name] = text
+    return [(cut(clean(n), 80), cut(clean(text), 200)) for n, text in [*ranges.items()][:200]]
+
+
+def _spent(usage: Usage) -> list[tuple[str, str]]:
+    """Return what the search spent, a line for each fact."""
+    amounts = {
+        "requests": usage.requests,
+        "failed requests": usage.failed_requests,
+        "requests with estimated tokens or cost": usage.estimated,
+        "requests that may be charged and are not in the cost": usage.unpriced,
+        "prompt tokens": usage.prompt_tokens,
+        "prompt tokens from a cache": usage.cached_tokens,
+        "completion tokens": usage.completion_tokens,
+        "seconds waited for the model": round(usage.seconds),
+        "blocks of Python": usage.blocks,
+        "seconds of Python": round(usage.compute_seconds),
+    }
+    rows = [(name, f"{amount:,}") for name, amount in amounts.items() if amount]
+    if usage.requests or usage.cost is None or usage.cost:
+        rows.append(("cost", "not known" if usage.cost is None else f"${usage.cost:.4f}"))
+    return rows
