@@ -247,7 +247,7 @@ def test_a_description_of_a_search_stands_for_its_storage(tmp_path, capsys, monk
     ("source", "said"),
     [
         ("none.jsonl", "a storage file, a run folder"),
-        ("other.txt", "does not hold an llmopt run"),
+        ("other.txt", "not a storage file of llmopt"),
         (".", "not the folder of an llmopt run"),
         ("sqlite:///none.db", "there is no file none.db"),
         ("other.db", "holds no study of Optuna"),
