@@ -58,7 +58,7 @@ class Tool(Protocol):
         self,
         code: str,
         before: Sequence[Block],
-        data: Callable[[int | None], Mapping[str, Any]],
+        data: Callable[[], Mapping[str, Any]],
         seconds: float,
     ) -> Block:
         """Run a block after all blocks before it.
@@ -66,8 +66,7 @@ class Tool(Protocol):
         Args:
             code: The block.
             before: Earlier blocks; their variables are there, whatever happened to the process.
-            data: Returns what a block finds of the search, or found when there were this number of
-                trials.
+            data: Returns what a block finds of the search.
             seconds: What all further blocks of the search may take.
         """
 

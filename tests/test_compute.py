@@ -175,7 +175,6 @@ def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
         assert again.ask()["x"] == 0.5
     assert plain[-1].ran == []
     assert "It printed:\n> 2" in client.requests[0].text
-    assert len(again.meter.computed) == 2
 
 
 def test_the_last_of_the_requests_is_for_a_point(plain):
@@ -211,12 +210,12 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
     with closing(optimizer):
         wanted = tell(optimizer, 2)
     lines = file.read_bytes().splitlines(keepends=True)
-    assert sum(b'"event":"compute"' in line for line in lines) == 3
+    assert sum(b'"event":"computed"' in line for line in lines) == 3
     for count in range(1, len(lines) + 1):
         part = tmp_path / f"{count}.jsonl"
         part.write_bytes(b"".join(lines[:count]))
-        replies = sum(b'"event":"reply"' in line for line in lines[:count])
-        computed = sum(b'"event":"compute"' in line for line in lines[:count])
+        replies = sum(b'"event":"replied"' in line for line in lines[:count])
+        computed = sum(b'"event":"computed"' in line for line in lines[:count])
         again, client = search(script[replies:], storage=part)
         with closing(again):
             for waiting in again.pending_proposals:
@@ -225,7 +224,6 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
             assert [t.values for t in again.trials] == [t.values for t in wanted]
             assert len(client.requests) == 5 - replies
             assert len(plain[-1].ran) == 3 - computed
-            assert [block.code for block in again.meter.computed] == plain[0].ran
 
 
 def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):
@@ -251,7 +249,7 @@ def test_a_damaged_block_in_a_file_is_named(plain, tmp_path, change):
     with closing(optimizer):
         optimizer.ask()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    lines = [{**line, **change} if line["event"] == "compute" else line for line in lines]
+    lines = [{**line, **change} if line["event"] == "computed" else line for line in lines]
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     with pytest.raises(StorageError, match="not as llmopt wrote it"):
         search([], storage=file)

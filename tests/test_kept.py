@@ -276,11 +276,11 @@ def test_a_search_that_is_killed_anywhere_resumes_to_the_same_points(tmp_path, m
     assert [t.values for t in search(ScriptedClient(SCRIPT), storage=file).trials] == WANTED
     lines = file.read_bytes().splitlines(keepends=True)
     monkeypatch.setattr(Laboratory, "_start", lambda *_: pytest.fail("a block ran again"))
-    first = next(k for k, line in enumerate(lines) if b'"event":"compute"' in line) + 1
+    first = next(k for k, line in enumerate(lines) if b'"event":"computed"' in line) + 1
     for count in range(first, len(lines)):
         part = tmp_path / f"{count}.jsonl"
         part.write_bytes(b"".join(lines[:count]))
         shutil.copytree(f"{file}.data", f"{part}.data")
-        replies = sum(b'"event":"reply"' in line for line in lines[:count])
+        replies = sum(b'"event":"replied"' in line for line in lines[:count])
         again = search(ScriptedClient(SCRIPT[replies:]), storage=part)
         assert [t.values for t in again.trials] == WANTED

@@ -18,9 +18,12 @@ def warm_up() -> None:
     Dispatcher.enable_caching = lambda self: None  # there is no folder for ``cache=True``
     initialize = Dispatcher.__init__
 
-    def initialize_serial(self: Any, *args: Any, targetoptions: Any = None, **more: Any) -> None:
+    def initialize_serial(
+        self: Any, py_func: Any, locals: Any = None, given: Any = None, *more: Any, **rest: Any
+    ) -> None:
         # Threads cannot be started: ``parallel=True`` is ignored, and prange is range.
-        initialize(self, *args, targetoptions={**(targetoptions or {}), "parallel": False}, **more)
+        given = rest.pop("targetoptions", given) or {}
+        initialize(self, py_func, locals, {**given, "parallel": False}, *more, **rest)
 
     Dispatcher.__init__ = initialize_serial
     states_of = Dispatcher._reduce_states
