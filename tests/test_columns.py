@@ -36,9 +36,8 @@ from llmopt.client.local.network import (
 from llmopt.client.model_facts import ModelFacts
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
-from llmopt.prompt import Reading, Situation
+from llmopt.prompt import Situation
 from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
-from llmopt.prompt.columns.failures import away_from_failures
 from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
@@ -147,7 +146,7 @@ def test_a_letter_beyond_the_last_choice_is_rejected_on_demand():
 
 def test_many_parameters_stop_at_z():
     space = Space({f"x{i}": Float(0, 1) for i in range(40)})
-    columns = ColumnsPrompt(most_lines=None).prepare(situation(space)).request.columns
+    columns = ColumnsPrompt().prepare(situation(space)).request.columns
     assert len(columns) == 40
     assert sorted({line[0] for line in columns}) == ["Z", "z"]
 
@@ -176,31 +175,6 @@ def test_steps_of_a_logarithmic_scale_stay_in_reach(at):
 def failures(f, space, seed, **options):
     trials = minimize(f, space, 25, "network", seed=seed, **options).trials
     return sum(t.state == "failed" for t in trials if t.source != "warmup")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_proposals_keep_out_of_a_region_that_fails(seed):
-    def f(point):
-        return None if point["x"] + point["y"] > 1 else -point["x"] - 0.1 * point["y"]
-
-    assert failures(f, {"x": Float(-5, 5), "y": Float(-5, 5)}, seed) <= 6
-
-
-def test_a_point_beside_a_failure_moves_to_a_complete_trial():
-    space = Space({"x": Float(0, 1), "kind": Categorical(["a", "b"])})
-    rows = [(0.0, "a", 1.0), (0.5, "a", None), (0.0, "b", None)]
-    trials = [
-        Trial(i, None, (x, kind), r and (r,), "complete" if r else "failed")
-        for i, (x, kind, r) in enumerate(rows)
-    ]
-
-    def read(point):
-        return Reading(point, "", clipped=False)
-
-    moved = away_from_failures(space, History(tuple(trials)), read)
-    assert 0 < moved((0.6, "a")).values[0] <= 0.25
-    for point in [(0.2, "a"), (0.6, "b")]:  # a complete trial is nearer, and there is none
-        assert moved(point).values == point
 
 
 def test_a_fixed_dimension_keeps_its_value():
@@ -312,7 +286,7 @@ def test_with_nothing_to_show_the_middle_shows_the_form():
 
 
 def frame_of(prompt, state):
-    return replace(prompt, widen_after=None)._prepared(state).read.frame
+    return prompt.prepare(state).read.frame
 
 
 def read_all(query, texts):
@@ -338,34 +312,6 @@ def widths(prompt, state, reads) -> np.ndarray:
     return away / (np.sqrt(len(state.space)) * 0.5 / 26 * 5)
 
 
-def test_in_a_long_search_half_of_the_answers_are_read_in_a_wider_frame():
-    prompt = ColumnsPrompt(dither=False)
-    state = near(140, seed=1, samples=400)
-    axes = frame_of(prompt, state).axes
-    widest = 0.4 / np.sqrt((axes.matrix**2).sum(axis=1)).mean()
-    assert widest > 50
-    found = widths(prompt, state, 400)
-    assert found[1::2] == pytest.approx(np.ones(200), rel=1e-3)
-    shares = np.log(found[::2]) / np.log(widest)
-    assert shares.min() > 0
-    assert 0.97 < shares.max() < 1.001
-    assert np.quantile(shares, [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.1)
-    assert widths(prompt, near(140, seed=2, samples=400), 400)[0] != found[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "state"),
-    [
-        ({}, near(119, failed=5, samples=4)),
-        ({"widen_after": None}, near(140, samples=4)),
-        ({"widen_after": 141}, near(140, samples=4)),
-    ],
-)
-def test_a_shorter_search_is_not_widened(options, state):
-    prompt = ColumnsPrompt(dither=False, **options)
-    assert widths(prompt, state, 4) == pytest.approx(np.ones(4), rel=1e-3)
-
-
 def test_a_long_recorded_search_is_replayed(tmp_path):
     def search(client):
         optimizer = LLMOptimizer(SPACE, client, "columns", warmup=118, batch_size=3, seed=2)
@@ -378,12 +324,6 @@ def test_a_long_recorded_search_is_replayed(tmp_path):
 
     path = tmp_path / "r.jsonl"
     assert search(RecordClient(NetworkClient(), path)) == search(ReplayClient(path))
-
-
-@pytest.mark.parametrize("widen_after", [0, -1, 1.5, True])
-def test_the_trials_before_widening_are_checked(widen_after):
-    with pytest.raises(ValueError, match="expected a whole number of at least 1"):
-        ColumnsPrompt(widen_after=widen_after)
 
 
 # The slope
@@ -591,43 +531,6 @@ def test_a_line_to_learn_from_is_that_of_the_prompt():
 MANY = Space({f"x{i}": Float(-1, 1) for i in range(30)})
 
 
-@pytest.mark.parametrize(("samples", "count"), [(1, 8), (2, 16), (4, 20)])
-def test_of_many_parameters_a_part_is_asked_for(samples, count):
-    query = ColumnsPrompt().prepare(situation(MANY, 40, samples=samples, seed=5))
-    lines = query.request.columns
-    assert len(lines) == count
-    assert [line[0] for line in lines].count("z") == 1  # that of the slope is among them
-    every = ColumnsPrompt(most_lines=None).prepare(situation(MANY, 40, samples=samples, seed=5))
-    assert len(every.request.columns) == 30
-    assert set(lines) < set(every.request.columns)
-    within = situation(Space({f"x{i}": Float(-1, 1) for i in range(20)}), 40)
-    assert len(ColumnsPrompt().prepare(within).request.columns) == 20
-
-
-def test_the_lines_asked_for_are_those_that_change_most():
-    prompt = ColumnsPrompt(most_lines=2)
-    rows = np.array([[5, 0, 9, 3], [5, 2, 1, 3], [5, 4, 9, 3], [6, 6, 1, 4]])
-    assert prompt._asked(rows, 3, 4) == [1, 3]
-    assert prompt._asked(rows[:, :2], 0, 4) == [0, 1]
-
-
-def test_what_is_not_asked_for_is_drawn_from_the_frame():
-    state = situation(MANY, 40, samples=4, seed=5)
-    query = ColumnsPrompt(dither=False).prepare(state)
-    answers = [" m" * 20] * 200
-    read = [query.read(text, i, answers[:i]) for i, text in enumerate(answers)]
-    again = [query.read(text, i, answers[:i]) for i, text in enumerate(answers)]
-    assert [r.values for r in read] == [r.values for r in again]
-    assert len({r.values for r in read}) == 200
-    best = np.array([MANY.encode(t.values) for t in state.history.ranked[:20]])
-    points = np.array([MANY.encode(r.values) for r in read])
-    # The ten that were not asked for spread as the elites do, in sum over all axes.
-    share = points.var(axis=0).sum() / best.var(axis=0).sum()
-    assert 0.15 < share < 0.6
-    with pytest.raises(Exception, match="20, separated by spaces"):
-        query.read(" m" * 30)
-
-
 # -- branches -----------------------------------------------------------------------------
 
 
@@ -677,37 +580,12 @@ def test_no_branch_is_given_up_and_one_of_few_trials_is_drawn_evenly():
     assert 0.4 < explored < 0.7  # the model is asked for the others
 
 
-def test_points_that_explore_lie_where_the_good_ones_of_a_branch_are_denser():
-    found = drawn_points({"a": 20, "b": 20})
-    explored = np.array([y for (kind, _, y), drawn, _ in found if drawn and kind == "b"])
-    assert (np.abs(explored + 3) < 2).mean() > 0.9  # drawn evenly it were 0.4
-    # Where all trials lie close together it looks elsewhere.
-    explored = np.array([x for (kind, x, _), drawn, _ in found if drawn and kind == "a"])
-    assert (np.abs(explored - 2) > 1).mean() > 0.9
-
-
 def test_beside_a_sampler_that_explores_one_point_of_ten_is_drawn_evenly():
     drawn = []
     for seed in range(200):
         state = replace(branched({"a": 20, "b": 20}, seed), explores=False)
         drawn.append(ColumnsPrompt().prepare(state).sampled)
     assert 0.03 < np.mean(drawn) < 0.2
-
-
-def test_where_trials_failed_few_points_explore():
-    state = branched({"a": 20, "b": 20})
-    failed = [
-        Trial(40 + i, None, ("b", ABSENT, y), None, state="failed")
-        for i, y in enumerate(np.linspace(-5, -3, 40).tolist())
-    ]
-    history = History((*state.history.trials, *failed))
-    drawn = []
-    for seed in range(200):
-        query = ColumnsPrompt().prepare(replace(state, history=history, seed=seed))
-        drawn += [query.read("").values[2]] if query.sampled else []
-    numbers = np.array([y for y in drawn if y is not ABSENT])
-    assert (numbers < -3).mean() < 0.2
-    assert (np.abs(numbers + 2) < 1).mean() > 0.4  # the next best
 
 
 def test_several_points_that_explore_are_new_ones_of_several_branches():

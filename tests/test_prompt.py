@@ -33,7 +33,6 @@ from llmopt.prompt import (
     Situation,
     estimate_tokens,
     get_prompt,
-    jinja_sandbox,
 )
 from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
@@ -496,37 +495,14 @@ ATTACKS = (
             "evidence.lessons.__func__",
             "labels.count.__self__.__class__",
             "range(10 ** 9)|list",
-            "9 ** 9 ** 9",
-            "'x' * 10 ** 9",
-            "[1] * 10 ** 9",
-            "'%999999999d' % 1",
-            "'%*d' % (10 ** 9, 1)",
-            "'%999999999d'|format(1)",
-            "'{:999999999}'.format(1)",
-            "'{:{}}'.format(1, 10 ** 9)",
-            "'x'.ljust(10 ** 9)",
-            "'x'|center(10 ** 9)",
-            "'x'|indent(10 ** 9)",
-            "lipsum(n=10 ** 9)",
         )
     ),
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% for a in range(999) %}{% for b in range(99) %}{{ range(999)|sum }}{% endfor %}{% endfor %}",
-    "{% for a in 'abcdefghijklmnop' %}" * 9 + "{% endfor %}" * 9,
-    "{% for a in [labels] recursive %}{{ loop([a]) }}{% endfor %}",
-    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{% macro f(k) %}{% if k %}{{ f(k - 1) }}{{ f(k - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
-    "{% set k = (k if k is defined else 40) - 1 %}"
-    "{% if k %}{% include 'custom' %}{% include 'custom' %}{% endif %}",
-    "{% set n = namespace(x=10**100) %}"
-    "{% for i in range(40) %}{% set n.x = n.x * n.x %}{% endfor %}",
 )
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("stored", [True, False])
-def test_templates_run_no_code(attack, stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(jinja_sandbox, "MOST_TURNS", 10_000)  # a million takes a second
+def test_templates_run_no_code(attack, stored, tmp_path):
     template = "{{ begin_user }}" + attack
     mark = tmp_path / "mark"
     with pytest.raises(TemplateError):

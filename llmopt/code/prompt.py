@@ -18,7 +18,7 @@ from llmopt.errors import PromptTooLongError, TemplateError
 from llmopt.policies.episode import standard_error
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
-from llmopt.prompt.jinja_sandbox import TemplateEnvironment
+from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.template import shipped_template
 from llmopt.space import Space
 from llmopt.util.arguments import one_of, whole_number

@@ -28,7 +28,7 @@ from llmopt.prompt.describe import (
     names_of,
     quoted,
 )
-from llmopt.prompt.jinja_sandbox import TemplateEnvironment
+from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.kept import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import (

@@ -25,8 +25,6 @@ from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.columns.branch import draw_denser
-from llmopt.prompt.columns.failures import away_from_failures, success_rates
 from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
@@ -40,14 +38,12 @@ from llmopt.prompt.columns.letters import (
     WHOLE,
     WINDOW,
     RowReader,
-    read_row,
     row_grammar,
     row_tokens,
     write_row,
 )
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
-from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical
@@ -69,13 +65,6 @@ LEAST_STEPS = 0.8
 REGRESSION = 60
 """How many of the best trials tell the slope."""
 
-WIDEN_AFTER = 120
-"""Complete trials from which on half of the answers are read in a wider frame."""
-
-WIDEST = 0.4
-"""Standard deviation of the widest of these frames, as a share of a range: the mean over the
-continuous dimensions, and the most for each discrete one."""
-
 OPEN = 0.3
 """Best trials that each choice of a categorical parameter gets in addition to its own."""
 
@@ -90,21 +79,12 @@ is not known from the few trials that took it."""
 AT_RANDOM = 0.1
 """Share of points whose numbers are drawn evenly, where a sampler beside the model explores."""
 
-FEWEST_OF_BRANCH = 3
-"""With fewer complete trials of a branch its numbers are drawn evenly."""
-
 FEWEST = 5
 """With fewer complete trials there are no such lines, which were not trained: the prompt is the
 trials' own rows of letters, worst first."""
 
 MOST_ROWS = 10
 """Most of these rows."""
-
-MOST_LINES = 20
-"""Most lines of a request: as many parameters as the adapter was trained with."""
-
-LINES_OF_ONE = 8
-"""With more parameters than that, lines for each sample of a request: about a second's work."""
 
 _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
 _DRAWS = 100  # of choices by their shares, until a point is a new one; then as many even ones
@@ -126,29 +106,12 @@ class ColumnsPrompt:
 
     In a conditional space the choices are sampled first. The lines then show the numbers of that
     branch, in the better half of its trials. Two of three points explore (`EXPLORE_BRANCHES`):
-    their choices are uniform, and their numbers come from where the branch's good trials are
-    denser than its others (`draw_denser`). In a branch of few trials (`FEWEST_OF_BRANCH`, or
-    `FEWEST` for the lines) the numbers are uniform. If a partner explores (`Situation.explores`),
-    only one point of ten does (`AT_RANDOM`).
-
-    A long search would converge too early: from `widen_after` complete trials of any source
-    on, half of the answers are read in a wider frame, by a factor between 1 and the one that makes
-    it as wide as `WIDEST`, uniform on a logarithmic scale; ``None`` never widens. A
-    value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
-    100 evaluations this costs more than it gives, in one of 400 it pays (round 13 of
-    benchmarks/results/archive.md).
-
-    With more than `most_lines` parameters only the most informative lines are asked for:
-    the slope's, and those whose letters change most from the best trials to the others;
-    `LINES_OF_ONE` for each sample, at most `most_lines`. The others are sampled, without a model,
-    from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
-    costs and gives is in benchmarks/results/archive.md, "Many parameters".
+    their choices and numbers are uniform; so are the numbers in a branch of few trials (`FEWEST`).
+    If a partner explores (`Situation.explores`), only one point of ten does (`AT_RANDOM`).
 
     Pruned trials, feedback, notes, pending points and the task's description are not shown. Failed
-    trials are the worst of the lines and of the slope, make their choices rarer, and move points
-    that are nearest to one of them towards a complete trial
-    (`llmopt.prompt.columns.failures`). Several objectives and constraints enter through the
-    ranking of `History.ranked`.
+    trials are the worst of the lines and of the slope. Several objectives and constraints enter
+    through the ranking of `History.ranked`. A value that leaves the space is moved to its bound.
 
     Args:
         best: How many of the best trials are shown.
@@ -159,8 +122,6 @@ class ColumnsPrompt:
         max_tokens: Cap on the answer; ``None`` for the needs of the longest row.
         max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
             dropped instead.
-        widen_after: See above.
-        most_lines: See above.
 
     Raises:
         ValueError: An option is not valid.
@@ -173,12 +134,10 @@ class ColumnsPrompt:
     temperature: float | None = 0.7
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
-    widen_after: int | None = WIDEN_AFTER
-    most_lines: int | None = MOST_LINES
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        check_counts(self, best=0, max_tokens=1, max_prompt_tokens=1, widen_after=1, most_lines=1)
+        check_counts(self, best=0, max_tokens=1, max_prompt_tokens=1)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
@@ -190,13 +149,6 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation; see `Prompt.prepare`."""
-        query, history = self._prepared(situation), situation.history
-        read: Any = query.read
-        if not history.failed:
-            return query
-        return replace(query, read=away_from_failures(situation.space, history, read))
-
-    def _prepared(self, situation: Situation) -> Question:
         lacking = any(ABSENT in trial.values for trial in situation.history.trials)
         if lacking or situation.space.conditional:
             return self._ask_branch(situation)
@@ -255,9 +207,6 @@ class ColumnsPrompt:
             if asks and (situation.explores or rng.random() >= AT_RANDOM):
                 own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
                 return _at(situation, point, chosen, own.prepare(part))
-            if situation.explores and count >= FEWEST_OF_BRANCH:
-                denser = draw_denser(part.space, part.history, rng)
-                point = _whole(now.space, _with(point, chosen, denser or ()), rng)
             points.append(point)
             now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
 
@@ -275,7 +224,7 @@ class ColumnsPrompt:
         def render(k: int, _: object) -> _Lines:
             frame = _fitted(whole, best[:k], np.full(len(space), LEAST))
             rows = frame.rows(_shown_points(best[:k], space))[::-1]
-            return _Lines((*map(write_row, rows), ""), range(len(space)), frame)
+            return _Lines((*map(write_row, rows), ""), frame)
 
         _, request, read = self._ask(situation, situation.model, whole, render, len(best), 1.0)
         return Question(request, read)
@@ -300,9 +249,11 @@ class ColumnsPrompt:
                 known = history.ranked[:REGRESSION] + history.failed  # which share the last place
                 frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
             rows = frame.rows(_shown_points(elites, space))
-            asked = self._asked(np.array(rows), leading, situation.samples)
-            lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
-            return _Lines(tuple(lines), asked, frame)
+            lines = (
+                write_line(len(space), i == leading, [row[i] for row in rows])
+                for i in range(len(space))
+            )
+            return _Lines(tuple(lines), frame)
 
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         model = replace(situation.model, context_tokens=None)
@@ -310,27 +261,7 @@ class ColumnsPrompt:
             situation, model, whole, render, len(best), self.temperature
         )
         request = replace(request, columns=shown.lines, choices=_CHOICES)
-        after = self.widen_after
-        wide = after is not None and len(history.complete) >= after
-        wide = wide and shown.frame.axes is not None
-        read: Callable[..., Reading] = _widening(line, situation) if wide else line
-        if len(shown.asked) == len(space):
-            return Question(request, read)
-
-        def whole_row(text: str, index: int) -> str:
-            """Return the letters of an answer among those of the other parameters, drawn."""
-            cells = len(ascii_lowercase)
-            rng = np.random.default_rng([situation.seed, situation.iteration + index])
-            drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), len(space))
-            row = drawn.round().clip(0, cells - 1).astype(int)
-            row[list(shown.asked)] = read_row(cut_thoughts(text), len(shown.asked))
-            return write_row(row.tolist())
-
-        def read_part(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            before = [whole_row(t, i) for i, t in enumerate(earlier)]
-            return read(whole_row(text, index), index, before)
-
-        return Question(request, read_part)
+        return Question(request, line)
 
     def _ask(
         self,
@@ -360,22 +291,10 @@ class ColumnsPrompt:
             max_tokens=max_tokens,
             stop=("\n",),
             seed=situation.seed,
-            grammar=row_grammar([shown.frame.parts[i] for i in shown.asked]),
+            grammar=row_grammar(shown.frame.parts),
         )
         reject = situation.out_of_range == "reject"
         return shown, request, RowReader(shown.frame, situation.seed, self.dither, reject)
-
-    def _asked(self, rows: np.ndarray, leading: int | None, samples: int) -> list[int]:
-        """Return the parameters whose lines are asked for, of ``(n_trials, n)`` levels."""
-        n = rows.shape[1]
-        if self.most_lines is None or n <= self.most_lines:
-            return list(range(n))
-        count = min(self.most_lines, LINES_OF_ONE * samples)
-        away = (weigh(len(rows)) - 1 / len(rows)) @ rows
-        trend = np.abs(away) / np.maximum(rows.std(axis=0), 1e-9)
-        if leading is not None:
-            trend[leading] = math.inf
-        return sorted(np.argsort(-trend, kind="stable")[:count].tolist())
 
 
 def _part(
@@ -405,19 +324,18 @@ def _part(
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines of a request, the parameter of each, and what their letters stand for."""
+    """The lines of a request, and what their letters stand for."""
 
     lines: tuple[str, ...]
-    asked: Sequence[int]
     frame: Frame
 
 
-# The choices of each categorical position, with their ``(n_choices,)`` shares and success rates.
-_Shares: TypeAlias = Mapping[int, tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]]
+# The choices of each categorical position, with their ``(n_choices,)`` shares.
+_Shares: TypeAlias = Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
 
 
 def _shares(situation: Situation) -> _Shares:
-    """Return the choices of each categorical position, their shares and their success rates."""
+    """Return the choices of each categorical position, and their shares."""
     best = situation.history.ranked[:ELITES]
     dimensions = situation.space.dimensions
     chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
@@ -429,10 +347,7 @@ def _shares(situation: Situation) -> _Shares:
         indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
         weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
         part = (1 - even) * weights / weights.sum() + even / count
-        rates = success_rates(situation.history, i, dimension)
-        if rates is not None:
-            part = part * rates / (part @ rates)
-        shares[i] = dimension.choices, part, rates
+        shares[i] = dimension.choices, part
     return shares
 
 
@@ -444,9 +359,8 @@ def _draw(
 ) -> dict[int, Value]:
     """Draw a choice for each categorical position, by the shares or each as likely."""
     drawn = {}
-    for i, (choices, part, rates) in shares.items():
-        of_all = None if rates is None else rates / rates.sum()
-        drawn[i] = choices[rng.choice(len(choices), p=of_all if even else part)]
+    for i, (choices, part) in shares.items():
+        drawn[i] = choices[rng.choice(len(choices), p=None if even else part)]
     return drawn
 
 
@@ -517,31 +431,6 @@ def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
                     break
             tried.add(space.key(values))
         return Reading(values, "", clipped=False)
-
-    return read
-
-
-def _widening(reader: RowReader, situation: Situation) -> Callable[..., Reading]:
-    """Return what reads every second answer of a request in a wider frame."""
-    frame = reader.frame
-    assert frame.axes is not None
-    dimensions = [situation.space.dimensions[i] for i in frame.continuous]
-    discrete = np.array([d.count < math.inf for d in dimensions])
-    deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
-    # The frame of a discrete value spans some steps at least, which says nothing of the rest.
-    counted = deviations if discrete.all() else deviations[~discrete]
-    room = max(math.log(WIDEST / counted.mean()), 0.0)  # the logarithm of the largest factor
-    most = np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf)
-    # Where the number of samples is odd, the seed decides which answers these are.
-    first = situation.samples % 2 == 0 or situation.seed % 2 == 0
-
-    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        if (index % 2 == 0) != first:
-            return reader(text, index, earlier)
-        seed = [reader.seed, situation.iteration + index]
-        share = np.random.default_rng(seed).random()
-        wider = frame.widened(np.minimum(math.exp(share * room), most))
-        return reader.read(text, earlier, wider)
 
     return read
 

@@ -106,11 +106,6 @@ class Frame:
                 row.append(part.dimension.place(value))
         return row
 
-    def widened(self, scales: np.ndarray) -> Frame:
-        """Return the frame ``(n_continuous,)`` times as wide in the coordinates of the space."""
-        assert self.axes is not None
-        return replace(self, axes=Axes(self.axes.mean, scales[:, None] * self.axes.matrix))
-
     def rows(self, points: Sequence[tuple[Value, ...]]) -> list[list[int]]:
         """Return the integers of points, one row for each."""
         return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]
