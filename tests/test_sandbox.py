@@ -168,6 +168,7 @@ class TestAttacks:
         body = """
 import gc, sys
 def f(obs):
+    gc.unfreeze()  # what was there before the source is frozen, and not listed
     found = []
     frame = sys._getframe()
     while frame:
