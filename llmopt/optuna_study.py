@@ -48,7 +48,7 @@ def study_of(
         storage: An empty storage of Optuna; ``None`` for memory.
     """
     with _quiet() as optuna:
-        study = optuna.create_study(
+        study: Study = optuna.create_study(
             storage=storage, study_name=clean(name), directions=list(directions)
         )
         if metrics:
@@ -130,10 +130,11 @@ def _distribution(dimension: Any) -> BaseDistribution:
 
     if isinstance(dimension, Categorical):
         return distributions.CategoricalDistribution(_choices(dimension))
-    kind = distributions.FloatDistribution
+    kind: Any = distributions.FloatDistribution
     if not isinstance(dimension, Float):
         kind = distributions.IntDistribution
-    return kind(dimension.low, dimension.high, log=dimension.log)
+    made: BaseDistribution = kind(dimension.low, dimension.high, log=dimension.log)
+    return made
 
 
 def _choices(dimension: Categorical) -> Sequence[Any]:

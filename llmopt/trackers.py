@@ -109,7 +109,7 @@ class Tracker(Callback):
 
     def ended(self, search: Search, reason: str) -> None:
         """End the run, and wait until everything is written, at most 20 seconds."""
-        self._put(lambda: search in self._runs and self.end(self._runs.pop(search), clean(reason)))
+        self._put(lambda: self._end(search, clean(reason)))
         self._finish()
 
     def begin(self, search: Search, settings: dict[str, str], mark: str, resumed: bool) -> Any:
@@ -124,6 +124,10 @@ class Tracker(Callback):
         """End a run; `reason` may be empty."""
         raise NotImplementedError
 
+    def _end(self, search: Search, reason: str) -> None:
+        if search in self._runs:
+            self.end(self._runs.pop(search), reason)
+
     def _put(self, call: Callable[[], object]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
@@ -131,7 +135,8 @@ class Tracker(Callback):
         self._calls.put(call)
 
     def _work(self) -> None:
-        while call := self._calls.get():
+        while True:
+            call = self._calls.get()
             try:
                 if self._failures < _FAILURES:
                     call()

@@ -161,10 +161,3 @@ def test_a_notebook_shows_the_front_and_the_best_of_each_objective():
     unnamed = LLMOptimizer(SPACE, ScriptedClient([]), direction=["minimize", "maximize"])
     unnamed.tell(POINTS[0], (1.0, 2.0), constraint_violation=1.0)
     assert "best objective 2</th><td>no feasible trial yet" in unnamed._repr_html_()
-
-
-def test_tab_completion_offers_no_names_of_the_package_itself():
-    names = dir(searched())
-    assert {"ask", "tell", "propose", "give_back", "pending_proposals", "report"} <= {*names}
-    internal = {"check_asks", "inform", "left_by", "meter", "next_seed", "start_event", "observe"}
-    assert not internal & {*names}

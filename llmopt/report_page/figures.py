@@ -122,9 +122,10 @@ def _kinds(
     study: Study, reference: list[float] | None
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Yield the figures: name, title, and what draws it; the most useful first."""
-    from optuna import visualization as draw
+    from optuna import visualization
     from optuna.importance import PedAnovaImportanceEvaluator
 
+    draw: Any = visualization
     objectives, parameters = objectives_of(study), plain_names(study)[:_MOST_SLICES]
     targets: list[tuple[str, dict[str, Any]]] = [(objectives[0], {})]
     if len(objectives) > 1:
@@ -178,7 +179,7 @@ def _plain(study: Study) -> Study:
     from optuna.distributions import CategoricalDistribution
     from optuna.storages import InMemoryStorage
 
-    class Shared(InMemoryStorage):  # type: ignore[misc]
+    class Shared(InMemoryStorage):
         """A storage whose trials nobody changes: figures would copy them for each parameter."""
 
         def get_all_trials(self, study_id: int, deepcopy: bool = True, states: Any = None) -> Any:

@@ -298,7 +298,8 @@ def _ranges(study: Study) -> list[tuple[str, str]]:
     """Return the parameters with their ranges, as the last trial that has them states them."""
     ranges: dict[str, str] = {}
     for trial in study.get_trials(deepcopy=False):
-        for name, d in trial.distributions.items():
+        distributions: dict[str, Any] = trial.distributions
+        for name, d in distributions.items():
             if hasattr(d, "choices"):
                 text = "one of " + ", ".join(str(c) for c in d.choices)
             else:
