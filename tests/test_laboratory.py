@@ -623,7 +623,8 @@ def test_a_worker_holds_nothing_of_the_search_but_what_it_is_given(bench, monkey
     monkeypatch.setenv("SECRET_SEEDS", mark)
     code = (
         "import gc, os, sys\nmark = '-'.join(['held', 'out', '4711'])\n"
-        "def search(_):\n    gc.unfreeze()\n    found = [k for k, v in os.environ.items() if mark in v]\n"
+        "def search(_):\n    gc.unfreeze()\n"
+        "    found = [k for k, v in os.environ.items() if mark in v]\n"
         "    for thing in gc.get_objects():\n"
         "        if isinstance(thing, dict):\n"
         "            found += [k for k, v in list(thing.items())\n"
