@@ -82,7 +82,7 @@ def tank():
 )
 def test_the_description_of_a_search(env, options, check_golden, request):
     with PolicySearch(env, ScriptedClient([]), "words", starts=3, **options) as search:
-        text = search.optimizer.start_event()["options"]["description"]
+        text = search.description
     check_golden(f"policy_{request.node.callspec.id}", text)
 
 
@@ -285,7 +285,7 @@ def test_the_probe_shows_the_effect_of_an_action_out_of_bounds(clips, charges, s
 def test_the_description_states_whether_actions_are_clipped(options, raw):
     client = ScriptedClient([])
     with PolicySearch("MountainCarContinuous-v0", client, starts=1, **options) as search:
-        text = search.optimizer.start_event()["options"]["description"]
+        text = search.description
     assert ("charges) it unclipped" in text) is raw
     assert ("passed on as it is" in text) is raw
     assert ("It is clipped to its bounds" in text) is not raw

@@ -129,8 +129,9 @@ def first_observation(env: gym.Env[Any, Any], returned: Any) -> tuple[Any, Any]:
             environment's ``observation_space``.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
-        array = isinstance(returned, np.ndarray)
-        kind = f"an array of shape {returned.shape}" if array else a_type(returned)
+        kind = a_type(returned)
+        if isinstance(returned, np.ndarray):
+            kind = f"an array of shape {returned.shape}"
         raise ValueError(
             f"reset() returned {kind}: expected a pair, the observation and a dict: "
             "return observation, {}"

@@ -136,6 +136,7 @@ class PolicySearch(Views, Closing):
         optimizer: The `llmopt.LLMOptimizer` behind it.
         policy: The form of the policies.
         words: The environment in words.
+        description: The whole description of the task in the prompt.
         starts: Seeds of the selection set of initial states.
         bounds: The range ``(low, high)`` of each weight, by name; empty for a table of actions.
 
@@ -222,6 +223,7 @@ class PolicySearch(Views, Closing):
             extended=extended > 1 and not self.policy.chooses,
         )
         self.words: EnvironmentWords = told.environment
+        self.description = told.text
         self._inputs, self._outputs, self._scaled = told.inputs, told.outputs, told.scaled
         self._parameters = PolicySpace(
             self.policy,

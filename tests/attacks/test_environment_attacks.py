@@ -133,7 +133,7 @@ DOCSTRINGS: dict[str, Any] = {
 def test_docstrings_of_any_kind(name):
     kind = type("Described", (Anything,), {"__doc__": DOCSTRINGS[name]})
     search = PolicySearch(kind, ScriptedClient([]), starts=1)
-    for text in (search.words.text, search.optimizer.start_event()["options"]["description"]):
+    for text in (search.words.text, search.description):
         assert 80 < len(text) < 8000
         assert all(c.isprintable() or c == "\n" for c in text)
         text.encode()
