@@ -442,7 +442,7 @@ def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluation
 
 def test_a_weight_may_leave_its_usual_range(tmp_path):
     """Up to ten times, for a model that reads words; random policies stay where they were."""
-    answer = "Hypothesis: h\nStart from: new\nProposal: 7.5, -0.003"
+    answer = "Hypothesis: h\nStart from: new\nProposal: a0<-o0: 7.5, a0<-o1: -0.003"
     options = {"starts": 1, "max_steps": 9, "warmup": 2, "points": 1, "bias": False}
     low = []
     for box in (10, "auto"):
