@@ -213,6 +213,8 @@ class Journal:
         """Release the file; remove it if this journal made it and it is empty."""
         if self._file is None:
             return
+        with self.lock, contextlib.suppress(OSError):
+            self._memory[:] = self._bytes(0, self._published[0])  # results can still be read
         file, self._file = self._file, None
         if os.getpid() == self._process and self.path is not None:
             with contextlib.suppress(OSError):
@@ -425,19 +427,20 @@ def _check_start(data: bytes, path: Path) -> None:
     first = data.partition(b"\n")[0]
     if first == data and len(data) < _HEAD and _START.startswith(first[: len(_START)]):
         return  # empty, or torn in its first line
-    if first.startswith((b'{"event":"start"', b'{"event": "start"')):
+    kind = re.match(rb'\s*\{\s*"event"\s*:\s*"(\w+)"', first)
+    if kind is not None and kind[1] == b"start":
         raise StorageError(
             f"{path} was written by an earlier version of llmopt, whose files are not read. Finish "
             "the search with that version, or move the file away to start again"
         )
-    if not first.startswith(_START):
+    if kind is None or kind[1] != b"started":
         raise StorageError(
             f"{path} is not a storage file of llmopt: nothing was changed in it. Give the file that "
             "save() or storage= wrote, or the path of a new file"
         )
-    found = re.search(rb'"format":(\d+)', first)
-    if found is None or int(found[1]) != FORMAT:
-        there = found[1].decode() if found else "no"
+    number = re.search(rb'"format"\s*:\s*(\d+)', first)
+    if number is None or int(number[1]) != FORMAT:
+        there = number[1].decode() if number else "no"
         raise StorageError(
             f"{path} has format number {there}, and this version of llmopt reads number {FORMAT}. "
             "Continue the search with the version that wrote it, or move the file away"

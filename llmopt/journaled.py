@@ -164,13 +164,15 @@ class Journaled:
         most = model_facts(self.client).most_cost
         return None if most is None else most(request)
 
-    def scope(self, base: int) -> Scope:
+    def scope(self, base: int, *, repeats: bool = False) -> Scope:
         """Return the calls of one ask.
 
         Args:
             base: Number of events that the ask has seen.
+            repeats: Whether it repeats an ask that was interrupted. If that one sent another
+                request first, `Scope.complete` raises `Stale`.
         """
-        return Scope(self, base)
+        return Scope(self, base, repeats)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "observe": None, "_ready": None}
@@ -234,8 +236,9 @@ class Scope:
         replies: The replies of this ask, in order.
     """
 
-    def __init__(self, owner: Journaled, base: int) -> None:
+    def __init__(self, owner: Journaled, base: int, repeats: bool) -> None:
         self._owner, self.base, self.client = owner, base, owner.client
+        self._repeats = repeats
         self._known: list[Run] = [run for run in owner.journal.state.open_runs]
         self._used: set[int] = set()  # numbers of the replies of this ask
         self.runs: list[Run] = []
@@ -259,7 +262,7 @@ class Scope:
                 return paid.reply
         in_doubt = state.under_way
         again = bool(in_doubt) and in_doubt[0].digest == digest  # it may be answered by now
-        if not (self._used or again) and self.base != state.count:
+        if self._repeats and not (self._used or again):
             raise Stale
         self._known.clear()  # of an ask that took another way
         if in_doubt:

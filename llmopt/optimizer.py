@@ -360,10 +360,11 @@ class LLMOptimizer(Results[Params], Closing):
             now = self._note_facts(now)
         base = begun[0].base if begun else now.count
         try:
-            return self._settle(n, base, *self._make(n, base))
+            made = self._make(n, base, repeats=bool(begun))
         except Stale:
             base = self._journal.state.count
-            return self._settle(n, base, *self._make(n, base))
+            made = self._make(n, base, repeats=False)
+        return self._settle(n, base, *made)
 
     def _note_facts(self, state: State) -> State:
         """Store the model's facts again if an answer changed them, such as a refused schema."""
@@ -373,10 +374,10 @@ class LLMOptimizer(Results[Params], Closing):
         self._asking = replace(self._asking, facts=facts)
         return self._journal.append(self.started())
 
-    def _make(self, n: int, base: int) -> tuple[Outcome, Scope, Any, list[str]]:
-        """Return the new points of an ask that has seen `base` events."""
+    def _make(self, n: int, base: int, *, repeats: bool) -> tuple[Outcome, Scope, Any, list[str]]:
+        """Return the new points of an ask that has seen `base` events, or repeats one that had."""
         state = self._journal.state_at(base)
-        scope, rng, seen = self._model.scope(base), state.generator, state.keys
+        scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
         warned: list[str] = []
         warmup = self._warm_up(state, n - len(state.queue), rng, seen)
         missing = n - len(state.queue) - len(warmup)
@@ -874,14 +875,14 @@ class LLMOptimizer(Results[Params], Closing):
         else:
             model = one_model(client, named)
         try:
-            arguments = arguments_of(started, {**options, "client": model})
+            arguments = arguments_of(started, {**options, "client": model}, path)
             optimizer = cls(**arguments)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             if options:
                 raise
             raise StorageError(
-                f"{path}: it is not as llmopt wrote it ({type(error).__name__}: {error}). Restore "
-                "the file from a copy"
+                f"{path}, line 1: it is not as llmopt wrote it ({type(error).__name__}: {error}). "
+                "Restore the file from a copy"
             ) from error
         journal = Journal.read(path, optimizer._first_state())
         optimizer._journal = optimizer._model.journal = journal

@@ -89,7 +89,9 @@ def _space_differences(there: Json, now: Json) -> list[str]:
     return texts
 
 
-def arguments_of(started: Started, given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(
+    started: Started, given: Mapping[str, Any], path: str | os.PathLike[str]
+) -> dict[str, Any]:
     """Return the arguments with which a stored search was made; `given` ones override them.
 
     Raises:
@@ -103,8 +105,8 @@ def arguments_of(started: Started, given: Mapping[str, Any]) -> dict[str, Any]:
     foreign = sorted(map(str, stored.keys() - {*stored_names(), "warmup_points"}))
     if foreign:
         raise StorageError(
-            f"{short(foreign[0])} is no option that a search stores. Remove it, or restore the "
-            "file from a copy"
+            f"{path}, line 1: {short(foreign[0])} is no option that a search stores. Remove it, or "
+            "restore the file from a copy"
         )
     stored["space"] = given["space"] if "space" in given else Space.from_dict(identity["space"])
     points = stored.pop("warmup_points", None)
@@ -121,7 +123,7 @@ def arguments_of(started: Started, given: Mapping[str, Any]) -> dict[str, Any]:
     if "prompt" not in given:
         if not is_shipped(prompt):
             raise StorageError(
-                "the search was begun with its own template, which a file may not provide: "
+                f"{path}: the search was begun with its own template, which a file may not provide: "
                 "an untrusted template could do harm. Pass the template again, as prompt="
             )
         stored["prompt"] = get_prompt(prompt)

@@ -18,6 +18,7 @@ from llmopt import (
     ScriptedClient,
     maximize,
     minimize,
+    point_task,
 )
 from llmopt.client import ReplayClient
 from llmopt.errors import (
@@ -29,7 +30,6 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
-from llmopt.search import emitter
 from llmopt.trackers import Callback
 
 SPACE = {"x": Float(-5, 5), "k": Int(1, 9)}
@@ -392,7 +392,7 @@ def test_a_resumed_search_says_where_it_goes_on(tmp_path, capsys):
 
 
 def test_a_description_that_is_not_read_gets_a_word_once(caplog):
-    emitter._said_of.clear()
+    point_task._warned.clear()
     client = ScriptedClient([])
     client.columns = True
     for description in ("", "find the bottom of the bowl", "find it"):
@@ -456,7 +456,7 @@ class Noisy:
         return -1.0 if lucky else (x - 1) ** 2 + 0.1 * (len(self.calls) % 2)
 
 
-XS = [2.0, 0.9, *(4 + i / 100 for i in range(20))]
+XS = [2.0, 0.9, *[round(3.0 + 0.1 * k, 1) for k in range(20)]]
 LINE = {"x": Float(-5, 5), "k": Int(3, 3)}
 
 

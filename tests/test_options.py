@@ -12,8 +12,8 @@ import pytest
 from llmopt import loop
 from llmopt.caps import Limits
 from llmopt.code import code_optimizer
+from llmopt.code.program_task import Writing
 from llmopt.code.prompt import CodePrompt
-from llmopt.code.writer import Writer
 from llmopt.options import (
     AskArguments,
     AskOptions,
@@ -67,7 +67,7 @@ def test_the_arguments_of_minimize_are_its_options_and_those_of_a_search():
 
 
 def test_the_options_of_a_code_search_are_those_of_its_parts():
-    parts = (CodePrompt, Writer, Sandbox, Limits)
+    parts = (CodePrompt, Writing, Sandbox, Limits)
     known = {name for part in parts for name in inspect.signature(part).parameters}
     known |= {*ComputeArguments.__annotations__}
     assert {*ComputeArguments.__annotations__} < {*AskOptions.names()}

@@ -200,7 +200,7 @@ def test_how_many_points_an_answer_may_hold(prompt, client, points, most):
     model = ScriptedClient([])
     model.style = client
     optimizer = LLMOptimizer(SPACE, model, prompt, points=points)
-    assert optimizer._model.points == most
+    assert optimizer._asking.points == most
 
 
 @pytest.mark.parametrize(

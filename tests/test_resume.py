@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -107,7 +106,7 @@ class TestResume:
         optimizer.save(tmp_path / "saved.jsonl")
         loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
         assert loaded.limits == optimizer.limits
-        options = loaded.start_event()["options"]
+        options = loaded.started().options
         assert (options["may_stop"], options["on_error"]) == (True, "fallback")
 
     @pytest.mark.parametrize("name", ["custom", "props"])
@@ -119,7 +118,7 @@ class TestResume:
         line, *_ = path.read_text().splitlines()
         start = json.loads(line)
         start.pop("crc", None)
-        start["prompt"] = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
+        start["options"]["prompt"] = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
         path.write_text(json.dumps(start) + "\n")
         for call in (
             lambda: LLMOptimizer.load(path, ScriptedClient([])),
@@ -161,7 +160,9 @@ class TestResume:
         with pytest.raises(StorageError, match="'rewards' is there twice"):
             LLMOptimizer.load(path, ScriptedClient([]))
 
-    @pytest.mark.parametrize("change", [{"options": 5}, {"space": []}])
+    @pytest.mark.parametrize(
+        "change", [{"identity": 5}, {"options": 5}, {"identity": {"space": []}}]
+    )
     def test_a_first_line_of_other_types_is_refused_by_every_reader(self, tmp_path, change):
         path = tmp_path / "run.jsonl"
         with contextlib.closing(self.open(path)) as begun:
@@ -173,50 +174,8 @@ class TestResume:
             lambda: LLMOptimizer.load(path, ScriptedClient([])),
             lambda: service.open_file(path, asks=False),
         ):
-            with pytest.raises(StorageError, match="event 1"):
+            with pytest.raises(StorageError, match="line 1|as llmopt wrote it"):
                 call()
-
-    @pytest.mark.parametrize(
-        "usage",
-        [
-            {"cost": -5.0},
-            {"requests": -3},
-            {"prompt_tokens": -1},
-            {"prompt_tokens": 10**400},
-            {"completion_tokens": 1e9},
-            {"requests": True},
-            {"seconds": math.inf},
-            {"cost": "0"},
-            {"proposals": {"llm": -1}},
-            {"rejected": ["llm"]},
-            {"unpriced": -1},
-            {"words": 1},
-        ],
-    )
-    def test_a_file_that_lies_about_what_was_spent_is_refused(self, tmp_path, usage):
-        optimizer = make(answers((1.5, 7)), max_requests=1)
-        optimizer.ask()
-        path = tmp_path / "saved.jsonl"
-        optimizer.save(path)
-        start, snapshot = (json.loads(line) for line in path.read_text().splitlines())
-        snapshot["usage"] |= usage
-        for event in (start, snapshot):
-            event.pop("crc", None)
-        path.write_text(f"{json.dumps(start)}\n{json.dumps(snapshot)}\n")
-        with pytest.raises(StorageError, match="event 2"):
-            LLMOptimizer.load(path, ScriptedClient([]))
-
-    def test_counts_of_an_ask_are_checked_too(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        with contextlib.closing(self.open(path)) as optimizer:
-            optimizer.ask()
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for event in lines:
-            event.pop("crc", None)
-        lines[-1]["proposals"] = {"warmup": -9}
-        path.write_text("".join(json.dumps(event) + "\n" for event in lines))
-        with pytest.raises(StorageError, match="event 2"):
-            self.open(path)
 
     def test_load_takes_a_model_by_that_name(self, tmp_path):
         optimizer = make(answers((1.5, 7)))

@@ -385,17 +385,24 @@ class CodeOptimizer(CodeViews, Account, Closing):
         begun = (*now.paid, *now.under_way)
         base = begun[0].base if begun else now.count
         try:
-            return self._settle(*self._write(wanted, base))
+            return self._settle(*self._write(wanted, base, repeats=bool(begun)))
         except Stale:
-            return self._settle(*self._write(wanted, self._journal.state.count))
+            base = self._journal.state.count
+            return self._settle(*self._write(wanted, base, repeats=False))
         except BudgetExceededError as error:
             self.conclude(str(error))
             raise
 
-    def _write(self, wanted: int, base: int) -> tuple[Outcome, ProgramTask, Scope, Any]:
+    def _write(
+        self, wanted: int, base: int, *, repeats: bool
+    ) -> tuple[Outcome, ProgramTask, Scope, Any]:
         """Return the new programs of an ask that has seen `base` events."""
         state = self._journal.state_at(base)
-        writing, scope, rng = self._writing, self._model.scope(base), state.generator
+        writing, scope, rng = (
+            self._writing,
+            self._model.scope(base, repeats=repeats),
+            state.generator,
+        )
         if state.started is not None:  # on another machine a repeated ask states the same
             there = state.started.facts
             facts = writing.facts.restored(there["model"])

@@ -113,19 +113,17 @@ def propose_in_turns(
     if len(history.directions) > 1:
         raise ValueError(several_objectives(len(history.directions)))
     sources = [*(t.source for t in history.trials), *waiting]
-    counts = Counter(_turns(sources, partners))
+    counts: Counter[Source] = Counter(_turns(sources, partners))
     wanted: Counter[Source] = Counter()
-    order: list[Source] = ["llm", *(p.source for p in partners)]
-    for _ in range(n if not model_first else 0):
-        turn = min(order, key=lambda source: counts[source])  # the first of them, in a tie
-        counts[turn] += 1
-        wanted[turn] += 1
     outcome = Outcome()
+    order: list[Source] = ["llm", *(p.source for p in partners)]
     if model_first:
         outcome = ask_model(history, n)
-        rest = n - len(outcome.proposals) if outcome.capped else 0
-        for k in range(rest):
-            wanted[order[1 + k % len(partners)]] += 1
+        n, order = (n - len(outcome.proposals) if outcome.capped else 0), order[1:]
+    for _ in range(n):
+        turn = min(order, key=counts.__getitem__)  # the first of them, in a tie
+        counts[turn] += 1
+        wanted[turn] += 1
     for partner in partners:
         count = wanted[partner.source]
         if count:

@@ -190,7 +190,7 @@ def _stored(path: Path) -> LLMOptimizer[Any] | None:
 def _arguments(path: Path) -> dict[str, Any]:
     """Return the arguments of a stored search."""
     try:
-        return arguments_of(read_started(path), {})
+        return arguments_of(read_started(path), {}, path)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(
             f"{path}, line 1: it is not as llmopt wrote it ({type(error).__name__}: {error}). "

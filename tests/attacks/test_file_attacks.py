@@ -26,16 +26,15 @@ from llmopt.client.folder import next_request
 from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
 from llmopt.client.record_replay import RecordClient, ReplayClient
-from llmopt.code.candidate import CodeTrial
-from llmopt.code.events import CodeState, Scored, Written, check_start
+from llmopt.code.program import Program, ProgramSpace
 from llmopt.errors import LLMOptError
+from llmopt.history import Proposal
+from llmopt.journal import FORMAT, Journal
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.scaling import Scaling
 from llmopt.prompt import get_prompt
-from llmopt.search.eventlog import EventLog
-from llmopt.search.meter import Meter
-from llmopt.search.resume import replay
+from llmopt.state import Asked, Called, Replied, Started, State, Told, proposal_to_json
 from llmopt.util.files import seal, unseal
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "100"))
@@ -63,35 +62,29 @@ def run_file(folder, *, save, durable=True):
 
     def read(path):
         again = LLMOptimizer.load(path, ScriptedClient([]))
-        state = again._state.rng.bit_generator.state
+        state = again._journal.state.rng
         return again.trials, again.pending, again.usage, again.directions, again.seed, state
 
     return path, read
 
 
 def journal(folder):
-    path = folder / "code.jsonl"
-    start = {"event": "start", "format": 1, "config": {"a": 1}, "seed": "3"}
-    book = EventLog(path, durable=True)
-    book.append(start)
+    path, space = folder / "code.jsonl", ProgramSpace()
+    book = Journal(path, State(space), durable=True)
+    book.begin(Started(FORMAT, {"functions": [], "seed": 3}))
     for number in range(4):
         reply = {"completions": [{"text": f"def f{number}", "finish_reason": "stop"}]}
-        book.append({"event": "request", "digest": f"d{number}", "failed": 0})
-        book.append({"event": "reply", "digest": f"d{number}", "reply": reply, "failed": 0})
-        trial = CodeTrial(number, f"def f(x): return {number}", None, 0.5 + number)
-        book.append(Written((trial,)).line(None))
-        book.append(Scored(trial).line(None))
+        book.append(Called(f"d{number}", number))
+        book.append(Replied(f"d{number}", reply))
+        program = Program(number, f"def f(x): return {number}", f"{number}")
+        proposal = Proposal(program.values, "llm")
+        book.append(Asked([proposal_to_json(proposal, space)], 1))
+        book.append(Told(space.to_json_values(program.values), [0.5 + number]))
     book.close()
 
     def read(path):
-        state, meter = CodeState(), Meter(ScriptedClient([]))
-        with contextlib.closing(EventLog(path, durable=True)) as book:
-            if not book.events:  # as where none was begun
-                book.append(start)
-            else:
-                check_start(book.events[0], start, 3, path)
-                replay(book.events, state, meter, path)
-        return state.trials, state.next, meter.usage
+        state = Journal.read(path, State(space)).state
+        return [space.trial(t) for t in state.trials], state.usage
 
     return path, read
 

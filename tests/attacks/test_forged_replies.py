@@ -58,7 +58,7 @@ def test_no_reply_in_a_file_lowers_what_was_spent(tmp_path, forged):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ClientError, match=r"recording\.jsonl, line 2"):
         made(ReplayClient(recording)).ask()
-    with pytest.raises(StorageError, match=r"run\.jsonl, event"):
+    with pytest.raises(StorageError, match=r"run\.jsonl, line"):
         made(ScriptedClient([]), storage=run, durable=False)
 
 

@@ -35,7 +35,8 @@ from llmopt.client.base import Completion, Reply
 from llmopt.errors import ClientError
 
 _HERE = Path(llmopt.__file__).parent
-_FILES = {str(_HERE / "optimizer.py"), *(str(p) for p in (_HERE / "search").glob("*.py"))}
+_CORE = ("optimizer", "journal", "journaled", "state", "propose", "point_task")
+_FILES = {str(_HERE / f"{name}.py") for name in _CORE}
 
 
 class Interrupting:
@@ -104,7 +105,7 @@ def play(path: Path, model: Model, at: int) -> tuple[Any, int, str]:
     # A call that failed right before counts as one in doubt.
     assert again.usage.unpriced - usage.unpriced in (0, 1), trace.where
     assert replace(again.usage, unpriced=usage.unpriced) == usage, trace.where
-    assert again._state.rng.bit_generator.state == optimizer._state.rng.bit_generator.state
+    assert again._journal.state.rng == optimizer._journal.state.rng
     assert model.calls <= usage.requests <= model.calls + 1, trace.where
     twice = sum(Counter(model.answered).values()) - len(set(model.answered))
     # A reply is lost only where the signal came before it was in anybody's hands.
@@ -146,10 +147,8 @@ class Storm:
             space, Model(), "props", seed=1, warmup=1, storage=path, durable=False,
             on_error="fallback",
         )  # fmt: skip
-        log = self.optimizer._log
-        meter = self.optimizer.meter
-        assert log is not None
-        self.locks = [self.optimizer._changing, meter.lock, meter._writing, log._lock]
+        search = self.optimizer
+        self.locks = [search._journal.lock, search._ask_lock, search._merging]
         self.told: dict[int, float] = {}  # what `tell` has returned
         self.armed: set[int] = set()  # threads that may be interrupted now
         self.struck = 0

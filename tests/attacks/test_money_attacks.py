@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -71,18 +70,3 @@ def test_caps_hold_through_kills_in_a_request(tmp_path):
     optimizer = made(ScriptedClient([]), path)
     assert optimizer.usage.requests == optimizer.usage.failed_requests == 3
     optimizer.close()
-
-
-@pytest.mark.parametrize("kind", ["back", "return"])
-def test_points_given_back_are_read_by_either_name(tmp_path, kind):
-    path = tmp_path / "a.jsonl"
-    optimizer = made(numbered(), path, durable=False)
-    first, second = optimizer.ask(), optimizer.ask()
-    optimizer.close()
-    with path.open("a") as file:
-        event = {"event": kind, "values": [[first["x"]], [second["x"]]]}
-        file.write(json.dumps(event) + "\n")
-    again = made(ScriptedClient([]), path, durable=False)
-    assert again.pending == []
-    assert again.ask(2) == [first, second]
-    again.close()

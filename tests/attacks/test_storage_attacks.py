@@ -166,15 +166,11 @@ def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
 @contextlib.contextmanager
 def CodeRunUsage(out: Path, model: Model) -> Any:
     """Count the requests of a run's journal as a resume does."""
-    from llmopt.code.events import CodeState
-    from llmopt.search.eventlog import read_events
-    from llmopt.search.meter import Meter
-    from llmopt.search.resume import replay
+    from llmopt.code.program import ProgramSpace
+    from llmopt.journal import Journal
+    from llmopt.state import State
 
-    meter = Meter(model)
-    path = out / "search.jsonl"
-    replay(list(read_events(path)), CodeState(), meter, path)
-    yield meter.usage.requests
+    yield Journal.read(out / "search.jsonl", State(ProgramSpace())).state.spent.requests
 
 
 def controller(number: int) -> str:
@@ -258,7 +254,7 @@ NEEDS = pytest.mark.skipif(bool(support().problems), reason="; ".join(support().
     ("name", "step"),
     [
         ("optimizer", 2),
-        pytest.param("functions", 7, marks=NEEDS),
+        pytest.param("functions", 5, marks=NEEDS),
         ("run", 19),
         pytest.param("code", 17, marks=NEEDS),
         pytest.param("reward", 9, marks=NEEDS),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import pickle
 import re
@@ -31,10 +30,7 @@ from llmopt import (
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
-from llmopt.options import AskOptions
-from llmopt.partners.cma import CMAEmitter, losses_of
-from llmopt.search.meter import Meter
-from llmopt.search.partners.scheduler import Scheduler
+from llmopt.partners.cma import CMAPartner, losses_of
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -81,22 +77,6 @@ def go(optimizer, count, f=sphere):
     return points
 
 
-class Silent:
-    """A model that gives no points."""
-
-    requests_left = None
-
-    def __init__(self) -> None:
-        self.meter, self.options = Meter(ScriptedClient([])), AskOptions()
-
-    def propose(self, *args, **options):
-        return []
-
-
-def propose(scheduler, history, rng, n):
-    return scheduler.propose(Space(SPACE), history, rng, n, taken=set())
-
-
 def sources(optimizer):
     return [t.source for t in optimizer.trials]
 
@@ -122,21 +102,18 @@ class TestShares:
         assert optimizer.usage.proposals == {"warmup": 6, "cma": 40 - asked, "llm": asked}
         assert asked == 20  # before anything is told, half
 
-    def test_who_knows_more_gets_more_and_nobody_nothing(self):
-        shares = {}
-        for client in (Knower(1.0, shrink=0.8), Knower(8.0)):
-            optimizer = make(client)
-            go(optimizer, 86)
-            shares[client.shrink] = sources(optimizer)[26:].count("llm") / 60
-        assert 1 > shares[0.8] > 0.5 > shares[1.0] > 0
+    @pytest.mark.parametrize("partner", ["cma", ["network", "cma"]])
+    def test_they_take_turns_one_to_one(self, partner):
+        optimizer = make(Knower(2.0), partner=partner)
+        go(optimizer, 6 + 30)
+        names = ["llm", *([partner] if partner == "cma" else partner)]
+        assert sources(optimizer)[6:] == names * (30 // len(names))
 
-    def test_a_model_that_does_not_deliver_is_charged_for_it(self):
+    def test_a_model_that_does_not_deliver_loses_no_turn_of_the_partner(self):
         optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1)
         with pytest.warns(FallbackWarning):
-            go(optimizer, 86)
-        told = sources(optimizer)
-        assert told.count("llm") == 0
-        assert told.count("fallback") < 0.5 * told.count("cma")
+            go(optimizer, 46)
+        assert Counter(sources(optimizer)[6:]) == {"fallback": 20, "cma": 20}
         assert optimizer.usage.fallback_share == 1.0
 
 
@@ -197,8 +174,8 @@ class TestPartner:
 
     def test_finds_what_it_seeks_with_a_model_that_knows_nothing(self):
         optimizer = make(Knower(8.0), batch_size=4)
-        go(optimizer, 200)
-        assert optimizer.best.reward > -0.05
+        go(optimizer, 300)  # every second point is the model's
+        assert optimizer.best.reward > -0.5
 
     def test_failures_are_worse_than_all_and_end_no_search(self):
         optimizer = make(GaussianGrammarClient())
@@ -218,9 +195,9 @@ class TestPartner:
 
     def test_it_leaves_a_place_where_everything_fails(self):
         space, rng = Space(SPACE), np.random.default_rng(0)
-        emitter, trials = CMAEmitter(3), []
+        emitter, trials = CMAPartner(3), []
         for i in range(400):
-            (point,) = emitter.propose(space, History(tuple(trials)), rng)
+            (point,) = emitter.propose(space, History(tuple(trials)), rng, 1, set())
             inside = all(abs(v) < 4.2 for v in point.values)  # where it begins
             rewards = None if inside else (point.values[0],)
             state = "complete" if rewards else "failed"
@@ -267,43 +244,38 @@ class TestPartner:
         go(make(), 40)
         np.testing.assert_array_equal(np.random.get_state()[1], before)
 
-    def test_reading_at_once_is_reading_one_by_one(self, monkeypatch):
-        begun = []
-        begin = CMAEmitter._begin
-        monkeypatch.setattr(CMAEmitter, "_begin", lambda *a: (begun.append(a[0]), begin(*a)))
+    def test_reading_at_once_is_reading_one_by_one(self):
         space, rng = Space(SPACE), np.random.default_rng(3)
-        known = Scheduler([CMAEmitter(5)], Silent())
-        trials: list[Trial] = []
+        partner, trials = CMAPartner(5), []
         for i in range(150):
             history = History(tuple(trials))
             state = copy.deepcopy(rng.bit_generator.state)
-            found = propose(known, history, rng, 2)
+            (proposal,) = partner.propose(space, history, rng, 1, set())
             if i % 10 == 0:
                 rng.bit_generator.state = state
-                assert propose(Scheduler([CMAEmitter(5)], Silent()), history, rng, 2) == found
-            values = found[0].values if found else space.sample(rng)
-            source = "cma" if found else "llm"
-            trials.append(Trial(i, None, values, (float(i > 90 and values[0]),), source=source))
-        assert begun.count(known.partners[0]) > 2  # at first, and where all rewards are the same
+                assert CMAPartner(5).propose(space, history, rng, 1, set()) == [proposal]
+            reward = float(i > 90 and proposal.values[0])
+            source = "cma" if i % 3 else "llm"
+            trials.append(Trial(i, None, proposal.values, (reward,), source=source))
 
     def test_an_interrupt_while_reading_loses_nothing(self, monkeypatch):
         expected, optimizer = make(seed=4), make(seed=4)
         go(expected, 40)
-        learn = CMAEmitter._learn
+        learn = CMAPartner._learn
 
         def interrupted(self):
-            monkeypatch.setattr(CMAEmitter, "_learn", learn)
+            monkeypatch.setattr(CMAPartner, "_learn", learn)
             raise KeyboardInterrupt
 
         for _ in range(40):
             if len(optimizer.trials) == 20:
-                monkeypatch.setattr(CMAEmitter, "_learn", interrupted)
+                monkeypatch.setattr(CMAPartner, "_learn", interrupted)
             try:
                 point = optimizer.ask()
             except KeyboardInterrupt:
                 point = optimizer.ask()
             optimizer.tell(point, sphere(point))
-        assert CMAEmitter._learn is learn
+        assert CMAPartner._learn is learn
         assert [t.values for t in optimizer.trials] == [t.values for t in expected.trials]
 
 
@@ -327,21 +299,6 @@ class TestKeeping:
                 optimizer.ask()
             with pytest.raises(StorageError, match=r"partner \(there"):
                 make(partner=second, storage=path)
-
-    def test_a_file_from_before_the_option_goes_on(self, tmp_path):
-        path = tmp_path / "old.jsonl"
-        optimizer = make(partner=None, storage=path)
-        go(optimizer, 8)
-        optimizer.close()
-        start, *rest = path.read_text().splitlines()
-        start = json.loads(start)
-        del start["options"]["partner"], start["options"]["noisy"]
-        path.write_text("\n".join([json.dumps(start), *rest]) + "\n")
-        expected = go(make(partner=None), 12)
-        assert go(make(partner=None, storage=path), 4) == expected[8:]
-        assert len(LLMOptimizer.load(path, GaussianGrammarClient()).trials) == 12
-        with pytest.raises(StorageError, match=r"partner \(there"):
-            make(storage=path)
 
 
 class TestErrors:
