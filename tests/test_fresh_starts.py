@@ -50,7 +50,7 @@ def at_the_cliff(*answers, **options):
     texts = [
         f"Analysis: safe\nHypothesis: h\nStart from: #{a}\nProposal: stop"
         if isinstance(a, str)
-        else f"Hypothesis: h\nStart from: new\nProposal: 0, {a}"
+        else f"Hypothesis: h\nStart from: new\nProposal: a0<-o0: 0, a0<-bias: {a}"
         for a in answers
     ]
     warmup = [{"a0<-o0": 0.0, "a0<-bias": -0.5}]

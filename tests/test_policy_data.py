@@ -179,11 +179,14 @@ print(data[2]["initial_qpos"][1], data[2]["info"]["reward_ctrl"][1].sum())
 
 @pytest.mark.parametrize("wrappers", [(), "usual"])
 def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
-    proposal = "Hypothesis: h\nStart from: new\nProposal: " + ", ".join(["0.1"] * 18)
-    client = ScriptedClient([CHECK, proposal])
+    head = "Hypothesis: h\nStart from: new\nProposal: "
+    names: list[str] = []
+    replies = [lambda: CHECK, lambda: head + ", ".join(f"{name}: 0.1" for name in names)]
+    client = ScriptedClient(lambda request: replies.pop(0)())
     storage = tmp_path / "s.jsonl"
     options = {"starts": 2, "max_steps": 15, "warmup": 2, "storage": storage, "points": 1}
     with PolicySearch("Swimmer-v5", client, "words", wrappers=wrappers, **options) as search:
+        names += search.optimizer.space.names
         search.run(3)
         second = search.optimizer.trials[1]
         assert second.data["observations"][0].shape == (16, 8)
