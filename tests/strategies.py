@@ -131,3 +131,34 @@ gymnasium_spaces = st.recursive(
 )
 any_spaces = st.one_of(plain_spaces, gymnasium_spaces.map(Space.of))
 seeds = st.integers(0, 2**32 - 1)
+
+
+@st.composite
+def conditional_spaces(draw):
+    dimensions = {}
+    for i in range(draw(st.integers(1, 7))):
+        when = None
+        if dimensions and draw(st.booleans()):
+            alternatives = []
+            for _ in range(draw(st.integers(1, 2))):
+                names = draw(st.sets(st.sampled_from(sorted(dimensions)), min_size=1, max_size=2))
+                alternatives.append({n: draw(_tests(dimensions[n])) for n in sorted(names)})
+            when = alternatives
+        kind = draw(st.sampled_from("ifc"))
+        if kind == "i":
+            dimension = Int(1, draw(st.integers(2, 9)), log=draw(st.booleans()), when=when)
+        elif kind == "f":
+            dimension = Float(-1, 1, step=draw(st.sampled_from([None, 0.25])), when=when)
+        else:
+            dimension = Categorical(["a", "b", None, 2.5][: draw(st.integers(1, 4))], when=when)
+        dimensions[f"p{i}"] = dimension
+    order = draw(st.permutations(sorted(dimensions)))
+    return Space({name: dimensions[name] for name in order})
+
+
+def _tests(dimension):
+    if isinstance(dimension, Categorical):
+        return st.lists(st.sampled_from(dimension.choices), min_size=1, max_size=2)
+    low, high = dimension.low, dimension.high
+    signs = st.sampled_from([(">", low), ("<", high), (">=", high), ("<=", low), ("!=", low)])
+    return signs

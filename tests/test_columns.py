@@ -24,6 +24,7 @@ from llmopt import (
     get_client,
     minimize,
 )
+from llmopt.adapters.optuna.branches import BranchedSpace, find_conditions
 from llmopt.benchmarks.experiments.columns_data import Window
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
@@ -40,7 +41,6 @@ from llmopt.prompt import Situation
 from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
 from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
-from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT
 
 SPACE = Space({"x": Float(-5, 5), "y": Float(0, 1), "z": Float(-1, 1)})

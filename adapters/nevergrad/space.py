@@ -34,6 +34,7 @@ _SIGMAS = 3.0
 # Working ranges end where float arithmetic on them could overflow or lose whole numbers.
 _LARGEST = 1e150
 _LARGEST_INT = 2**53
+_DRAWS = 100  # of a point that keeps the constraints
 # How far an end that a transform cannot take is moved inwards, as a share of the range.
 _PULLS = (0.0, 1e-12, 1e-9, 1e-6, 1e-3)
 _LABEL_LENGTH = 60
@@ -229,12 +230,16 @@ class ParameterSpace:
 
         For a working range of init ± 3 sigma, Nevergrad samples in the same way.
         """
-        unit = self.space.encode(self.space.sample(rng))
-        normal = 0.5 + rng.standard_normal(len(self.space)) / (2 * _SIGMAS)
         both = [
             isinstance(d, _Number) and d.open_low and d.open_high for d in self._per_dimension()
         ]
-        return self.space.mend(self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0)))
+        for _ in range(_DRAWS):
+            unit = self.space.encode(self.space.sample(rng))
+            normal = 0.5 + rng.standard_normal(len(self.space)) / (2 * _SIGMAS)
+            values = self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0))
+            if self.space.admits(values):
+                return values
+        return self.space.sample(rng)
 
     def widen(self, best: Sequence[Sequence[Value]]) -> bool:
         """Move the open ends of working ranges outwards if the best points lie near them.

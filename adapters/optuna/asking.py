@@ -30,7 +30,7 @@ from llmopt.point_task import Asking, fill, propose_points
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space import Space
-from llmopt.space.branches import BranchedSpace
+from llmopt.adapters.optuna.branches import BranchedSpace
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -17,15 +18,14 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial
 
+from llmopt.adapters.optuna.branches import BranchedSpace, Condition, find_conditions
 from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
-from llmopt.space.activity import exact, settled
-from llmopt.space.branches import BranchedSpace, Condition, find_conditions
-from llmopt.space.constraints import Limit
+from llmopt.space.constraints import Constraint, Limit
 from llmopt.space.foreign import is_configspace, read_distribution
-from llmopt.space.layout import check_names
+from llmopt.space.space import check_names
 from llmopt.space.values import ABSENT
-from llmopt.space.when import When
+from llmopt.space.when import When, exact, settled
 
 # Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
 logger = optuna.logging.get_logger("optuna.llmopt")
@@ -85,10 +85,23 @@ def read_space(space: Any) -> Known:
     }
     # What has a single value is in no request.
     fixed = {n: d.value(0) for n, d in own.items() if d.count == 1 and d.when is None}
-    when = {n: w.beside(fixed) for n, w in settled(own).items()}
+    when = {n: _beside(w, fixed) for n, w in settled(own).items()}
     left = {n: d for n, d in found.items() if (w := when.get(n)) is None or w.alternatives}
     rules = {n: w for n, w in when.items() if w is not None and n in left}
     return Known(left, rules, constraints, tuple(found))
+
+
+def _beside(when: When, values: Mapping[str, Value]) -> When | None:
+    """Return the rest of a condition if some values are known; ``None`` if it is met.
+
+    Without alternatives, the condition cannot hold.
+    """
+    left = [
+        tuple(test for test in tests if test.name not in values)
+        for tests in when.alternatives
+        if all(test.holds(values[test.name]) for test in tests if test.name in values)
+    ]
+    return When(tuple(left)) if all(left) else None
 
 
 def _distributions(space: Mapping[str, Any]) -> Distributions:
@@ -290,9 +303,27 @@ def constrained(space: Space, constraints: Sequence[Limit], given: Mapping[str, 
     own = [c for c in constraints if c.names & (set(space.names) - given.keys())]
     own = [c for c in own if c.names <= {*space.names, *given}]
     try:
-        return space.constrained([c.given(given) for c in own])
+        return space.constrained([_reduced(c, given) for c in own])
     except SpaceError as error:
         if not any(c.names & given.keys() for c in own):
             raise
         logger.warning(f"What the trial already has breaks a constraint: {error}.")
         return space
+
+
+def _reduced(limit: Limit, given: Mapping[str, Any]) -> Limit:
+    """Return what a limit says of the other parameters if some are given."""
+    if isinstance(limit, Constraint):
+        known = [(n, f) for n, f in limit.factors if n in given]
+        if not known:
+            return limit
+        shown = ", ".join(f"{n} = {given[n]:.6g}" for n, _ in known)
+        return replace(
+            limit,
+            text=f"{limit.text} (with {shown})",
+            factors=tuple((n, f) for n, f in limit.factors if n not in given),
+            constant=limit.constant + math.fsum(f * given[n] for n, f in known),
+        )
+    if not all(t.holds(given[t.name]) for t in limit.tests if t.name in given):
+        return replace(limit, tests=())
+    return replace(limit, tests=tuple(t for t in limit.tests if t.name not in given))

@@ -30,7 +30,6 @@ from llmopt.history import (
 )
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
-from llmopt.space.moves import step_lengths
 
 _SIGMA = 1 / 6
 _TRIES = 100
@@ -133,7 +132,7 @@ class CMAPartner(Follower):
         self._least = np.zeros(self._size)
         # On a logarithmic scale the first step is the widest.
         low = tuple(d.value(0) for d in space.dimensions)
-        self._least[: len(self._free)] = 0.2 * step_lengths(space, low)[self._free]
+        self._least[: len(self._free)] = 0.2 * space.steps(low)[self._free]
         self._space = space
         self._reset()
 

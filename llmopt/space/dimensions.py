@@ -1,15 +1,9 @@
-"""Dimensions of a search space: the values of a single parameter.
+"""Dimensions of a search space: `Float`, `Int` and `Categorical`, and their JSON.
 
-A `Float`, an `Int` or a `Categorical` checks its arguments when it is created, and is immutable.
-Dimensions do all arithmetic with single values; a `Space` loops over them, and `bound` gives each
-its name:
-
-- ``check`` and ``clip`` return a value in exact form. A value that does not belong to the
-  dimension is refused by ``check``; ``clip`` moves a number.
-- ``format`` shows a value as text, and ``parse`` reads that.
-- ``draw`` turns a random number into a value, ``decode`` a point of [0, 1].
-- ``count`` is the number of values, and ``value(k)`` the one at place k.
-- ``key`` identifies a value. ``code`` encodes it as a number, ``restore`` decodes it.
+A dimension is immutable and does all arithmetic with single values; `bound` gives it its name.
+``check`` refuses a value that ``clip`` would move. ``format`` and ``parse`` are its text, ``draw``
+takes a random number and ``decode`` a point of [0, 1], ``value`` and ``place`` count its values,
+``key`` identifies one, and ``code`` and ``restore`` are for JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -37,21 +31,14 @@ from llmopt.space.values import (
 from llmopt.space.when import When, read_when
 from llmopt.util.text import a_type
 
-__all__ = [
-    "Categorical",
-    "Dimension",
-    "Float",
-    "Int",
-    "dimension_from_dict",
-    "dimension_to_dict",
-]
+__all__ = ["Categorical", "Dimension", "Float", "Int", "dimension_from_dict", "dimension_to_dict"]
 
 # Text that is read as a string without quotes, and as nothing else.
 _PLAIN_WORD = re.compile(r"[^\W\d][\w.+/-]*(?: [\w.+/-]+)*")
 _RESERVED = {"none", "null", "true", "false", "nan", "inf", "infinity"}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False, init=False)
 class Categorical(BaseDimension):
     """One of several unordered choices.
 
@@ -68,8 +55,9 @@ class Categorical(BaseDimension):
     """
 
     choices: tuple[Hashable, ...]
-
     when: Any
+    labels: tuple[str, ...] = field(init=False)  # text of each choice, all different
+    _index: dict[Hashable, int] = field(init=False)
 
     def __init__(
         self, choices: Iterable[Hashable] = (), *others: Hashable, when: Any = None
@@ -88,10 +76,10 @@ class Categorical(BaseDimension):
         items = tuple(cast(Hashable, c.item()) if isinstance(c, np.generic) else c for c in choices)
         if not items:
             raise SpaceError("Categorical([]): there are no choices; give at least one.")
-        seen: dict[Hashable, int] = {}
+        index: dict[Hashable, int] = {}
         for position, choice in enumerate(items):
             try:
-                first = seen.setdefault(identity(choice), position)
+                first = index.setdefault(identity(choice), position)
             except TypeError:
                 raise SpaceError(
                     f"Categorical: choices[{position}]={choice!r} cannot be hashed; use a "
@@ -102,8 +90,10 @@ class Categorical(BaseDimension):
                     f"Categorical: choices[{first}] and choices[{position}] are the same, "
                     f"{choice!r}; leave one out."
                 )
-        freeze(self, choices=items, when=read_when(when))
-        self._prepare("value", None, None)
+        count = len(items)
+        freeze(self, choices=items, when=read_when(when), labels=_labels(items), _index=index)
+        freeze(self, _name="value", count=count, log=False, decimals=None)
+        freeze(self, offset=0.0, span=float(count - 1))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Categorical):
@@ -117,20 +107,6 @@ class Categorical(BaseDimension):
         when = "" if self.when is None else f", when={self.when!r}"
         return f"Categorical({list(self.choices)!r}{when})"
 
-    def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
-        freeze(
-            self,
-            _name=name,
-            _index={identity(c): i for i, c in enumerate(self.choices)},
-            labels=_labels(self.choices),
-            count=len(self.choices),
-            log=False,
-            offset=0.0,
-            span=float(len(self.choices) - 1),
-            decimals=None,
-            narrow=None,
-        )
-
     def code(self, value: Value) -> int:
         """Return the index of a choice, or raise `ParameterError`."""
         try:
@@ -140,18 +116,19 @@ class Categorical(BaseDimension):
         if index is not None:
             return index
         near = [i for i, choice in enumerate(self.choices) if _stands_for(value, choice)]
-        if len(near) != 1:
-            label = value if isinstance(value, str) else stable_repr(value)
-            if label in self.labels and (choice := self.choices[self.labels.index(label)]) != value:
-                raise ParameterError(
-                    f"`{self._name}`={value!r} is {a_type(value)}; expected the choice "
-                    f"{choice!r}, {a_type(choice)}: write it without quotes"
-                )
+        if len(near) == 1:
+            return near[0]
+        label = value if isinstance(value, str) else stable_repr(value)
+        if isinstance(value, str) and label in self.labels:
+            choice = self.choices[self.labels.index(label)]
             raise ParameterError(
-                f"`{self._name}`={value!r} is not one of its choices; "
-                f"{did_you_mean(label, self.labels)}"
+                f"`{self._name}`={value!r} is {a_type(value)}; expected the choice "
+                f"{choice!r}, {a_type(choice)}: write it without quotes"
             )
-        return near[0]
+        raise ParameterError(
+            f"`{self._name}`={value!r} is not one of its choices; "
+            f"{did_you_mean(label, self.labels)}"
+        )
 
     key = place = code
 
@@ -195,14 +172,10 @@ class Categorical(BaseDimension):
             return self.check(text)
         folded = fold(text)
         near = [i for i, label in enumerate(self.labels) if fold(label) == folded]
-        if not near:
-            number = read_number(text)
-            near = [
-                i
-                for i, choice in enumerate(self.choices)
-                if (choice is None and folded == "null")
-                or (number is not None and as_number(choice) == number)
-            ]
+        if not near and (number := read_number(text)) is not None:
+            near = [i for i, choice in enumerate(self.choices) if as_number(choice) == number]
+        if not near and folded == "null" and None in self.choices:
+            near = [self.choices.index(None)]
         if len(near) != 1:
             expected = f"one of its choices; {did_you_mean(text, self.labels)}"
             raise self._unreadable(text, expected)
@@ -225,15 +198,12 @@ def _stands_for(value: Value, choice: Hashable) -> bool:
 
 
 def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
-    """Text for each choice, all different: words as they are, everything else by `repr`."""
-    labels = [
-        choice
-        if type(choice) is str
-        and _PLAIN_WORD.fullmatch(choice)
-        and choice.casefold() not in _RESERVED
-        else stable_repr(choice)
-        for choice in choices
+    """Return a different text for each choice: words as they are, everything else by `repr`."""
+    plain = [
+        type(c) is str and bool(_PLAIN_WORD.fullmatch(c)) and c.casefold() not in _RESERVED
+        for c in choices
     ]
+    labels = [str(c) if word else stable_repr(c) for c, word in zip(choices, plain, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [stable_repr(choice) for choice in choices]
     taken: set[str] = set()
@@ -250,18 +220,17 @@ def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
 
 
 def dimension_to_dict(name: str, dimension: Dimension) -> dict[str, Any]:
-    """A named dimension as JSON; `dimension_from_dict` reads it back."""
+    """Return a named dimension as JSON; `dimension_from_dict` reads it."""
     data: dict[str, Any] = {"name": name, "type": type(dimension).__name__.lower()}
     if isinstance(dimension, Categorical):
         data["choices"] = [choice_to_json(choice) for choice in dimension.choices]
     else:
         data.update(low=dimension.low, high=dimension.high, log=dimension.log, step=dimension.step)
-    # Left out where there is none, as in files of versions that knew of none.
     return data if dimension.when is None else {**data, "when": dimension.when.to_json()}
 
 
 def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
-    """The dimension that `dimension_to_dict` wrote, or a `SpaceError` where the data is damaged."""
+    """Return the dimension that `dimension_to_dict` wrote, or raise `SpaceError`."""
     kind = data["type"]
     when = When.from_json(data["when"]) if "when" in data else None
     if kind == "categorical":

@@ -1,80 +1,66 @@
-"""Search spaces: the valid points, their form, and their text in prompts.
-
-A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`) together
-with the form of the user's parameters: a plain dict, or the form of a Gymnasium space (an array, an
-integer, nested dicts and tuples). Inside the library a point is always *flat*: a tuple with one
-Python scalar for each dimension, in order.
-
-    >>> space = Space({"lr": Float(1e-5, 0.1, log=True), "layers": Int(1, 4)})
-    >>> space.flatten({"layers": 2, "lr": 0.01})
-    (0.01, 2)
-    >>> space.unflatten((0.01, 2))
-    {'lr': 0.01, 'layers': 2}
-
-A dimension may have a condition (`when`). In a flat point, `ABSENT` is the value of a
-parameter whose condition does not hold; parameters in the user's form lack it.
-"""
+"""Search spaces: the valid points, their form, and their text in prompts."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.space.activity import Activity, settled
-from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints
+from llmopt.space import forms
+from llmopt.space.constraints import (
+    Constraint,
+    Forbidden,
+    Limit,
+    read_constraints,
+    read_forbidden,
+)
 from llmopt.space.dimensions import Categorical, Dimension, dimension_from_dict, dimension_to_dict
+from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import (
     is_configspace,
     is_distribution,
     read_configspace,
     read_distribution,
 )
-from llmopt.space.layout import (
-    Layout,
-    check_names,
-    is_gymnasium,
-    layout_from_dict,
-    plain_layout,
-    read_gymnasium,
-)
-from llmopt.space.moves import DRAWS, ends_of, find_anchor, mended, read_forbidden
-from llmopt.space.numeric import read_decimals
-from llmopt.space.values import ABSENT, Value, stable_repr
-from llmopt.space.when import When, read_tests
-from llmopt.util.text import a_type, short
+from llmopt.space.numeric import MAX_DECIMALS
+from llmopt.space.values import ABSENT, Value, as_number, stable_repr
+from llmopt.space.when import When, read_tests, settled
+from llmopt.util.text import a_type, cut, nfc, short
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
+_DRAWS = 1000  # random points in a row that may break the constraints
+_TRIES = 10  # projected points in a row that may
+_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
+_SHOWN_ENDS = 4
 
 
 class Space:
     """Named dimensions, and the form in which parameters are given and returned.
 
-    Immutable. Methods that take ``values`` expect a flat point: one valid scalar for each
-    dimension, in the order of `names`.
+    Inside the library a point is *flat*: a tuple with one Python scalar for each dimension, in the
+    order of `names`, and `ABSENT` for a parameter whose condition (`when`) does not hold. In the
+    user's form (a dict, or that of a Gymnasium space) such a parameter is missing.
 
-    The space sets each value's decimals. A linear `Float` has the fewest decimals that resolve a
-    hundredth of its range (one decimal for [-6, 6]); with a step, it has the decimals of the
-    step. A
-    log `Float`, and a linear one of very large or very small magnitude, has three or more
-    significant digits.
+        >>> space = Space({"lr": Float(1e-5, 0.1, log=True), "layers": Int(1, 4)})
+        >>> space.flatten({"layers": 2, "lr": 0.01})
+        (0.01, 2)
+        >>> space.unflatten((0.01, 2))
+        {'lr': 0.01, 'layers': 2}
+
+    Immutable. Names that are equal in composed Unicode (NFC) are the same name.
 
     Args:
-        dimensions: A dimension for each name, in order. Parameters are plain dicts of
-            Python scalars under the same names. For Gymnasium spaces see
-            `from_gymnasium`.
-        decimals: Decimals for every linear `Float` in place of the automatic ones, 0 to 15. A
-            dimension gets more if its step needs more, or if its range would otherwise contain
-            fewer than two numbers. Log dimensions, and ranges beyond 1e15, keep their significant
-            digits.
-        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
-            ``"0 <= a - b < 3"``. The prompt states them, and points that violate one are never
-            sampled. `flatten` accepts points from the user that violate one.
+        dimensions: A dimension for each name, in order. For other kinds of spaces see `of`.
+        decimals: Decimals to show for every linear `Float`, 0 to 15; by default as many as resolve
+            a hundredth of its range, or its steps. A dimension gets more if it needs more.
+        constraints: Linear inequalities and equations over the parameters, such as
+            ``"2 * a + b <= 40"`` or ``"0 <= a - b < 3"``. The prompt states them, no sampled point
+            violates one. `flatten` accepts points that do.
         forbidden: Excluded combinations of values, in the form of a condition: ``{"kernel": "poly",
             "degree": (">", 3)}``.
 
@@ -83,11 +69,10 @@ class Space:
         dimensions: The dimensions, in the same order.
         decimals: Decimals of each dimension; ``None`` for `Int`, `Categorical`, and a `Float` with
             significant digits.
-        cardinality: Number of different points; infinite with a continuous `Float`. For a finite
-            space of more than 10,000 points, the number includes infeasible points, and points
-            that differ only in inactive parameters.
-        constraints: The constraints, as text.
-        limits: The constraints and the forbidden combinations, compiled.
+        cardinality: Number of different points; infinite with a continuous `Float`. Of more than
+            10,000 points, infeasible ones and ones that differ in inactive parameters count, too.
+        constraints: The constraints and forbidden combinations, as text.
+        limits: The same, compiled.
         place: Position of each dimension, by its name.
 
     Raises:
@@ -97,6 +82,7 @@ class Space:
 
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # choices without any trial
 
     def __init__(
         self,
@@ -106,53 +92,54 @@ class Space:
         constraints: str | Iterable[str] = (),
         forbidden: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        if is_configspace(dimensions):
-            raise SpaceError("Space: for a ConfigSpace call Space.of(space).")
-        if not isinstance(dimensions, Mapping):
+        if not isinstance(dimensions, Mapping) or is_configspace(dimensions):
             raise SpaceError(
                 f"Space: got {a_type(dimensions)}; expected a dict such as "
                 '{"lr": Float(1e-5, 0.1, log=True)}. '
-                "For a Gymnasium space call Space.from_gymnasium(space)."
+                "For a Gymnasium space or a ConfigSpace call Space.of(space)."
             )
-        dimensions = {
-            name: read_distribution(one) if is_distribution(one) else one
+        named = [
+            (name, read_distribution(one) if is_distribution(one) else one)
             for name, one in dimensions.items()
-        }
-        self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
-        limits = read_constraints(constraints, self.names)
+        ]
+        for name, one in named:
+            if not isinstance(one, Dimension):
+                raise SpaceError(f"Space: `{name}`={one!r} is not a dimension; {_meant(one)}")
+        optional = [name for name, one in named if one.when is not None]
+        self._set_up(named, forms.plain(list(dimensions), optional), decimals)
         if isinstance(forbidden, str | Mapping) or not isinstance(forbidden, Iterable):
             raise SpaceError(
                 f"forbidden={short(forbidden)}: got {a_type(forbidden)}; expected a list of "
                 'combinations, such as forbidden=[{"optimizer": "sgd", "layers": 3}]'
             )
-        self._constrain((*limits, *read_forbidden(map(read_tests, forbidden), self)))
+        combinations = read_forbidden(map(read_tests, forbidden), self._by_name)
+        self._constrain((*read_constraints(constraints, self.names), *combinations))
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
         """Return a space with the form of a Gymnasium space.
 
-        `unflatten` returns parameters that ``space.contains`` accepts: for a `Box` an array of its
-        shape and dtype, for a `Discrete` a NumPy integer, and so on. Dimensions are named
-        ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`)
-        and ``[0]`` (`Tuple`). The Gymnasium space itself is not kept.
+        `unflatten` returns parameters that ``space.contains`` accepts. Dimensions are named
+        ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`) and
+        ``[0]`` (`Tuple`).
 
         Args:
             space: A `Box` with finite bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`,
-                or `Dict` and `Tuple` of these, arbitrarily nested.
+                or `Dict` and `Tuple` of these.
             decimals: See `Space`.
 
         Raises:
             SpaceError: The space is of another type, not bounded, or empty.
         """
-        if not is_gymnasium(space):
+        if not forms.is_gymnasium(space):
             raise SpaceError(
                 f"got {stable_repr(space)}, {a_type(space)}; expected a space of "
                 "gymnasium.spaces, such as Box(low=-1.0, high=1.0, shape=(3,))."
             )
         named: list[tuple[str, Dimension]] = []
-        layout = read_gymnasium(space, "", named)
+        form = forms.read_gymnasium(space, "", named)
         made = cls.__new__(cls)
-        made._set_up(named, layout, decimals)
+        made._set_up(named, form, decimals)
         return made
 
     @classmethod
@@ -168,12 +155,13 @@ class Space:
         """
         if isinstance(obj, Space):
             return obj
-        if is_gymnasium(obj):
+        if forms.is_gymnasium(obj):
             return cls.from_gymnasium(obj)
         if is_configspace(obj):
             dimensions, constraints, forbidden = read_configspace(obj)
             made = cls(dimensions)
-            made._constrain((*constraints, *read_forbidden(forbidden, made)))
+            combinations = read_forbidden(forbidden, made._by_name)
+            made._constrain((*read_constraints(constraints, made.names), *combinations))
             return made
         if isinstance(obj, Mapping):
             return cls(obj)
@@ -185,68 +173,90 @@ class Space:
         )
 
     def _set_up(
-        self, named: Sequence[tuple[str, Dimension]], layout: Layout, decimals: int | None
+        self, named: Sequence[tuple[str, Dimension]], form: forms.Form, decimals: int | None
     ) -> None:
         if not named:
             raise SpaceError("the space is empty; give it at least one dimension.")
-        self._layout = layout
-        self._asked_decimals = read_decimals(decimals)
+        whole = isinstance(decimals, int | np.integer) and not isinstance(decimals, bool)
+        if decimals is not None and not (whole and 0 <= decimals <= MAX_DECIMALS):
+            raise SpaceError(
+                f"decimals={decimals!r}; expected an integer from 0 to {MAX_DECIMALS}, or None"
+            )
+        self._form, self._asked_decimals = form, None if decimals is None else int(decimals)
         self.names = tuple(name for name, _ in named)
         check_names(self.names)
-        self.dimensions = dimensions = tuple(
-            dimension.bound(name, dtype, self._asked_decimals)
-            for (name, dimension), dtype in zip(named, layout.dtypes(), strict=True)
-        )
+        bound = {
+            name: dimension.bound(name, dtype, self._asked_decimals)
+            for (name, dimension), dtype in zip(named, form.dtypes(), strict=True)
+        }
+        conditions = settled(bound)
+        self._by_name = {name: d.under(conditions.get(name)) for name, d in bound.items()}
+        self.dimensions = dimensions = tuple(self._by_name.values())
         self.decimals = tuple(d.decimals for d in dimensions)
         self.place = {name: i for i, name in enumerate(self.names)}
-        conditions = settled(dict(zip(self.names, dimensions, strict=True)))
-        if conditions:
-            self.dimensions = dimensions = tuple(
-                d.under(conditions.get(n)) for n, d in zip(self.names, dimensions, strict=True)
-            )
-        rules = {self.place[name]: when for name, when in conditions.items()}
-        self._activity = Activity(self.place, dimensions, rules)
+        self._rules: dict[int, Any] = {self.place[n]: when for n, when in conditions.items()}
+        free = [i for i in range(len(dimensions)) if i not in self._rules]
+        self._order = (*free, *self._rules)
         self._choices = [(i, d) for i, d in enumerate(dimensions) if isinstance(d, Categorical)]
         self._log_at = np.array([i for i, d in enumerate(dimensions) if d.log], dtype=int)
         self._offset = np.array([d.offset for d in dimensions], dtype=float)
         # A fixed dimension has no extent: dividing by infinity encodes it as 0.
         self._span = np.array([d.span or math.inf for d in dimensions], dtype=float)
-        # `key` needs no look at each value where all are plain numbers of one type.
-        narrow = {d.narrow for d in dimensions}
-        self._uniform = not (self._choices or conditions) and len(narrow) == 1
-        self._narrow = narrow.pop() if self._uniform else None
         self.cardinality = self._count()
 
     def constrained(self, constraints: str | Iterable[str | Limit]) -> Space:
         """Return this space with further constraints; itself if there are none.
 
         Raises:
-            SpaceError: A constraint is not a linear inequality over the parameters, or no feasible
-                point was found.
+            SpaceError: A constraint is not linear, or no feasible point was found.
         """
-        read = read_constraints(constraints, self.names)
-        if not read:
+        limits = read_constraints(constraints, self.names)
+        if not limits:
             return self
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._constrain((*self.limits, *read))
+        made._constrain((*self.limits, *limits))
         return made
 
-    def _constrain(self, constraints: str | Iterable[str | Limit]) -> None:
-        self.limits = read_constraints(constraints, self.names)
-        if not self.limits:
+    def _constrain(self, limits: tuple[Limit, ...]) -> None:
+        self.limits = limits
+        if not limits:
             return
+        for limit in limits:
+            for name, _ in limit.factors:
+                if isinstance(self._by_name[name], Categorical):
+                    raise SpaceError(
+                        f"constraint {limit.text!r}: `{name}` is a choice; only numbers can be "
+                        "constrained"
+                    )
         # Two inequalities of one text are one constraint to the user.
-        self.constraints = tuple(dict.fromkeys(c.text for c in self.limits))
-        self.anchor = find_anchor(self)
+        self.constraints = tuple(dict.fromkeys(limit.text for limit in limits))
+        self._feasible, rng = Feasible(self), np.random.default_rng(0)
+        self._rare = not any(self.admits(self.draw(rng)) for _ in range(_DRAWS))
         self.cardinality = self._count()
+        if self._rare:
+            self._anchor = self._first(rng)
+
+    def _first(self, rng: np.random.Generator) -> tuple[Value, ...]:
+        """Return a feasible point where random ones are not, or raise `SpaceError`."""
+        if self.cardinality <= _MOST_COUNTED:
+            points = iter(self.points())
+        else:
+            near = (self._feasible.near(self.draw(rng), rng) for _ in range(_TRIES))
+            points = (values for values in near if values is not None)
+        for values in points:
+            return values
+        raise SpaceError(
+            f"no point of the space was found that keeps the constraints "
+            f"({cut('; '.join(self.constraints), 1000)}): widen the ranges, or drop a constraint"
+        )
 
     def _count(self) -> float:
         product = math.prod(float(self.dimensions[i].count) for i in self.asked)
         if math.isinf(product) or not (self.conditional or self.limits):
             return product
-        points = list(itertools.islice(self._activity.points(), _MOST_COUNTED + 1))
-        return product if len(points) > _MOST_COUNTED else float(sum(map(self.admits, points)))
+        points = self._enumerate()
+        return product if points is None else float(sum(map(self.admits, points)))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -261,8 +271,7 @@ class Space:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        own = self.names, self.dimensions, self._layout, self._asked_decimals
-        return (*own, self.limits) if self.limits else own
+        return self.names, self.dimensions, self._form, self._asked_decimals, self.limits
 
     def __copy__(self) -> Space:
         return self
@@ -272,7 +281,7 @@ class Space:
         return self
 
     def __repr__(self) -> str:
-        shown = [f"{n!r}: {d!r}" for n, d in zip(self.names, self.dimensions, strict=True)]
+        shown = [f"{n!r}: {d!r}" for n, d in self._by_name.items()]
         if len(shown) > 6:
             shown[4:-1] = [f"... {len(shown) - 5} more ..."]
         extra = "" if self._asked_decimals is None else f", decimals={self._asked_decimals}"
@@ -287,32 +296,20 @@ class Space:
 
         NumPy scalars, lists for arrays, integers for floats and whole floats for integers are
         accepted. A value that misses a bound or a step by a rounding error (a few units of float32)
-        is moved onto it. The result shares nothing with `params`.
-
-        Args:
-            params: Parameters in the form of the given space.
-
-        Returns:
-            One Python scalar for each dimension.
+        is moved onto it. Values of inactive parameters are ignored.
 
         Raises:
             ParameterError: A value, a shape, a type or a name does not belong to the space.
         """
-        values: list[Value] = []
-        self._layout.read(params, self._layout.root, values)
-        return self.check(values)
+        return self.check(self._form.read(params))
 
     def unflatten(self, values: Sequence[Value]) -> Any:
-        """Return a flat point in the user's form, as a new object.
-
-        Raises:
-            ParameterError: A value does not belong to the space.
-        """
-        return self._layout.build(iter(self.check(values)))
+        """Return a flat point in the user's form, as a new object, or raise `ParameterError`."""
+        return self._form.build(iter(self.check(values)))
 
     def validate(self, params: Any) -> Any:
         """Check parameters as `flatten` does, and return an exact copy."""
-        return self._layout.build(iter(self.flatten(params)))
+        return self._form.build(iter(self.flatten(params)))
 
     def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Check a flat point as `flatten` checks parameters, and return it in exact form.
@@ -320,43 +317,12 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        if not self._activity.optional:
-            return tuple([d.check(v) for d, v in self._pairs(values)])
-        self._pairs(values)
-        point = self._activity.settled(values, lambda dimension, value: dimension.check(value))
+        point = self._settle(self._each(values), lambda d, value: d.check(value))
         if lacking := self.missing(dict(enumerate(point))):
             name, needed = self.names[lacking[0]], self.condition(lacking[0])
             why = f", which a point has {needed}" if needed else ""
             raise ParameterError(f"missing {name!r}{why}; give a value for it.")
         return tuple(point)
-
-    # Conditions -----------------------------------------------------------------------
-
-    unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # see `BranchedSpace`
-
-    @property
-    def conditional(self) -> bool:
-        """Whether a point may lack a parameter."""
-        return bool(self._activity.optional)
-
-    @property
-    def asked(self) -> Sequence[int]:
-        """Positions of the parameters that an answer may give."""
-        return [i for i in range(len(self.names)) if i not in self._activity.fixed]
-
-    def missing(self, point: Mapping[int, Value]) -> list[int]:
-        """Return the positions of the values that a point, by positions, still needs."""
-        return self._activity.missing(point)
-
-    def condition(self, index: int) -> str:
-        """Say in words when a parameter is active; nothing if it always is."""
-        if (rule := self._activity.rules.get(index)) is not None:
-            return rule.said(lambda name, value: self.format(self.place[name], value))
-        return "not in every point" if index in self._activity.optional else ""
-
-    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return a flat point with the given values, without inactive ones."""
-        return tuple(self._activity.settled(values)) if self._activity.settles else tuple(values)
 
     def named(self, values: Sequence[Value]) -> dict[str, Value]:
         """Return the parameters that a flat point has, by their names."""
@@ -367,55 +333,105 @@ class Space:
         """Return the space of some parameters, without conditions and constraints."""
         return Space({self.names[i]: self.dimensions[i].under(None) for i in chosen})
 
-    def points(self) -> list[tuple[Value, ...]]:
-        """Return all feasible points of a finite space, each once."""
-        return [values for values in self._activity.points() if self.admits(values)]
-
-    def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
+    def _each(self, values: Sequence[Value]) -> Sequence[Value]:
         if len(values) != len(self.names):
             names = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
             raise ParameterError(
                 f"got {len(values)} values; expected {len(self.names)}, one for each of {names}."
             )
-        return zip(self.dimensions, values, strict=True)
+        return values
 
-    # Sampling -----------------------------------------------------------------------
+    # Conditions -----------------------------------------------------------------------
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a point may lack a parameter."""
+        return bool(self._rules)
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """Positions of the parameters that an answer may give."""
+        return range(len(self.names))
+
+    def condition(self, index: int) -> str:
+        """Say in words when a parameter is active; nothing if it always is."""
+        if (rule := self._rules.get(index)) is None:
+            return ""
+        return str(rule.said(lambda name, value: self.format(self.place[name], value)))
+
+    def active(self, index: int, values: Sequence[Value]) -> bool | None:
+        """Whether the values of others make a parameter active; ``None`` if unknown."""
+        rule = self._rules.get(index)
+        return True if rule is None else rule.active(lambda name: values[self.place[name]])
+
+    def missing(self, point: Mapping[int, Value]) -> list[int]:
+        """Return the positions of the values that a point, by positions, still needs."""
+        values = [point.get(i, ABSENT) for i in range(len(self.names))]
+        if self._rules:
+            values = self._settle(values, _tame)
+        return [i for i, v in enumerate(values) if v is ABSENT and self.active(i, values)]
+
+    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return a flat point with the given values, without inactive ones."""
+        return tuple(self._settle(values) if self._rules else values)
+
+    def _settle(
+        self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value] | None = None
+    ) -> list[Value]:
+        """Return values in exact form, and `ABSENT` for what the point cannot have."""
+        point = list(values)
+        for i in self._order:
+            if self.active(i, point) is False:
+                point[i] = ABSENT
+            elif exact is not None and point[i] is not ABSENT:
+                point[i] = exact(self.dimensions[i], point[i])
+        return point
+
+    def points(self) -> list[tuple[Value, ...]]:
+        """Return all feasible points of a finite space, each once."""
+        return [values for values in self._enumerate(None) or () if self.admits(values)]
+
+    def _enumerate(self, most: int | None = _MOST_COUNTED) -> list[tuple[Value, ...]] | None:
+        """Return all points of a finite space; ``None`` if there are more than `most`."""
+        points: list[list[Value]] = [[ABSENT] * len(self.names)]
+        for i in self._order:
+            longer = ([*p[:i], v, *p[i + 1 :]] for p in points for v in self._axis(i, p))
+            points = list(itertools.islice(longer, None if most is None else most + 1))
+            if most is not None and len(points) > most:
+                return None
+        return [tuple(point) for point in points]
+
+    def _axis(self, index: int, point: Sequence[Value]) -> Iterable[Value]:
+        if self.active(index, point) is False:
+            return (ABSENT,)
+        dimension = self.dimensions[index]
+        return map(dimension.value, range(int(dimension.count)))
+
+    # Sampling and constraints -----------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Sample a flat point: uniform, or log-uniform on a log scale, rounded to steps.
+        """Sample a flat point that keeps the constraints.
 
-        The point satisfies the constraints: if 1,000 draws in a row do not, the last one is moved
-        until it does.
+        It is uniform, or log-uniform on a log scale, rounded to steps. If 1,000 points in a row
+        break the constraints, it comes from `Feasible`.
 
         Args:
             rng: Random generator; without constraints, one number is used for each dimension.
         """
         if not self.limits:
             return self.draw(rng)
-        for _ in range(DRAWS):
-            values = self.draw(rng)
-            if self.admits(values):
+        for _ in range(0 if self._rare else _DRAWS):
+            if self.admits(values := self.draw(rng)):
                 return values
-        return self.mend(values)
+        for _ in range(_TRIES):
+            if (feasible := self._feasible.sample(rng)) is not None:
+                return feasible
+        return self._anchor if self._rare else self._first(rng)
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Sample a flat point, ignoring constraints."""
         units = rng.random(len(self.names)).tolist()
-        drawn = [d.draw(u) for d, u in zip(self.dimensions, units, strict=True)]
-        return self.conform(drawn)
-
-    # Moving onto valid or shown values ------------------------------------------------
-
-    def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move each number, which may be out of range, to the nearest valid value.
-
-        Raises:
-            ParameterError: A number is NaN or not a number, or a choice is unknown.
-        """
-        pairs = self._pairs(values)
-        if not self._activity.settles:
-            return tuple([d.clip(v) for d, v in pairs])
-        return tuple(self._activity.settled(values, lambda dimension, v: dimension.clip(v)))
+        return self.conform([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
         """Return the constraints that a flat point violates, and the amounts."""
@@ -423,9 +439,9 @@ class Space:
             return {}
         point = dict(zip(self.names, values, strict=True))
         amounts: dict[str, float] = {}
-        for constraint in self.limits:
-            if amount := constraint.amount(point):
-                amounts[constraint.text] = amounts.get(constraint.text, 0.0) + amount
+        for limit in self.limits:
+            if amount := limit.amount(point):
+                amounts[limit.text] = amounts.get(limit.text, 0.0) + amount
         return amounts
 
     def admits(self, values: Sequence[Value]) -> bool:
@@ -433,39 +449,29 @@ class Space:
         if not self.limits:
             return True
         point = dict(zip(self.names, values, strict=True))
-        return not any(constraint.amount(point) for constraint in self.limits)
+        return not any(limit.amount(point) for limit in self.limits)
 
-    def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move a flat point, which may be out of range, to a near feasible one.
+    def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Move each number, which may be out of range, to the nearest valid value.
 
-        It is projected onto the violated constraints. If rounding to steps makes it infeasible
-        again, it is pulled towards a known feasible point. Choices, and parameters without
-        constraints, do not change.
+        Raises:
+            ParameterError: A number is NaN or not a number, or a choice is unknown.
         """
-        return mended(self, self.clip(values))
+        return tuple(self._settle(self._each(values), lambda d, value: d.clip(value)))
 
     # Text ---------------------------------------------------------------------------
 
     def format(self, index: int, value: Value) -> str:
-        """Return the text that shows a valid value of one dimension in a prompt.
+        """Return the text that shows a valid value of one dimension; `parse_value` reads it.
 
-        `parse_value` reads the text. Near a bound the rounded text may lie beyond it. A choice that
-        is a plain word is shown unchanged, any other by its `repr`.
+        Near a bound the rounded text may lie beyond it. A choice that is a plain word is shown
+        unchanged, any other by its `repr`.
         """
         return repr(value) if value is ABSENT else self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
-        """Read the text of one value: a finite number, or a choice.
-
-        Bounds and steps are not checked; see `clip` and `check`. Case, quotes and spaces of choices
-        are ignored if only one choice matches.
-
-        Raises:
-            ParameterError: The text is not a finite number, or not one of the choices.
-        """
+        """Read the text of one value: any finite number, or a choice, or raise `ParameterError`."""
         return self.dimensions[index].parse(text)
-
-    # Numbers ------------------------------------------------------------------------
 
     def on_bounds(self, values: Sequence[Value]) -> tuple[str, ...]:
         """Return, in words, which numbers of a flat point lie at an end of their range.
@@ -473,25 +479,31 @@ class Space:
         A better point may lie beyond that end. Ranges of fewer than five values are skipped,
         because a value may lie at an end by chance.
         """
-        return ends_of(self, values)
+        ends = []
+        for i, (unit, d) in enumerate(zip(self.encode(values), self.dimensions, strict=True)):
+            end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
+            if end and not isinstance(d, Categorical) and d.count >= 5:
+                ends.append(f"{self.names[i]} = {d.format(values[i])}, the {end} value allowed")
+        more = len(ends) - _SHOWN_ENDS
+        return (*ends[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))
+
+    # Numbers ------------------------------------------------------------------------
 
     def encode(self, values: Sequence[Value]) -> np.ndarray:
-        """Return a flat point as numbers in [0, 1].
+        """Return a flat point as ``(len(self),)`` numbers in [0, 1].
 
         Numbers are scaled by their bounds, in log scale on a log dimension; a choice is its index
         over the last index. A dimension with a single value gives 0, an inactive one 0.5.
 
-        Returns:
-            ``(len(self),)`` float64 array.
-
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
-        lacking = [i for i, value in enumerate(values) if value is ABSENT]
-        found = [d.decode(0.5) if v is ABSENT else v for d, v in self._pairs(values)]
+        lacking = [i for i, value in enumerate(self._each(values)) if value is ABSENT]
+        pairs = zip(self.dimensions, values, strict=True)
+        present = [d.decode(0.5) if v is ABSENT else v for d, v in pairs]
         for i, choice in self._choices:
-            found[i] = choice.code(found[i])
-        numbers = np.array(found, dtype=float)
+            present[i] = choice.code(present[i])
+        numbers = np.array(present, dtype=float)
         if self._log_at.size:
             numbers[self._log_at] = np.log(numbers[self._log_at])
         numbers -= self._offset
@@ -500,10 +512,7 @@ class Space:
         return numbers.clip(0.0, 1.0, out=numbers)
 
     def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:
-        """Return the valid flat point nearest to a point of the unit cube.
-
-        Args:
-            unit: ``(len(self),)`` numbers; numbers outside [0, 1] are clipped.
+        """Return the valid flat point nearest to ``(len(self),)`` numbers, clipped to [0, 1].
 
         Raises:
             ParameterError: The shape is wrong, or a number is NaN.
@@ -516,46 +525,50 @@ class Space:
         inside = units.clip(0.0, 1.0).tolist()
         return self.conform([d.decode(u) for d, u in zip(self.dimensions, inside, strict=True)])
 
-    def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
-        """Return a hashable identity of a flat point, equal for equal points only.
+    def steps(self, values: tuple[Value, ...]) -> np.ndarray:
+        """Return ``(len(self),)`` how far the farther neighbour of each value is, encoded.
 
-        Choices are distinguished by type (``1`` is not ``True``); numbers are compared in the type
-        of the user's array.
+        It is 0 for a continuous, fixed or inactive dimension and for a choice, which has no steps.
+        """
+        here, gaps = self.encode(values), np.zeros(len(self))
+        for sign in (-1, 1):
+            moved = [
+                v if v is ABSENT or isinstance(d, Categorical) or not d.step else v + sign * d.step
+                for v, d in zip(values, self.dimensions, strict=True)
+            ]
+            gaps = np.maximum(gaps, np.abs(self.encode(self.clip(moved)) - here))
+        return gaps
+
+    def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
+        """Return a hashable identity of a flat point in exact form, equal for equal points only.
+
+        Choices are distinguished by type (``1`` is not ``True``).
 
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
-        if not self._uniform:
-            pairs = self._pairs(values)
-            if self._activity.settles:
-                pairs = zip(self.dimensions, self.conform(values), strict=True)
-            return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
-        self._pairs(values)
-        if self._narrow is None:
+        self._each(values)
+        if not (self._choices or self.conditional):
             return tuple(values)
-        return tuple(np.array(values, dtype=self._narrow).tolist())
+        pairs = zip(self.dimensions, self.conform(values), strict=True)
+        return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
 
     # Storage ------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable form; `from_dict` reads it back.
+        """Return a JSON-serializable form; `from_dict` reads it.
 
         Choices other than ``None``, bool, int, float, str and tuples of these are written by their
-        `repr`, without memory addresses. This suffices to compare two spaces, but `from_dict`
-        cannot rebuild such a choice.
+        `repr`: this suffices to compare two spaces, but `from_dict` cannot rebuild such a choice.
         """
         texts = dict.fromkeys(c.text for c in self.limits if isinstance(c, Constraint))
-        own = [When((c.tests,)) for c in self.limits if isinstance(c, Forbidden)]
+        tests = [c.tests for c in self.limits if isinstance(c, Forbidden)]
         return {
-            "dimensions": [
-                dimension_to_dict(name, dimension)
-                for name, dimension in zip(self.names, self.dimensions, strict=True)
-            ],
-            "layout": self._layout.to_dict(),
+            "dimensions": [dimension_to_dict(name, d) for name, d in self._by_name.items()],
+            "layout": self._form.to_dict(),
             "decimals": self._asked_decimals,
-            # Left out where there are none, as in files of versions that knew of none.
             **({"constraints": list(texts)} if texts else {}),
-            **({"forbidden": [when.to_json()[0] for when in own]} if own else {}),
+            **({"forbidden": When(tuple(tests)).to_json()} if tests else {}),
         }
 
     @classmethod
@@ -567,31 +580,70 @@ class Space:
         """
         try:
             named = [(str(d["name"]), dimension_from_dict(d)) for d in data["dimensions"]]
-            layout = layout_from_dict(data["layout"])
-            decimals = data["decimals"]
-            if len(layout.dtypes()) != len(named):
+            form = forms.Form.from_dict(data["layout"])
+            if len(form.dtypes()) != len(named):
                 raise SpaceError("the stored space is damaged: layout and dimensions differ.")
             made = cls.__new__(cls)
-            made._set_up(named, layout, decimals)
-            tests = [When.from_json([one]).alternatives[0] for one in data.get("forbidden", ())]
-            made._constrain((*data.get("constraints", ()), *read_forbidden(tests, made)))
+            made._set_up(named, form, data["decimals"])
+            tests = When.from_json(data.get("forbidden", ())).alternatives
+            limits = read_constraints(data.get("constraints", ()), made.names)
+            made._constrain((*limits, *read_forbidden(tests, made._by_name)))
             return made
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, SpaceError):
+                raise
             raise SpaceError(
                 f"the stored space is damaged ({type(error).__name__}: {error}); "
                 "expected what Space.to_dict returns."
             ) from error
 
     def to_json_values(self, values: Sequence[Value]) -> list[float | int | None]:
-        """Return a flat point in exact form (`check`) as JSON numbers: choices by their index.
+        """Return a flat point in exact form (`check`) as JSON numbers.
 
-        ``None`` marks an inactive parameter.
+        A choice is its index, ``None`` an inactive parameter.
         """
-        return [None if v is ABSENT else d.code(v) for d, v in self._pairs(values)]
+        pairs = zip(self.dimensions, self._each(values), strict=True)
+        return [None if v is ABSENT else d.code(v) for d, v in pairs]
 
     def from_json_values(self, values: Sequence[float | int | None]) -> tuple[Value, ...]:
         """Return the flat point that `to_json_values` wrote, or raise a `ParameterError`."""
-        pairs = self._pairs(values)
-        if not self.conditional:
-            return tuple([d.restore(v) for d, v in pairs])
-        return self.check([ABSENT if v is None else d.restore(v) for d, v in pairs])
+        pairs = zip(self.dimensions, self._each(values), strict=True)
+        restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
+        return self.check(restored) if self.conditional else tuple(restored)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise a `SpaceError` for names that a prompt cannot show or tell apart."""
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise SpaceError(f"Space: the name {name!r} is not a string; use str({name!r}).")
+        if not name or name != name.strip() or not name.isprintable():
+            raise SpaceError(
+                f"the name {name!r} is empty or holds white space that a prompt cannot "
+                "show; rename it."
+            )
+        if nfc(name) in seen:
+            raise SpaceError(f"two dimensions are named `{name}`; rename one of their keys.")
+        seen.add(nfc(name))
+
+
+def _meant(given: Any) -> str:
+    """Return the dimension that the user probably meant."""
+    if forms.is_gymnasium(given):
+        return "put all of them in a gymnasium.spaces.Dict and pass that."
+    if isinstance(given, tuple | list) and len(given) == 2:
+        if all(as_number(end) is not None for end in given):
+            ends = f"({given[0]!r}, {given[1]!r})"
+            return f"for a range write Float{ends}, or Int{ends} for whole numbers"
+    if isinstance(given, tuple | list) and given:
+        return f"for choices write Categorical({list(given)!r})"
+    return "expected Float(low, high), Int(low, high) or Categorical(choices)."
+
+
+def _tame(dimension: Dimension, value: Value) -> Value:
+    """Return a value that may be out of range in exact form, or as it is if it has none."""
+    try:
+        return dimension.clip(value)
+    except (ParameterError, OverflowError):
+        return value

@@ -7,26 +7,19 @@ import numbers
 import re
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from llmopt.errors import SpaceError
 from llmopt.util.text import nfc
 
-# One scalar of one dimension: a float, an int, or a choice, which may be any hashable.
 Value: TypeAlias = Any
+"""One scalar of one dimension: a float, an int, or a choice, which may be any hashable."""
 
 
 class _Absent:
-    """The value of an inactive parameter; a singleton."""
-
-    _only: ClassVar[_Absent | None] = None
-
-    def __new__(cls) -> _Absent:
-        if cls._only is None:
-            cls._only = super().__new__(cls)
-        return cls._only
+    """The value of an inactive parameter; a singleton, also after a copy or a pickle."""
 
     def __repr__(self) -> str:
         return "–"
@@ -52,7 +45,7 @@ def as_number(value: object) -> float | int | None:
 
 
 def identity(value: Any) -> Hashable:
-    """Return a key that keeps 1, 1.0 and True apart and finds NaN again."""
+    """Return a key that distinguishes 1, 1.0 and True, and is equal for two NaN."""
     if isinstance(value, np.generic):
         value = value.item()
     kind = type(value)
@@ -65,54 +58,40 @@ def identity(value: Any) -> Hashable:
 
 
 def stable_repr(value: object) -> str:
-    """`repr` without the parts that differ from run to run: addresses, the order of a set."""
+    """`repr` without what differs from run to run: addresses, the order of a set."""
     if isinstance(value, frozenset):
         return f"frozenset({{{', '.join(sorted(map(stable_repr, value)))}}})"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
-# Text ---------------------------------------------------------------------------------
-
-
 def decimal_places(number: float) -> int:
-    """Decimals that the shortest exact notation of `number` has."""
-    exponent = Decimal(repr(number)).normalize().as_tuple().exponent
-    return max(0, -int(exponent))
+    """Return the decimals of the shortest exact notation of a number."""
+    return max(0, -int(Decimal(repr(number)).normalize().as_tuple().exponent))
 
 
 def fold(text: str) -> str:
-    """Text without case, quotes and white space, for a forgiving comparison."""
+    """Return text without case, quotes and white space, for a tolerant comparison."""
     return re.sub(r"[\s'\"`]+", "", nfc(text)).casefold()
 
 
-def _plain(text: str) -> str:
-    """Text as Python writes numbers; nothing where only Python would take it for one."""
-    return "" if "_" in text else text.strip().replace("\N{MINUS SIGN}", "-")
-
-
-def read_float(text: str) -> float | None:
-    """Read a finite number, ``None`` if the text is not one."""
+def read_number(text: str) -> float | int | None:
+    """Read a finite number, ``None`` if it is none. Integers stay exact, ``3.0`` becomes one."""
+    text = "x" if "_" in text else text.strip().replace("\N{MINUS SIGN}", "-")
     try:
-        number = float(_plain(text))
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
     except ValueError:
         return None
-    return number + 0.0 if math.isfinite(number) else None  # no negative zero
-
-
-def read_number(text: str) -> float | int | None:
-    """Read a finite number as `read_float` does. Integers stay exact, ``3.0`` becomes one."""
-    try:
-        return int(_plain(text))
-    except ValueError:
-        number = read_float(text)
-        return int(number) if number is not None and number.is_integer() else number
-
-
-# JSON ---------------------------------------------------------------------------------
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() else number
 
 
 def choice_to_json(choice: Hashable) -> Any:
-    """A choice as JSON; one that JSON cannot hold is only identified, by its `repr`."""
+    """Return a choice as JSON; what JSON cannot hold is only identified, by its `repr`."""
     if choice is None or type(choice) in (bool, int, str):
         return choice
     if type(choice) is float:
@@ -123,7 +102,7 @@ def choice_to_json(choice: Hashable) -> Any:
 
 
 def choice_from_json(data: Any) -> Hashable:
-    """The choice that `choice_to_json` wrote."""
+    """Return the choice that `choice_to_json` wrote, or raise `SpaceError`."""
     if not isinstance(data, Mapping):
         return cast(Hashable, data)
     if "float" in data:

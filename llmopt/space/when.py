@@ -8,11 +8,13 @@ stated in words. A test on an inactive parameter does not hold.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Any
 
-from llmopt.errors import SpaceError
+from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.values import (
     ABSENT,
     Value,
@@ -22,7 +24,7 @@ from llmopt.space.values import (
     identity,
     stable_repr,
 )
-from llmopt.util.text import short
+from llmopt.util.text import nfc, short
 
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -32,24 +34,9 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _SETS = {"in": "in", "not in": "not in", "==": "in", "!=": "not in"}
 RELATIONS = (*_SIGNS, *_SETS)
-_MOST = 1000  # alternatives, tests of one alternative, and values of one test
-_EXAMPLE = (
-    'expected a dict such as {"optimizer": "sgd"}, {"optimizer": ["sgd", "rmsprop"]} or '
-    '{"layers": (">", 2)}, or a list of such dicts, one of which must hold'
-)
 
 Shown = Callable[[str, Value], str]
 """Returns the text of a value of a parameter, by the parameter's name."""
-
-
-class Rule(Protocol):
-    """When a parameter is part of a point: declared (`When`), or learned from points."""
-
-    def active(self, value_of: Callable[[str], Value]) -> bool | None:
-        """Whether the values of others make the parameter active; ``None`` if unknown."""
-
-    def said(self, shown: Shown) -> str:
-        """Return the condition in words."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +60,11 @@ class Test:
         """Whether the relation is one of numbers."""
         return self.relation in _SIGNS
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The values that it names."""
+        return (self.operand,) if self.ordered else self.operand
+
     def holds(self, value: Value) -> bool:
         """Whether an exact value meets the test."""
         if value is ABSENT:
@@ -81,17 +73,12 @@ class Test:
             return _SIGNS[self.relation](value, self.operand)
         return (identity(value) in map(identity, self.operand)) == (self.relation == "in")
 
-    def words(self, shown: Shown) -> str:
+    def words(self, shown: Shown = lambda name, value: repr(value)) -> str:
         """Return the test in words."""
         if self.ordered:
             return f"{self.name} {self.relation} {self.operand:.10g}"
-        texts = [shown(self.name, value) for value in self.operand]
         sign = "=" if self.relation == "in" else "other than"
-        return f"{self.name} {sign} {' or '.join(texts)}"
-
-    def given(self) -> tuple[Any, ...]:
-        """Return relation and operand as a user writes them."""
-        return self.relation, self.operand if self.ordered else list(self.operand)
+        return f"{self.name} {sign} {' or '.join(shown(self.name, v) for v in self.operand)}"
 
 
 @dataclass(frozen=True)
@@ -101,14 +88,9 @@ class When:
     alternatives: tuple[tuple[Test, ...], ...]
 
     @property
-    def tests(self) -> tuple[Test, ...]:
-        """All tests."""
-        return tuple(test for tests in self.alternatives for test in tests)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The parameters that it depends on."""
-        return tuple(dict.fromkeys(test.name for test in self.tests))
+        return tuple(dict.fromkeys(test.name for tests in self.alternatives for test in tests))
 
     def active(self, value_of: Callable[[str], Value]) -> bool | None:
         """Whether the exact values of others make the parameter active."""
@@ -119,68 +101,36 @@ class When:
         alternatives = [" and ".join(t.words(shown) for t in tests) for tests in self.alternatives]
         return f"only with {'; or with '.join(alternatives)}"
 
-    def beside(self, values: Mapping[str, Value]) -> When | None:
-        """Return the rest of the condition if some values are known; ``None`` if it is met.
-
-        Without alternatives, the condition cannot hold.
-        """
-        left = [
-            tuple(test for test in tests if test.name not in values)
-            for tests in self.alternatives
-            if all(test.holds(values[test.name]) for test in tests if test.name in values)
-        ]
-        return When(tuple(left)) if all(left) else None
-
     def __repr__(self) -> str:
         dicts = []
         for tests in self.alternatives:
-            parts: dict[str, tuple[Any, ...]] = {}
+            parts: dict[str, Any] = {}
             for test in tests:
-                parts[test.name] = parts.get(test.name, ()) + test.given()
-            dicts.append({name: _plain(part) for name, part in parts.items()})
+                operand = test.operand if test.ordered else list(test.operand)
+                parts[test.name] = (*parts.get(test.name, ()), test.relation, operand)
+            dicts.append(parts)
         return repr(dicts[0] if len(dicts) == 1 else dicts)
 
     def to_json(self) -> list[Any]:
-        """Return a JSON form; `from_json` reads it back."""
-        return [
-            [
-                [
-                    test.name,
-                    test.relation,
-                    test.operand if test.ordered else [choice_to_json(v) for v in test.operand],
-                ]
-                for test in tests
-            ]
-            for tests in self.alternatives
-        ]
+        """Return a JSON form; `from_json` reads it."""
+
+        def operand(test: Test) -> Any:
+            return test.operand if test.ordered else [choice_to_json(v) for v in test.operand]
+
+        return [[[t.name, t.relation, operand(t)] for t in tests] for tests in self.alternatives]
 
     @classmethod
     def from_json(cls, data: Sequence[Sequence[Sequence[Any]]]) -> When:
         """Return the condition that `to_json` wrote."""
-        return cls(
-            tuple(
-                tuple(
-                    Test(
-                        str(name),
-                        relation,
-                        operand
-                        if relation in _SIGNS
-                        else tuple(choice_from_json(value) for value in operand),
-                    )
-                    for name, relation, operand in tests
-                )
-                for tests in data
-            )
-        )
+
+        def test(name: Any, relation: str, operand: Any) -> Test:
+            values = operand if relation in _SIGNS else tuple(map(choice_from_json, operand))
+            return Test(str(name), relation, values)
+
+        return cls(tuple(tuple(test(*one) for one in tests) for tests in data))
 
 
-def _plain(part: tuple[Any, ...]) -> Any:
-    """Return a relation with its operand in the shortest form that reads as the same."""
-    if len(part) == 2 and part[0] == "in":
-        values = part[1]
-        plain = len(values) == 1 and not isinstance(values[0], tuple)
-        return values[0] if plain else values
-    return part
+# Reading ------------------------------------------------------------------------------
 
 
 def read_when(given: Any) -> When | None:
@@ -191,81 +141,121 @@ def read_when(given: Any) -> When | None:
     """
     if given is None or isinstance(given, When):
         return given
-    alternatives = [given] if isinstance(given, Mapping) else given
-    if not isinstance(alternatives, list | tuple) or not _few(alternatives):
-        raise SpaceError(f"when={short(given)}: {_EXAMPLE}")
-    return When(tuple(_alternative(one) for one in alternatives))
+    alternatives = given if isinstance(given, list | tuple) and given else [given]
+    return When(tuple(map(read_tests, alternatives)))
 
 
 def read_tests(given: Any) -> tuple[Test, ...]:
     """Return the tests of one dict, which must all hold; see `read_when`."""
-    return _alternative(given)
-
-
-def _few(items: Collection[Any]) -> bool:
-    return 0 < len(items) <= _MOST
-
-
-def _alternative(given: Any) -> tuple[Test, ...]:
-    if not isinstance(given, Mapping) or not _few(given):
-        raise SpaceError(f"when={short(given)}: {_EXAMPLE}")
-    tests: list[Test] = []
-    for name, operand in given.items():
-        if not isinstance(name, str):
-            raise SpaceError(f"when: {name!r} is no name of a parameter; {_EXAMPLE}")
-        tests += [_test(name, *pair) for pair in _pairs(name, operand)]
-    return tuple(tests)
-
-
-def _pairs(name: str, given: Any) -> Iterable[tuple[str, Any]]:
-    """Return each relation of a parameter with its operand."""
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, tuple) and given and given[0] in RELATIONS:
-        if len(given) % 2:
-            raise SpaceError(
-                f"when: {name}={given!r} is not pairs of a relation and a value; expected "
-                'something like (">", 2) or (">=", 2, "<", 5)'
-            )
-        pairs = list(zip(given[::2], given[1::2], strict=True))
-    elif isinstance(given, list | Set | range):
-        pairs = [("in", given)]
-    else:
-        pairs = [("in", [given])]
-    unknown = [relation for relation, _ in pairs if relation not in RELATIONS]
-    if unknown or not pairs:
+    if not isinstance(given, Mapping) or not given or not all(isinstance(n, str) for n in given):
         raise SpaceError(
-            f"when: {name}={short(given)} compares by {short((*unknown, None)[0])}; "
-            f"expected one of {', '.join(RELATIONS)}"
+            f'when={short(given)}: expected a dict such as {{"optimizer": "sgd"}}, '
+            '{"optimizer": ["sgd", "rmsprop"]} or {"layers": (">", 2)}, or a list of such dicts, '
+            "one of which must hold"
         )
-    return pairs
+    return tuple(test for name, operand in given.items() for test in _tests(name, operand))
 
 
-def _test(name: str, relation: str, operand: Any) -> Test:
-    if relation in _SIGNS:
-        number = as_number(operand)
-        if number is None or number != number:
-            raise SpaceError(
-                f"when: {name} {relation} {short(operand)} compares with no number; give a "
-                "number, or a list of values"
-            )
-        return Test(name, relation, number)
-    if relation in ("==", "!="):
-        operand = [operand]
-    if isinstance(operand, Set):
-        operand = sorted(operand, key=stable_repr)
-    if not isinstance(operand, list | tuple | range) or not _few(operand):
+def _tests(name: str, given: Any) -> list[Test]:
+    pairs: Iterable[tuple[Any, Any]] = [
+        ("in", given if isinstance(given, list | Set | range) else [given])
+    ]
+    tests = []
+    try:
+        if isinstance(given, Mapping):
+            pairs = given.items()
+        elif isinstance(given, tuple) and given and given[0] in RELATIONS:
+            pairs = zip(given[::2], given[1::2], strict=True)
+        for relation, operand in pairs:
+            if relation in _SIGNS:
+                number = as_number(operand)
+                if number is None or number != number:
+                    raise ValueError
+                tests.append(Test(name, relation, number))
+                continue
+            if relation in ("==", "!="):
+                operand = [operand]
+            elif isinstance(operand, Set):
+                operand = sorted(operand, key=stable_repr)
+            values = {} if isinstance(operand, str) else {identity(v): v for v in operand}
+            if not values:
+                raise ValueError
+            tests.append(Test(name, _SETS[relation], tuple(values.values())))
+        if not tests:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
         raise SpaceError(
-            f"when: {name} {relation} {short(operand)} names no values; give a list of 1 to "
-            f"{_MOST} values"
-        )
-    values: dict[Hashable, Value] = {}
-    for value in operand:
-        try:
-            values.setdefault(identity(value), value)
-        except TypeError:
+            f"when: {name}={short(given)}: expected a value of {name}, a list of values, or a "
+            f'comparison such as (">", 2) or (">=", 2, "<", 5), with {", ".join(RELATIONS)}'
+        ) from None
+    return tests
+
+
+# In a space ---------------------------------------------------------------------------
+
+
+def settled(dimensions: Mapping[str, Any]) -> dict[str, When]:
+    """Return the conditions of dimensions in exact form, in an order in which they can be applied.
+
+    Raises:
+        SpaceError: A parameter that a condition names does not exist or cannot have the value
+            named, no value at all meets a condition, or conditions go round in a circle.
+    """
+    conditions = {
+        name: exact(f"`{name}`: when", dimension.when, dimensions)
+        for name, dimension in dimensions.items()
+        if dimension.when is not None
+    }
+    try:
+        order = TopologicalSorter({n: w.names for n, w in conditions.items()}).static_order()
+        return {name: conditions[name] for name in order if name in conditions}
+    except CycleError as error:
+        circle = " depends on ".join(f"`{name}`" for name in reversed(error.args[1]))
+        raise SpaceError(
+            f"the conditions go round in a circle: {circle}; leave `when` out of one of them"
+        ) from None
+
+
+def exact(where: str, when: When, dimensions: Mapping[str, Any]) -> When:
+    """Return a condition with the names and values of its parameters in exact form."""
+    names = {nfc(name): name for name in dimensions}
+
+    def bound(test: Test) -> Test:
+        if (name := names.get(nfc(test.name))) is None:
             raise SpaceError(
-                f"when: {name}={short(value)} cannot be hashed; give a value of {name}, a "
-                'list of values, or a comparison such as (">", 2)'
-            ) from None
-    return Test(name, _SETS[relation], tuple(values.values()))
+                f"{where} names {test.name!r}, which is no parameter of the space; "
+                f"{did_you_mean(test.name, dimensions)}"
+            )
+        if not test.ordered:
+            try:
+                return Test(name, test.relation, tuple(map(dimensions[name].check, test.operand)))
+            except ParameterError as error:
+                raise SpaceError(f'{where}: {error} (a comparison is a pair: (">=", 2))') from None
+        if choices := getattr(dimensions[name], "choices", ()):
+            raise SpaceError(
+                f"{where} {test.words()}: `{name}` is a choice, which has no order; "
+                f"list the choices, such as [{choices[0]!r}]"
+            )
+        return replace(test, name=name)
+
+    alternatives = [tuple(map(bound, tests)) for tests in when.alternatives]
+    for tests in alternatives:
+        for name in dict.fromkeys(test.name for test in tests):
+            own = [test for test in tests if test.name == name]
+            if not any(all(t.holds(v) for t in own) for v in _candidates(dimensions[name], own)):
+                raise SpaceError(
+                    f"{where} {' and '.join(t.words() for t in own)} never holds: `{name}` "
+                    f"is {dimensions[name]!r}; leave it out, or name values that `{name}` can have"
+                )
+    return When(tuple(alternatives))
+
+
+def _candidates(dimension: Any, tests: Iterable[Test]) -> Sequence[Value]:
+    """Return values of a dimension that include one that meets the tests, if any value does."""
+    if choices := getattr(dimension, "choices", ()):
+        return tuple(choices)
+    named = [value for test in tests for value in test.values]
+    ends = sorted({dimension.low, dimension.high, *map(dimension.clip, named)})
+    step = dimension.step or 0
+    near = [v + d for v in ends for d in (0, -step, step)]
+    return [dimension.clip(v) for v in (*near, *((a + b) / 2 for a, b in pairwise(ends)))]

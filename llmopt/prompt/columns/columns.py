@@ -45,9 +45,7 @@ from llmopt.prompt.columns.letters import (
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
 from llmopt.space import Space, Value
-from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical
-from llmopt.space.moves import step_lengths
 from llmopt.space.values import ABSENT
 
 ELITES = 20
@@ -64,6 +62,9 @@ LEAST_STEPS = 0.8
 
 REGRESSION = 60
 """How many of the best trials tell the slope."""
+
+LEAST_SPREAD = 0.01
+"""Least standard deviation of a point that is sampled again, as a share of a range."""
 
 OPEN = 0.3
 """Best trials that each choice of a categorical parameter gets in addition to its own."""
@@ -149,6 +150,12 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation; see `Prompt.prepare`."""
+        question = self._prepared(situation)
+        if not situation.space.limits:
+            return question
+        return replace(question, read=_resampled(situation, question.read))
+
+    def _prepared(self, situation: Situation) -> Question:
         lacking = any(ABSENT in trial.values for trial in situation.history.trials)
         if lacking or situation.space.conditional:
             return self._ask_branch(situation)
@@ -241,7 +248,7 @@ class ColumnsPrompt:
             least = np.full(len(space), LEAST)
             if elites:
                 # On a logarithmic scale a step is as wide as it is where the best trial lies.
-                steps = step_lengths(space, elites[0].values)
+                steps = space.steps(elites[0].values)
                 least = np.maximum(least, LEAST_STEPS * steps)
             frame = _fitted(whole, elites, least)
             leading = None
@@ -376,11 +383,51 @@ def _draw_branch(
     tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
     for _ in range(_DRAWS):
         drawn = _draw(shares, rng, even=even)
-        whole = filled(space, space.sample(rng), rng)
+        whole = _filled(space, space.sample(rng), rng)
         point = space.conform(_with(whole, list(drawn), list(drawn.values())))
         if situation.noisy or space.key(point) not in tried:
             break
     return point
+
+
+def _resampled(situation: Situation, read: Callable[..., Reading]) -> Callable[..., Reading]:
+    """Return `read` with a new point near the best ones in place of one that breaks a constraint.
+
+    Its numbers come from normal distributions around trials with the same parameters, as wide as
+    these are spread. If none of 100 points keeps the constraints, the search complains.
+    """
+    space, best = situation.space, situation.history.ranked[:ELITES]
+
+    def whole(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rng = np.random.default_rng((situation.seed, situation.iteration, sample_index))
+
+        def sample(values: tuple[Value, ...]) -> tuple[Value, ...]:
+            there = [value is not ABSENT for value in values]
+            alike = [t for t in best if [v is not ABSENT for v in t.values] == there]
+            if space.admits(values) or not alike:
+                return values
+            units = encode_trials(alike, space)
+            spread = np.maximum(units.std(axis=0), LEAST_SPREAD)
+            for _ in range(_DRAWS):
+                drawn = space.decode(rng.normal(units[rng.integers(len(units))], spread))
+                pairs = zip(space.dimensions, values, drawn, strict=True)
+                point = tuple([v if isinstance(d, Categorical) else new for d, v, new in pairs])
+                point = space.conform(point)
+                if space.admits(point) and [v is not ABSENT for v in point] == there:
+                    return point
+            return values
+
+        return read(text, sample_index, earlier).moved(sample)
+
+    return whole
+
+
+def _filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> tuple[Value, ...]:
+    """Return a flat point with a random value for each that it lacks."""
+    if ABSENT not in values:
+        return tuple(values)
+    pairs = zip(space.dimensions, values, rng.random(len(values)).tolist(), strict=True)
+    return tuple([d.draw(u) if v is ABSENT else v for d, v, u in pairs])
 
 
 def _with(
@@ -394,7 +441,7 @@ def _whole(space: Space, values: tuple[Value, ...], rng: np.random.Generator) ->
     """Return a point with what its numbers need: new ones may meet other conditions."""
     values = space.conform(values)
     if space.missing(dict(enumerate(values))):
-        return space.conform(filled(space, values, rng))
+        return space.conform(_filled(space, values, rng))
     return values
 
 

@@ -6,13 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from llmopt.space.activity import Activity
 from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.space import Space
 from llmopt.space.values import ABSENT, Value
-from llmopt.space.when import Rule, Shown
+from llmopt.space.when import Shown
 
 _MOST_COUNTED = 10_000  # values of a parameter that may tell when another one is there
 _SURE = 5  # points from which on a whole number may tell when a parameter is there
@@ -92,59 +89,79 @@ class BranchedSpace(Space):
     def __init__(
         self,
         dimensions: Mapping[str, Dimension],
-        optional: Mapping[str, Rule | None] | None = None,
+        optional: Mapping[str, Any] | None = None,
         given: Mapping[str, Value] | None = None,
         unseen: Mapping[str, Iterable[Value]] | None = None,
     ) -> None:
+        self._fixed: dict[int, Value] = {}
+        self._loose: frozenset[int] = frozenset()
         super().__init__(dimensions)
-        self._uniform = False
-        places = self.place
-        fixed = {places[name]: value for name, value in (given or {}).items()}
-        learned = {places[n]: c for n, c in (optional or {}).items()}
-        rules = dict(self._activity.rules)
-        rules |= {i: c for i, c in learned.items() if c is not None and i not in rules}
-        self._activity = Activity(places, self.dimensions, rules, fixed, learned, True)
+        learned = {self.place[name]: rule for name, rule in (optional or {}).items()}
+        self._fixed = {self.place[name]: value for name, value in (given or {}).items()}
+        self._loose = frozenset(learned)
+        self._rules |= {i: r for i, r in learned.items() if r is not None and i not in self._rules}
+        self._order = (*(i for i in range(len(self)) if i not in self._rules), *self._rules)
         self.unseen = {
-            places[n]: frozenset(values)
-            for n, values in (unseen or {}).items()
-            if places[n] not in fixed
+            self.place[name]: frozenset(values)
+            for name, values in (unseen or {}).items()
+            if self.place[name] not in self._fixed
         }
         self.cardinality = self._count()
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        own = self._activity
-        learned = tuple(own.rules.items()), own.optional, tuple(own.fixed.items())
+        learned = tuple(self._rules.items()), self._loose, tuple(self._fixed.items())
         return (*super()._identity, *learned)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a point may lack a parameter."""
+        return bool(self._rules or self._loose)
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """Positions of the parameters that an answer may give."""
+        return [i for i in range(len(self)) if i not in self._fixed]
+
+    def condition(self, index: int) -> str:
+        """Say in words when a parameter is active; nothing if it always is."""
+        return super().condition(index) or ("not in every point" if index in self._loose else "")
+
+    def active(self, index: int, values: Sequence[Value]) -> bool | None:
+        """Whether the values of others make a parameter active; ``None`` if unknown."""
+        if index in self._fixed:
+            return self._fixed[index] is not ABSENT
+        return None if index in self._loose - self._rules.keys() else super().active(index, values)
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point still needs."""
-        values = {**point, **self._activity.fixed}
-        if any(values.get(i, ABSENT) in new for i, new in self.unseen.items()):
+        if any({**point, **self._fixed}.get(i, ABSENT) in new for i, new in self.unseen.items()):
             return []
-        return super().missing(point)
+        return [i for i in super().missing(point) if i not in self._fixed]
 
     def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Check a flat point as `Space.check` does; it may lack any value."""
-        return tuple([v if v is ABSENT else d.check(v) for d, v in self._pairs(values)])
+        pairs = zip(self.dimensions, self._each(values), strict=True)
+        return tuple([v if v is ABSENT else d.check(v) for d, v in pairs])
+
+    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return a flat point with the given values, the fixed ones, and without inactive ones."""
+        return tuple(self._settle(values))
+
+    def _settle(
+        self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value] | None = None
+    ) -> list[Value]:
+        return super()._settle([self._fixed.get(i, v) for i, v in enumerate(values)], exact)
+
+    def _axis(self, index: int, point: Sequence[Value]) -> Iterable[Value]:
+        fixed = index in self._fixed
+        return (self._fixed[index],) if fixed else super()._axis(index, point)
 
     def keys_within(self, keys: Iterable[Any]) -> set[Hashable]:
         """Return the keys that points with the given values can have."""
-        fixed = self._activity.fixed
+        fixed = self._fixed
         own = self.key([fixed.get(i, ABSENT) for i in range(len(self))])
         return {key for key in keys if all(key[i] == own[i] for i in fixed)}
-
-
-def filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> tuple[Value, ...]:
-    """Return a flat point with a random value for each that it lacks.
-
-    Numeric methods use these for the missing values: they carry no information, and keep a range
-    wide whose parameter few points have.
-    """
-    if ABSENT not in values:
-        return tuple(values)
-    pairs = zip(space.dimensions, values, rng.random(len(values)).tolist(), strict=True)
-    return tuple([d.draw(u) if v is ABSENT else v for d, v, u in pairs])
 
 
 def find_conditions(
