@@ -26,7 +26,7 @@ from llmopt import (
     StorageError,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.partners.cma import CMAEmitter
+from llmopt.partners.cma import CMAPartner
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
 LIMIT = "x + 2 * y <= 10"
@@ -223,7 +223,7 @@ class TestOptimizer:
         for x in (9.0, 8.0):
             optimizer.tell({"x": x, "y": 0.0}, x)
         rng = np.random.default_rng(0)
-        points = CMAEmitter(0).propose(space, optimizer.history, rng, 50)
+        points = CMAPartner(0).propose(space, optimizer.history, rng, 50, set())
         assert len(points) > 20
         assert all(space.admits(p.values) for p in points)
 

@@ -14,6 +14,7 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from llmopt.adapters.optuna.branches import BranchedSpace
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import StudyLedger
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
@@ -30,7 +31,6 @@ from llmopt.point_task import Asking, fill, propose_points
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space import Space
-from llmopt.adapters.optuna.branches import BranchedSpace
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
