@@ -390,7 +390,7 @@ def _draw_branch(
     return point
 
 
-def _resampled(situation: Situation, read: Callable[..., Reading]) -> Callable[..., Reading]:
+def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., Reading]:
     """Return `read` with a new point near the best ones in place of one that breaks a constraint.
 
     Its numbers come from normal distributions around trials with the same parameters, as wide as
@@ -417,7 +417,8 @@ def _resampled(situation: Situation, read: Callable[..., Reading]) -> Callable[.
                     return point
             return values
 
-        return read(text, sample_index, earlier).moved(sample)
+        reading: Reading = read(text, sample_index, earlier)
+        return reading.moved(sample)
 
     return whole
 
