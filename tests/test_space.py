@@ -155,8 +155,8 @@ def test_the_parts_of_a_space():
     assert space.encode((0.001, 0.0, 0.25, 8, 1, "adamw")) == pytest.approx(
         [0.5, 0.5, 0.25, 1, 0, 1]
     )
-    assert space.decode([0.5, 0.5, 0.3, 1, 0.2, 2]) == pytest.approx(
-        (0.001, 0.0, 0.25, 8, 1, "adamw")
+    assert space.decode([0.5, 0.5, 0.45, 1, 0.2, 2]) == pytest.approx(
+        (0.001, 0.0, 0.5, 8, 1, "adamw")
     )
     assert space.steps((0.01, 0.0, 0.5, 8, 3, "sgd")) == pytest.approx([0, 0, 0.25, 1 / 7, 0.5, 0])
     ends = space.on_bounds((1e-5, 6.0, 1.0, 8, 1, "sgd"))
