@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmopt.client.http.remote import RemoteClient
-from llmopt.client.http.transport import Connection
+from llmopt.client.http.remote import Connection, RemoteClient
 from llmopt.client.local.local import LocalClient
 from llmopt.errors import ClientError
 from llmopt.sandbox.sandbox import WorkerLimits

@@ -654,9 +654,7 @@ class ProviderContract:
                 frame = frame.tb_next
         assert not any("sk-" in text for text in held)
 
-
-class TransportContract(ProviderContract):
-    """What each way to send requests must do: ours, and that of the retired package."""
+    # The transport.
 
     def test_one_failed_sample_does_not_lose_the_others(self, server, connected):
         server.play(Say(self.body("a")), Say(self.error("busy"), 500), Say(self.body("c")))

@@ -296,7 +296,7 @@ class SearchContract:
             assert self.usage(search).fallbacks == 0
 
     def test_a_key_is_in_no_file_log_name_or_copy(self, tmp_path, caplog):
-        pytest.importorskip("httpx")
+        pytest.importorskip("openai")
         path = tmp_path / "run"
         with caplog.at_level(logging.DEBUG):
             search = self.open(OpenAIClient("gpt-4o", api_key=SECRET), path, max_requests=0)

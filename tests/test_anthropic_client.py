@@ -40,7 +40,7 @@ class TestContract(ProviderContract):
         return anthropic_error(message)
 
     def sent_key(self, headers):
-        return headers.get("authorization", "").removeprefix("Bearer ")
+        return headers.get("x-api-key") or headers.get("authorization", "")[7:]
 
     def test_filtered(self, server, connected):
         server.play(Say(self.filtered))

@@ -129,7 +129,8 @@ FOREIGN = {
     "argparse": "_actions _get_values _option_string_actions _AppendAction",
     "functools, os, sys, threading": "_lru_cache_wrapper _exit _getframe _at_fork_reinit",
     "named tuples": "_replace",
-    "google": "_client _content _session _refresh_status_codes",
+    "anthropic, openai, google": "_api_client _client _custom_headers _content _session "
+    "_refresh_status_codes",
     "gymnasium": "_get_obs",
     "nevergrad": "_constraint_checkers _content _layers _repetitions _value",
     "numba": "_reduce_states",

@@ -38,7 +38,7 @@ def test_help_lists_the_commands(capsys, arguments):
 
 
 def test_the_help_of_every_command_and_the_name_of_a_task_need_no_extra():
-    extras = ("cma", "matplotlib", "httpx", "mcp", "mujoco", "optuna", "pandas", "pygame", "scipy")
+    extras = ("cma", "matplotlib", "mcp", "mujoco", "openai", "optuna", "pandas", "pygame", "scipy")
     code = (
         f"import sys; sys.modules |= dict.fromkeys({extras})\n"
         "from llmopt.cli import COMMANDS, main\n"

@@ -5,7 +5,6 @@ from provider_contract import (
     ASK,
     KEY,
     ProviderContract,
-    TransportContract,
     at_home,
     no_proxies,
     server,
@@ -51,7 +50,7 @@ class TestContract(GeminiContract, ProviderContract):
     schema_refusal = "JSON mode is not enabled for models/gemini-2.5-flash"
 
 
-class TestLegacyContract(GeminiContract, TransportContract):
+class TestLegacyContract(GeminiContract, ProviderContract):
     kind = GeminiLegacyClient
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}}  # noqa: RUF012
     extra = {"top_p": 0.123}  # noqa: RUF012

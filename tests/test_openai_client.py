@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from provider_contract import ASK, KEY, TransportContract, at_home, no_proxies, server
+from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
 from wire import Drip, Hang, Say, Trickle, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
@@ -19,7 +19,7 @@ from llmopt.errors import ClientError, ModelNotFoundError
 __all__ = ["no_proxies", "server"]
 
 
-class TestContract(TransportContract):
+class TestContract(ProviderContract):
     own_variable = "OPENAI_API_KEY"
     own_address = "https://api.openai.com"
     address_variable = "OPENAI_BASE_URL"

@@ -158,7 +158,7 @@ def test_what_is_missing_is_told_before_all_and_leaves_nothing(
     if lacking == "package":
         monkeypatch.setenv("GROQ_API_KEY", "k")
     if "package" in lacking:
-        monkeypatch.setitem(sys.modules, "httpx", None)
+        monkeypatch.setitem(sys.modules, "openai", None)
     if isinstance(entry, str):
         # The random arm of a benchmark would be evaluated before the model's.
         command = entry.replace("llm-words", "random llm-words")

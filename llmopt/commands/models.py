@@ -22,10 +22,10 @@ from llmopt.util.threads import DeadlineExceeded, within
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",
-    "openai": "httpx",
-    "gemini": "httpx",
+    "openai": "openai",
+    "gemini": "google-genai",
     "gemini-legacy": "google-generativeai",
-    "anthropic": "httpx",
+    "anthropic": "anthropic",
 }
 _SHOWN_MODELS = 5
 _SHOWN_CHARACTERS = 80

@@ -1,8 +1,10 @@
-"""Failures of a call: read from a response once, in one form for every provider."""
+"""Failures of a call: read once, in one form for every SDK."""
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
+import json
 import math
 import re
 import time
@@ -32,6 +34,10 @@ _STATUS = {
     "timeout_error": 504,
     "invalid_request_error": 400,
 }
+_MALFORMED = frozenset({
+    "ValueError", "LookupError", "TypeError", "AttributeError", "RecursionError", "ParseError",
+    "APIResponseValidationError",
+})  # fmt: skip
 _Kind = Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
 
 
@@ -145,6 +151,58 @@ class Fault(Exception):
             retry_after=parse_retry_after(self.headers) if seconds is None else seconds,
             status=status,
         )
+
+
+def sdk_fault(error: BaseException) -> Fault | None:
+    """Return the fault of an exception of an SDK or its HTTP library; ``None`` for any other."""
+    said = f"{type(error).__name__}: {error}"
+    link: BaseException | None = error
+    while link is not None:
+        names = {c.__name__ for c in type(link).__mro__}
+        if isinstance(link, Fault):
+            return link.with_traceback(None)
+        if names & _MALFORMED:
+            return Fault("malformed", f"{type(link).__name__}: {link}")
+        if names & {"APIStatusError", "APIError"} and "APIConnectionError" not in names:
+            return _error_fault(link)
+        said = str(link) or said
+        if names & {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}:
+            return Fault("connection", said)
+        if names & {"TimeoutException", "Timeout", "ReadTimeoutError", "RetryError"}:
+            return Fault("timeout")
+        if names & {"TransportError", "RequestException", "HTTPError", "ConnectionError"}:
+            return Fault("connection", said, unpriced=True)
+        link = link.__cause__
+    return Fault("connection", said) if "APIConnectionError" in type(error).__name__ else None
+
+
+def _error_fault(error: Any) -> Fault:
+    """Return the fault of an SDK's exception for an error of the server."""
+    response: Any = getattr(error, "response", None)
+    status = getattr(response, "status_code", None) or 200  # an answer that had begun
+    body = getattr(error, "body", None) or getattr(error, "details", None)
+    if status >= 300:
+        # The SDKs differ in the part of the body that they keep.
+        with contextlib.suppress(Exception):
+            body = parsed(response.content)
+    headers = {name.lower(): value for name, value in getattr(response, "headers", {}).items()}
+    fault = status_fault(status, headers, body)
+    fault.message = fault.message or str(getattr(error, "message", ""))
+    return fault
+
+
+def parsed(data: bytes) -> Any:
+    """Return an error's body: JSON, or else its text."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data.decode(errors="replace")
+
+
+def raise_if_error(event: Any) -> None:
+    """Raise the fault that an event of an answer or its one body holds, in spite of its status."""
+    if isinstance(event, Mapping) and (event.get("error") or event.get("object") == "error"):
+        raise status_fault(200, {}, event)
 
 
 def status_fault(status: int, headers: Mapping[str, str], body: Any) -> Fault:

@@ -6,19 +6,29 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from llmopt.client.base import FinishReason, Reply, Request, Style
+from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.http.api_keys import Secret, find_key, redact
 from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
-from llmopt.client.http.faults import Fault, joined
+from llmopt.client.http.faults import Fault, joined, raise_if_error, sdk_fault
 from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Guess, Learned, Refusals
 from llmopt.client.http.request_form import WORTH_CACHING
-from llmopt.client.http.transport import Connection, RateLimiter, answer_bytes, load
-from llmopt.client.http.urls import check_url
+from llmopt.client.http.transport import (
+    ASIDE_BYTES,
+    ASIDE_SECONDS,
+    CONNECT_SECONDS,
+    RateLimiter,
+    answer_bytes,
+    bounded,
+    http_options,
+    load,
+    usable_environment,
+)
+from llmopt.client.http.urls import check_url, is_local
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.payment import note_paid, priced, take_call
 from llmopt.client.prices import Price, get_price, most_prompt_tokens
@@ -42,8 +52,24 @@ Structured = bool | Literal["auto"]
 DEADLINE = 5
 """Maximum duration of a whole call, in multiples of the timeout."""
 _MOST_TOKENS = 2**17  # of an answer without a cap
+_FILTERED = ("content_filter", "content_policy_violation")
+_ASIDE_END = 2 * ASIDE_SECONDS
 _Result = Reply | ClientError | BudgetExceededError
 _Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, repr=False)
+class Connection:
+    """An SDK's client for one key, address and process."""
+
+    process: int
+    key: Secret
+    endpoint: Endpoint
+    sdk: Any
+
+    def get(self, path: str, seconds: float = ASIDE_SECONDS) -> Any:
+        """Return the body at a path or an address, free of charge (OpenAI and Anthropic)."""
+        return self.sdk.get(path, cast_to=object, options={"timeout": seconds})
 
 
 class RemoteClient:
@@ -65,9 +91,9 @@ class RemoteClient:
 
     provider: ClassVar[str]
     package: ClassVar[str]
-    """The extra of llmopt that installs what the client needs."""
-    module: ClassVar[str] = "httpx"
-    """The package that sends the requests."""
+    """The extra of llmopt that installs the SDK."""
+    module: ClassVar[str]
+    """The SDK's module."""
     home: ClassVar[Server]
     """The provider's own server, unless `_endpoint` resolves another one."""
     samples_per_call: ClassVar[int]
@@ -124,7 +150,7 @@ class RemoteClient:
         self._limiter = RateLimiter(requests_per_minute)
         self._learned = Learned(self.samples_per_call)
         self._ready = False
-        self._connection: tuple[object, Any] | None = None  # for a process, key and endpoint
+        self._connection: Connection | None = None
         self._lock = Lock()
 
     # For subclasses.
@@ -133,23 +159,16 @@ class RemoteClient:
         """Return the endpoint, by the current arguments and environment."""
         return self.home.endpoint(self.base_url)
 
-    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
-        """Return the headers that carry the key and the version of the protocol."""
-        return {"Authorization": f"Bearer {key.reveal}"} if key else {}
-
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        """Return an object with ``endpoint``, ``key``, ``fault(error)`` and ``close()``."""
-        headers = partial(self._headers, key, endpoint)
-        return Connection(endpoint, key, self.package, self.timeout, headers)
+        """Import the SDK and return its client object, which may have ``close()``."""
+        raise NotImplementedError
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the optional parameters of one call, by their wire names; ``None`` is dropped."""
         raise NotImplementedError
 
-    def _form(
-        self, connection: Any, request: Request, parameters: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of one call."""
+    def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
+        """Make one call; yield the events of its stream, or its one body, as mappings."""
         raise NotImplementedError
 
     def _read(self, events: list[Any]) -> Reply:
@@ -159,24 +178,7 @@ class RemoteClient:
         """
         raise NotImplementedError
 
-    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        """Make one call.
-
-        Raises:
-            Fault: The call failed; ``fault`` of the connection reads other exceptions.
-        """
-        path, body = self._form(connection, request, parameters)
-        tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
-        seconds = DEADLINE * self.timeout
-        # Without a stream no byte comes until the answer is complete.
-        silence = seconds if body.get("stream") is False else None
-        events = connection.post(path, body, answer_bytes(tokens * request.n), seconds, silence)
-        try:
-            return self._read(events)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise Fault("malformed", f"{type(error).__name__}: {error}") from None
-
-    def _missing(self, connection: Any) -> str:
+    def _missing(self, connection: Connection) -> str:
         """Look the model up, free of charge; return a message if it does not exist, or ``""``.
 
         Only a rejected key, an unreachable server, and, if the server `LISTS` its models, a
@@ -184,13 +186,22 @@ class RemoteClient:
         """
         return ""
 
+    def _http(self, sdk: Any, url: str) -> dict[str, Any]:
+        """Return the arguments of the SDKs of OpenAI and Anthropic that follow our rules."""
+        return {
+            "base_url": url,
+            "max_retries": 0,
+            "timeout": sdk.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS)),
+            "http_client": sdk.DefaultHttpxClient(**http_options(url)),
+        }
+
     # Common to all.
 
     @property
     def where(self) -> Endpoint:
         """Where requests go: the endpoint of the open connection, if there is one."""
         opened = self._connection
-        return self._endpoint() if opened is None else opened[1].endpoint
+        return self._endpoint() if opened is None else opened.endpoint
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -268,9 +279,9 @@ class RemoteClient:
                 raise failure
             self._ready = True
 
-    def _look(self, connection: Any) -> ClientError | None:
+    def _look(self, connection: Connection) -> ClientError | None:
         """Return an error that is sure to stop the first request, or ``None``."""
-        message = self._guarded(connection, lambda: self._missing(connection))
+        message = self._guarded(lambda: self._missing(connection))
         if not isinstance(message, Fault):
             return ModelNotFoundError(redact(message, (connection.key,))) if message else None
         failure = self._error(message, connection)
@@ -313,10 +324,10 @@ class RemoteClient:
         """Close the connections; a later request opens new ones."""
         with self._lock:
             opened, self._connection = self._connection, None
-        if opened is not None:
-            opened[1].close()
+        if opened is not None and hasattr(opened.sdk, "close"):
+            opened.sdk.close()
 
-    def _connected(self) -> Any:
+    def _connected(self) -> Connection:
         """Return the connection; a fork, another key or another address needs a new one."""
         end = self._endpoint()
         try:
@@ -331,10 +342,14 @@ class RemoteClient:
                 raise MissingKeyError(f"{error}; and {absent}", requests=0) from None
             raise
         with self._lock:
-            wanted = (os.getpid(), key, end)
-            if self._connection is None or self._connection[0] != wanted:
-                self._connection = wanted, self._connect(key, end)
-            return self._connection[1]
+            opened = self._connection
+            if opened is None or (opened.process, opened.key, opened.endpoint) != (
+                os.getpid(), key, end,
+            ):  # fmt: skip
+                with usable_environment(not is_local(end.url)):
+                    opened = Connection(os.getpid(), key, end, self._connect(key, end))
+                self._connection = opened
+            return opened
 
     def _run(
         self,
@@ -360,7 +375,7 @@ class RemoteClient:
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
-    def _call(self, connection: Any, price: Price | None, request: Request) -> _Result:
+    def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
         """Make one call; if it is rejected, change the request and repeat it. Each call is paid."""
         least = request.max_tokens
         request = replace(request, max_tokens=self._cap(request))
@@ -404,7 +419,7 @@ class RemoteClient:
 
     def _attempt(
         self,
-        connection: Any,
+        connection: Connection,
         request: Request,
         parameters: dict[str, Any],
         price: Price | None,
@@ -413,24 +428,35 @@ class RemoteClient:
         reports_cost = Documented.COST in connection.endpoint.documents
 
         def call() -> Reply:
-            answer = self._send(connection, request, dict(parameters))
-            return priced(answer, request, price, reports_cost, connection.key)
+            events = []
+            try:
+                for event in self._events(connection.sdk, request, dict(parameters)):
+                    raise_if_error(event)
+                    events.append(event)
+            except Exception as error:
+                fault = sdk_fault(error)
+                if fault is None or fault.code not in _FILTERED:
+                    raise
+                return Reply((Completion("", "filter"),)).counted(request)
+            if not events:
+                raise Fault("malformed", "the answer is empty")
+            return priced(self._read(events), request, price, reports_cost, connection.key)
 
-        return self._guarded(connection, call)
+        tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
+        return self._guarded(call, answer_bytes(tokens * request.n), DEADLINE * self.timeout)
 
-    def _guarded(self, connection: Any, call: Callable[[], _Answer]) -> _Answer | Fault:
-        """Return the result of a call, or the fault for what it raises."""
+    def _guarded(
+        self, call: Callable[[], _Answer], size: int = ASIDE_BYTES, seconds: float = _ASIDE_END
+    ) -> _Answer | Fault:
+        """Return the result of a call within limits, or the fault for what it raises."""
         try:
-            return call()
-        except Fault as fault:
-            return fault.with_traceback(None)
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            return Fault("malformed", f"{type(error).__name__}: {error}")
+            with bounded(size, seconds):
+                return call()
         except Exception as error:
             other = Fault("other", f"{type(error).__name__}: {first_line(error)}")
-            return connection.fault(error) or other
+            return sdk_fault(error) or other
 
-    def _error(self, fault: Fault, connection: Any) -> ClientError:
+    def _error(self, fault: Fault, connection: Connection) -> ClientError:
         """Return the exception to raise for a fault."""
         endpoint = connection.endpoint
         return fault.error(
@@ -532,3 +558,14 @@ def _complied(results: list[_Result]) -> bool:
 def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
     """Translate a provider's finish reason; ``"stop"`` if it is not in `table`."""
     return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")
+
+
+def answer_events(answer: Any) -> Iterator[Any]:
+    """Yield the events of a stream of OpenAI's or Anthropic's SDK, or its one body, as mappings."""
+    response: Any = getattr(answer, "response", None)
+    if response is not None and "json" in response.headers.get("content-type", ""):
+        # The server ignored `stream`.
+        yield json.loads(response.read())
+        return
+    for event in (answer,) if response is None else answer:
+        yield event.to_dict(warnings=False) if hasattr(event, "to_dict") else event

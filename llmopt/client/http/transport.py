@@ -1,22 +1,21 @@
-"""One HTTP exchange: which addresses are allowed, how long it may take, how much may come back."""
+"""What every SDK's HTTP client obeys: no redirections, no packed or endless answers, no logs."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-import json
 import logging
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
-from llmopt.client.http.api_keys import Secret, redact
-from llmopt.client.http.endpoint import Endpoint
-from llmopt.client.http.faults import Fault, status_fault
+from llmopt.client.http.api_keys import redact
+from llmopt.client.http.faults import Fault
 from llmopt.client.http.urls import is_local
 from llmopt.errors import ClientError, needs
 from llmopt.util.text import first_line
@@ -28,7 +27,8 @@ ASIDE_SECONDS = 10.0
 """Timeout of a free request, such as a list of models; the whole answer has twice as long."""
 MOST_BYTES = 32 * 2**20
 """Maximum size of a response body."""
-_ASIDE_BYTES = 8 * 2**20  # enough for the longest lists of models
+ASIDE_BYTES = 8 * 2**20
+"""Maximum size of the longest lists of models."""
 _LEAST_BYTES = 2**18
 _TOKEN_BYTES = 512  # one token in a separate event, with all names and identifiers
 _FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -36,7 +36,7 @@ _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy"
 
 
 def load(module: str, extra: str) -> Any:
-    """Import a package of an extra."""
+    """Import an SDK, the package of an extra."""
     with needs("this model", module, extra=extra):
         return importlib.import_module(module)
 
@@ -46,143 +46,105 @@ def answer_bytes(tokens: int) -> int:
     return min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
 
 
-class Connection:
-    """The HTTP client for one key, address and process.
+class Bound(NamedTuple):
+    """Limits of one response."""
 
-    It follows no redirection, which would forward key and prompt, reads uncompressed bodies of
-    limited length, and reaches this machine without a proxy, which would see the key.
+    size: int = ASIDE_BYTES
+    ends: float = float("inf")  # by the monotonic clock
 
-    Raises:
-        ClientError: The environment names a proxy or certificates that cannot be used.
+
+_BOUND: ContextVar[Bound | None] = ContextVar("bound", default=None)
+
+
+class _Quiet(logging.Filter):
+    """Drops the debug lines of libraries during our calls: they show headers and prompts."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG or _BOUND.get() is None
+
+
+_PARTS = ("connection", "http11", "http2", "proxy", "socks")
+for _name in (
+    *(f"{library}.{part}" for library in ("httpcore", "httpcore2") for part in _PARTS),
+    "openai._base_client",
+    "anthropic._base_client",
+    "google_genai._api_client",
+    "urllib3.connectionpool",
+):
+    logging.getLogger(_name).addFilter(_Quiet())
+
+
+@contextlib.contextmanager
+def bounded(size: int, seconds: float) -> Iterator[None]:
+    """Limit the responses to the calls inside, and keep them out of the libraries' debug logs."""
+    token = _BOUND.set(Bound(size, time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _BOUND.reset(token)
+
+
+def http_options(url: str) -> dict[str, Any]:
+    """Return the arguments that make an SDK's HTTP client follow our rules.
+
+    It follows no redirection, which would forward key and prompt, reads uncompressed bodies within
+    the limits of `bounded`, and reaches this machine without a proxy, which would see the key.
     """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        key: Secret,
-        extra: str,
-        timeout: float,
-        headers: Callable[[], dict[str, str]],  # no variable holds them: they hold the key
-    ) -> None:
-        self.endpoint = endpoint
-        self.key = key
-        self.httpx = load("httpx", extra)
-        environment = not is_local(endpoint.url)
-        with usable_environment(environment):
-            self.http = self.httpx.Client(
-                headers={"Accept-Encoding": "identity", **headers()},
-                timeout=self.httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
-                trust_env=environment,
-                # Evaluations take minutes: servers would have closed an idle connection.
-                limits=self.httpx.Limits(max_keepalive_connections=0),
-            )
-
-    def post(
-        self, path: str, body: Any, most: int, seconds: float, silence: float | None = None
-    ) -> list[Any]:
-        """Return the events of a streamed answer, or the one body of another answer.
-
-        Args:
-            path: Path behind the endpoint's address.
-            body: What to send, as JSON.
-            most: Maximum bytes of the answer.
-            seconds: Maximum duration of the whole answer.
-            silence: Maximum seconds without a byte; by default the client's timeout.
-
-        Raises:
-            Fault: The call failed.
-        """
-        options = {} if silence is None else {"timeout": silence}
-        sent = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
-        return self._exchange("POST", self.endpoint.url + path, most, seconds, **sent, **options)
-
-    def get(self, path: str, seconds: float = ASIDE_SECONDS) -> Any:
-        """Return the body at a path or an address, without charge, within twice `seconds`.
-
-        Raises:
-            Fault: The call failed.
-        """
-        url = path if "://" in path else self.endpoint.url + path
-        return self._exchange("GET", url, _ASIDE_BYTES, 2 * seconds, timeout=seconds)[0]
-
-    def _exchange(
-        self, method: str, url: str, most: int, seconds: float, **options: Any
-    ) -> list[Any]:
-        ends = time.monotonic() + seconds
-        with quiet(), self.http.stream(method, url, **options) as response:
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            failed = response.status_code >= 300
-            data = read_body(headers, response.iter_raw(), most, ends, cut=failed)
-        if failed:
-            raise status_fault(response.status_code, headers, _parsed(data))
-        return events(data)
-
-    def fault(self, error: Exception) -> Fault | None:
-        """Return the fault of an exception of the HTTP library; ``None`` for any other."""
-        httpx = self.httpx
-        said = f"{type(error).__name__}: {error}"
-        unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-        if isinstance(error, unsent):
-            return Fault("connection", said)
-        if isinstance(error, httpx.TimeoutException):
-            return Fault("timeout")
-        if isinstance(error, httpx.TransportError):
-            return Fault("connection", said, unpriced=True)
-        return None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.http.close()
+    # One SDK reads the environment's proxies even with `trust_env=False`.
+    direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}
+    return {
+        **direct,
+        "follow_redirects": False,
+        "trust_env": not is_local(url),
+        # Evaluations take minutes: servers would have closed an idle connection.
+        "headers": {"Accept-Encoding": "identity", "Connection": "close"},
+        "event_hooks": {"response": [_bound_stream]},
+    }
 
 
-def read_body(
-    headers: Mapping[str, str], chunks: Iterable[bytes], most: int, ends: float, *, cut: bool
-) -> bytes:
-    """Return a body of at most `most` bytes, read until the time `ends`; or the start, if `cut`.
+def _bound_stream(response: Any) -> None:
+    module = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, httpx2
+    response.stream = _stream_class(module.SyncByteStream)(response)
+
+
+@functools.cache
+def _stream_class(base: Any) -> Any:
+    class Bounded(base):  # type: ignore[misc]
+        def __init__(self, response: Any) -> None:
+            self.stream = response.stream
+            self.chunks = chunks_within(response.headers, self.stream, cut=not response.is_success)
+
+        def __iter__(self) -> Iterator[bytes]:
+            return self.chunks
+
+        def close(self) -> None:
+            self.stream.close()
+
+    return Bounded
+
+
+def chunks_within(
+    headers: Mapping[str, str], chunks: Iterable[bytes], *, cut: bool
+) -> Iterator[bytes]:
+    """Yield a body's chunks within the limits of `bounded`; only the start, if `cut`.
 
     Raises:
         Fault: It is longer, takes longer, or is compressed: a small one can fill all memory.
     """
+    bound = _BOUND.get() or Bound()
     packed = headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
         raise Fault("malformed", f"the body is packed ({packed}), though this was not asked for")
-    data = bytearray()
+    size = 0
     for chunk in chunks:
-        data += chunk
-        if time.monotonic() > ends:
+        size += len(chunk)
+        if time.monotonic() > bound.ends:
             raise Fault("deadline")
-        if len(data) > most:
-            if cut:
-                break
-            raise Fault("malformed", f"the body is longer than {most / 2**20:.3g} MiB")
-    return bytes(data)
-
-
-def events(data: bytes) -> list[Any]:
-    """Return the JSON of each server-sent event, or of the one body of another answer.
-
-    Raises:
-        Fault: An event is an error, although the status is that of a success.
-    """
-    pieces = [data]
-    if data.lstrip().startswith((b"data:", b"event:", b"id:", b":")):
-        lines = (line.strip() for line in data.split(b"\n"))
-        pieces = [line[5:].strip() for line in lines if line.startswith(b"data:")]
-    parsed = [json.loads(piece) for piece in pieces if piece not in (b"", b"[DONE]")]
-    for event in parsed:
-        if isinstance(event, Mapping) and (event.get("error") or event.get("object") == "error"):
-            raise status_fault(200, {}, event)
-    if not parsed:
-        raise Fault("malformed", "the answer is empty")
-    return parsed
-
-
-def _parsed(data: bytes) -> Any:
-    """Return an error's body: JSON, or else its text."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return data.decode(errors="replace")
+        if size > bound.size:
+            if cut:  # the status of a failed call is sufficient
+                return
+            raise Fault("malformed", f"the body is longer than {bound.size / 2**20:.3g} MiB")
+        yield chunk
 
 
 @contextlib.contextmanager
@@ -209,31 +171,6 @@ def usable_environment(used: bool) -> Iterator[None]:
             "form for certificates; correct the variable or unset it",
             requests=0,
         ) from None
-
-
-_ASKING: ContextVar[bool] = ContextVar("asking", default=False)
-
-
-class _Quiet(logging.Filter):
-    """Drops the debug lines of libraries during our calls: they show headers and prompts."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG or not _ASKING.get()
-
-
-for _part in ("connection", "http11", "http2", "proxy", "socks"):
-    logging.getLogger(f"httpcore.{_part}").addFilter(_Quiet())
-logging.getLogger("urllib3.connectionpool").addFilter(_Quiet())
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the calls inside out of the libraries' debug logs."""
-    token = _ASKING.set(True)
-    try:
-        yield
-    finally:
-        _ASKING.reset(token)
 
 
 class RateLimiter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -10,10 +10,10 @@ from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import BOTH, Endpoint, Server
 from llmopt.client.http.faults import Fault
-from llmopt.client.http.remote import RemoteClient, finish
+from llmopt.client.http.remote import Connection, RemoteClient, answer_events, finish
 from llmopt.client.http.request_form import closed, in_blocks, merged
+from llmopt.client.http.transport import load
 
-_VERSION = "2026-10-21"  # of the protocol
 _FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
     "MODEL_CONTEXT_WINDOW_EXCEEDED": "length",
@@ -34,7 +34,7 @@ class AnthropicClient(RemoteClient):
     from the cache. There is no seed.
     """
 
-    provider = package = "anthropic"
+    provider = package = module = "anthropic"
     home = Server(
         "https://api.anthropic.com",
         "ANTHROPIC_API_KEY",
@@ -47,10 +47,22 @@ class AnthropicClient(RemoteClient):
     default_cap = 32_000
     fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012
 
-    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
-        return {**super()._headers(key, endpoint), "anthropic-version": _VERSION}
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        sdk = load(self.module, self.package)
+        return self._cleaned(sdk.Anthropic(**self._arguments(sdk, key, endpoint)), endpoint)
 
-    def _missing(self, connection: Any) -> str:
+    def _arguments(self, sdk: Any, key: Secret, endpoint: Endpoint) -> dict[str, Any]:
+        # Without a key the SDK would look for credentials in the environment and in files.
+        return {"api_key": key.reveal or "none", **self._http(sdk, endpoint.url)}
+
+    def _cleaned(self, client: Any, endpoint: Endpoint) -> Any:
+        """Return an SDK's client without Anthropic's settings from the environment."""
+        client.auth_token = None
+        if not endpoint.official:
+            client._custom_headers = {}
+        return client
+
+    def _missing(self, connection: Connection) -> str:
         self._learned.read(connection.get(f"/v1/models/{quote(self.model, safe='')}"))
         return ""
 
@@ -67,9 +79,7 @@ class AnthropicClient(RemoteClient):
             "effort": ("low" if self.effort == "minimal" else self.effort) if thinks else None,
         }
 
-    def _form(
-        self, connection: Any, request: Request, parameters: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
+    def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
         system, messages = _conversation(request, _MARKS[self.cache])
         output: dict[str, Any] = {}
         if "effort" in parameters:
@@ -77,16 +87,20 @@ class AnthropicClient(RemoteClient):
         if "schema" in parameters:
             schema = closed(parameters.pop("schema"))
             output["format"] = {"type": "json_schema", "schema": schema}
+        # In the body, because releases of the SDK differ in their arguments.
         body = {
-            "model": self.model,
-            "max_tokens": request.max_tokens,
-            "messages": messages,
-            "stream": True,
+            **parameters,
             **({"system": system} if system else {}),
             **({"output_config": output} if output else {}),
-            **parameters,
         }
-        return "/v1/messages", merged(body, self.extra_body)
+        stream = sdk.messages.create(
+            model=self.model,
+            max_tokens=request.max_tokens,
+            messages=messages,
+            stream=True,
+            extra_body=merged(body, self.extra_body),
+        )
+        yield from answer_events(stream)
 
     def _read(self, events: list[Any]) -> Reply:
         message: dict[str, Any] = {}

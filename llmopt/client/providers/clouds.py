@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
-from llmopt.client.base import Request
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import LABEL, SCHEMAS, SERVERS, Endpoint, Server
-from llmopt.client.http.remote import RemoteClient
+from llmopt.client.http.remote import Connection, RemoteClient
 from llmopt.client.http.transport import load
 from llmopt.client.providers.anthropic import AnthropicClient
 from llmopt.client.providers.gemini import GeminiClient
 from llmopt.client.providers.openai import OpenAIClient
 
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
@@ -31,14 +29,26 @@ class BedrockClaudeClient(AnthropicClient):
 
     provider = "bedrock"
     home = Server(
-        "https://bedrock-mantle.{AWS_REGION|AWS_DEFAULT_REGION}.api.aws/anthropic",
+        f"https://bedrock-mantle.{{{'|'.join(_REGIONS)}}}.api.aws/anthropic",
         SERVERS["bedrock"].variable,
         "Claude on Amazon Bedrock",
         SCHEMAS,
     )
 
-    def _missing(self, connection: Any) -> str:
+    def _missing(self, connection: Connection) -> str:
         return ""  # it has no list of models
+
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        sdk = load(self.module, self.package)
+        if not hasattr(sdk, "AnthropicBedrockMantle"):
+            raise ImportError(
+                f"anthropic {sdk.__version__} has no Bedrock keys: pip install -U anthropic"
+            )
+        client = sdk.AnthropicBedrockMantle(
+            aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
+            **self._arguments(sdk, key, endpoint),
+        )
+        return self._cleaned(client, endpoint)
 
 
 def _location() -> str:
@@ -62,57 +72,36 @@ class VertexClient(GeminiClient):
         SCHEMAS,
         elsewhere="GOOGLE_VERTEX_BASE_URL",
     )
-    _credentials: Any = None  # Google's own, once they are needed
 
     def _endpoint(self) -> Endpoint:
         place = super()._endpoint()
-        if not self._ambient(place):
+        ambient = place.official and os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if not ambient:
             return place
-        if not LABEL.fullmatch(_location()):
-            trouble = "GOOGLE_CLOUD_LOCATION holds no location, such as global or europe-west4"
-            return replace(place, needs_key=False, trouble=trouble)
-        location, url = _location(), place.url
-        if place.usual and location != "global":
-            multi = location in ("us", "eu")  # several regions under one address
-            host = f"aiplatform.{location}.rep" if multi else f"{location}-aiplatform"
-            url = f"https://{host}.googleapis.com"
-        return replace(place, url=url, needs_key=False)
+        location = LABEL.fullmatch(_location())
+        trouble = "GOOGLE_CLOUD_LOCATION holds no location, such as global or europe-west4"
+        return replace(place, needs_key=False, trouble="" if location else trouble)
 
-    def _ambient(self, place: Endpoint) -> bool:
-        """Whether Google's own credentials of this machine may go to an address."""
-        return place.official and bool(os.environ.get("GOOGLE_CLOUD_PROJECT"))
-
-    def _path(self) -> str:
-        model = f"publishers/google/models/{quote(self.model, safe='')}"
-        if not self._ambient(super()._endpoint()):
-            return f"/v1beta1/{model}"
-        project = quote(os.environ["GOOGLE_CLOUD_PROJECT"], safe="")
-        return f"/v1beta1/projects/{project}/locations/{_location()}/{model}"
-
-    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
-        return super()._headers(Secret() if self._ambient(endpoint) else key, endpoint)
-
-    def _missing(self, connection: Any) -> str:
+    def _missing(self, connection: Connection) -> str:
         return ""  # its list needs more rights than its models do
 
-    def _form(
-        self, connection: Any, request: Request, parameters: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        if self._ambient(connection.endpoint):
-            connection.http.headers["Authorization"] = f"Bearer {self._token()}"
-            if quota := self._credentials.quota_project_id:
-                connection.http.headers["x-goog-user-project"] = quota
-        return super()._form(connection, request, parameters)
-
-    def _token(self) -> str:
-        """Return an access token of Google's own credentials, refreshed if it has expired."""
-        if self._credentials is None:
-            google = load("google.auth", self.package)
-            self._credentials, _ = google.default(scopes=[_SCOPE])
-        if not self._credentials.token or self._credentials.expired:
-            transport = load("google.auth.transport.requests", self.package)
-            self._credentials.refresh(transport.Request())
-        return str(self._credentials.token)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_credentials": None}
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        genai = load(self.module, self.package)
+        options = self._http_options(endpoint.url)
+        if endpoint.usual:
+            del options["base_url"]  # the SDK has one for each location
+        project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if project and endpoint.official:
+            client = genai.Client(
+                vertexai=True, project=project, location=_location(), http_options=options
+            )
+            # With a client certificate, older releases use another HTTP library.
+            other = getattr(client._api_client, "_use_google_auth_sync", None)
+            if other is not None and other():
+                raise ImportError(
+                    f"google-genai {genai.__version__} would follow redirections and forward your "
+                    "credentials: pip install -U google-genai, or set "
+                    "GOOGLE_API_USE_CLIENT_CERTIFICATE=false"
+                )
+            return client
+        return genai.Client(vertexai=True, api_key=key.reveal or "none", http_options=options)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import BOTH, Endpoint, Server
 from llmopt.client.http.faults import Fault
-from llmopt.client.http.remote import DEADLINE, RemoteClient, finish
+from llmopt.client.http.remote import DEADLINE, Connection, RemoteClient, finish
 from llmopt.client.http.request_form import closed, merged
+from llmopt.client.http.transport import ASIDE_SECONDS, http_options, load
 
 FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
@@ -37,6 +37,7 @@ class GeminiClient(RemoteClient):
     """A Gemini model; the key comes from ``GEMINI_API_KEY``, else from ``GOOGLE_API_KEY``."""
 
     provider = package = "gemini"
+    module = "google.genai"
     home = Server(
         "https://generativelanguage.googleapis.com",
         "GEMINI_API_KEY|GOOGLE_API_KEY",
@@ -50,18 +51,29 @@ class GeminiClient(RemoteClient):
     }
     samples_per_call = 8  # the API's maximum of candidateCount
 
-    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
-        # Otherwise the server may end a long answer early.
-        headers = {"X-Server-Timeout": str(math.ceil(DEADLINE * self.timeout))}
-        return {**headers, "x-goog-api-key": key.reveal} if key.reveal else headers
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        # Without vertexai=False the environment could choose another service and account.
+        # Without a key the SDK would look for one in the environment.
+        return load(self.module, self.package).Client(
+            api_key=key.reveal or "none",
+            vertexai=False,
+            http_options=self._http_options(endpoint.url),
+        )
 
-    def _path(self) -> str:
-        """Return the path of the model."""
-        name = self.model if "/" in self.model else f"models/{self.model}"
-        return f"/v1/{quote(name, safe='/')}"
+    def _http_options(self, url: str) -> dict[str, Any]:
+        return {
+            "base_url": url,
+            "timeout": max(1, round(self.timeout * 1000)),
+            # Otherwise the SDK makes the server end the whole answer after `timeout`.
+            "headers": {"X-Server-Timeout": str(math.ceil(DEADLINE * self.timeout))},
+            "retry_options": {"attempts": 1},
+            "client_args": http_options(url),
+        }
 
-    def _missing(self, connection: Any) -> str:
-        self._learned.read(connection.get(self._path()))
+    def _missing(self, connection: Connection) -> str:
+        config = {"http_options": {"timeout": round(1000 * ASIDE_SECONDS)}}
+        entry = connection.sdk.models.get(model=self.model, config=config)
+        self._learned.read(entry.model_dump(by_alias=True))
         return ""
 
     def _parameters(self, request: Request) -> dict[str, Any]:
@@ -80,22 +92,25 @@ class GeminiClient(RemoteClient):
             "response_json_schema": request.json_schema and closed(request.json_schema),
         }
 
-    def _form(
-        self, connection: Any, request: Request, parameters: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        if "response_json_schema" in parameters:
-            parameters["response_mime_type"] = "application/json"
-        if "thinking" in parameters:
-            parameters["thinking_config"] = parameters.pop("thinking")
-        config = {
-            re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name): value
-            for name, value in parameters.items()
-        }
-        body: dict[str, Any] = {"contents": contents(request), "generationConfig": config}
+    def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
+        config = dict(parameters)
+        if "response_json_schema" in config:
+            config["response_mime_type"] = "application/json"
         if system := system_text(request):
-            body["systemInstruction"] = {"parts": [{"text": system}], "role": "user"}
-        path = f"{self._path()}:streamGenerateContent?alt=sse"
-        return path, merged(body, self.extra_body)
+            config["system_instruction"] = system
+        # It is on by default, and logs a line at every call.
+        config["automatic_function_calling"] = {"disable": True}
+        # In the body, because releases of the SDK differ in their arguments.
+        thinking = config.pop("thinking", None)
+        body = {"generationConfig": {"thinkingConfig": thinking}} if thinking else {}
+        config["http_options"] = {"extra_body": merged(body, self.extra_body)}
+        stream = sdk.models.generate_content_stream(
+            model=self.model, contents=contents(request), config=config
+        )
+        for chunk in stream:
+            yield chunk.model_dump(
+                mode="json", by_alias=True, exclude_none=True, exclude={"sdk_http_response"}
+            )
 
     def _read(self, events: list[Any]) -> Reply:
         texts: dict[int, str] = {}

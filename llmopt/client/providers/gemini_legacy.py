@@ -6,7 +6,7 @@ It has no seed, no stream, no count of reasoning tokens and no JSON schema: pref
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,16 +14,9 @@ from typing import Any
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import NOTHING, Endpoint
-from llmopt.client.http.faults import Fault, status_fault
+from llmopt.client.http.faults import Fault, parsed, status_fault
 from llmopt.client.http.remote import DEADLINE, RemoteClient, finish
-from llmopt.client.http.transport import (
-    MOST_BYTES,
-    answer_bytes,
-    load,
-    quiet,
-    read_body,
-    usable_environment,
-)
+from llmopt.client.http.transport import chunks_within, load, usable_environment
 from llmopt.client.http.urls import is_local
 from llmopt.client.prices import Price, get_price
 from llmopt.client.providers.gemini import FINISH, GeminiClient, contents, system_text
@@ -55,7 +48,22 @@ class GeminiLegacyClient(RemoteClient):
         return super().current_price() or get_price(f"gemini:{self.model}")
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
-        return _Connection(key, endpoint, self.base_url)
+        load(self.module, self.package)
+        glm = load("google.ai.generativelanguage", self.package)
+        # Without a key the SDK would use Google's credentials of this machine.
+        options = {"api_key": key.reveal or "none"}
+        if self.base_url:
+            options["api_endpoint"] = self.base_url
+        # REST, not gRPC, so that time-outs and proxies work as for other providers.
+        client = glm.GenerativeServiceClient(transport="rest", client_options=options)
+        session = client.transport._session
+        # After a 401 the session would try to refresh the key and send the request again.
+        session._refresh_status_codes = ()
+        session.get_redirect_target = lambda response: None
+        session.headers["Accept-Encoding"] = "identity"
+        session.hooks["response"].append(_bound_reply)
+        session.trust_env = not is_local(endpoint.url)
+        return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         return {
@@ -65,11 +73,10 @@ class GeminiLegacyClient(RemoteClient):
             "candidate_count": request.n if request.n > 1 else None,
         }
 
-    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
+    def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
         genai = load(self.module, self.package)
         model = genai.GenerativeModel(self.model, system_instruction=system_text(request) or None)
-        model._client = connection.sdk
-        connection.most = answer_bytes((request.max_tokens or 2**17) * request.n)
+        model._client = sdk
         ask = partial(
             model.generate_content,
             contents(request),
@@ -77,10 +84,13 @@ class GeminiLegacyClient(RemoteClient):
             request_options={"timeout": self.timeout, "retry": None},
         )
         try:
-            with quiet(), usable_environment(not is_local(connection.endpoint.url)):
-                response = within(DEADLINE * self.timeout, ask)
+            with usable_environment(sdk.transport._session.trust_env):
+                yield within(DEADLINE * self.timeout, ask)
         except DeadlineExceeded:
             raise Fault("deadline") from None
+
+    def _read(self, events: list[Any]) -> Reply:
+        response = events[0]
         usage = response.usage_metadata
         if not response.candidates and not response.prompt_feedback.block_reason:
             raise Fault("malformed", "no candidates in the answer")
@@ -101,55 +111,11 @@ class GeminiLegacyClient(RemoteClient):
         )
 
 
-class _Connection:
-    """The SDK's client for one key and address."""
-
-    def __init__(self, key: Secret, endpoint: Endpoint, base_url: str | None) -> None:
-        load("google.generativeai", "gemini-legacy")
-        glm = load("google.ai.generativelanguage", "gemini-legacy")
-        self.key, self.endpoint, self.most = key, endpoint, MOST_BYTES
-        # Without a key the SDK would use Google's credentials of this machine.
-        options = {"api_key": key.reveal or "none"}
-        if base_url:
-            options["api_endpoint"] = base_url
-        # REST, not gRPC, so that time-outs and proxies work as for other providers.
-        self.sdk = glm.GenerativeServiceClient(transport="rest", client_options=options)
-        session = self.sdk.transport._session
-        # After a 401 the session would try to refresh the key and send the request again.
-        session._refresh_status_codes = ()
-        session.get_redirect_target = lambda response: None
-        session.headers["Accept-Encoding"] = "identity"
-        session.hooks["response"].append(self._bound)
-        session.trust_env = not is_local(endpoint.url)
-
-    def _bound(self, response: Any, **_: Any) -> Any:
-        """Read a body within its limit."""
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        chunks = response.raw.stream(2**16, decode_content=False)
-        failed = not response.ok
-        response._content = read_body(
-            headers, chunks, self.most, time.monotonic() + 1e6, cut=failed
-        )
-        if failed:
-            try:
-                body = response.json()
-            except ValueError:
-                body = response.text
-            raise status_fault(response.status_code, headers, body)
-        return response
-
-    def fault(self, error: Exception) -> Fault | None:
-        """Return the fault of an exception of the SDK or its HTTP library."""
-        names = {c.__name__ for c in type(error).__mro__}
-        said = f"{type(error).__name__}: {error}"
-        if names & {"ParseError", "TypeError"}:
-            return Fault("malformed", said)
-        if names & {"Timeout", "ReadTimeoutError", "RetryError"}:
-            return Fault("timeout")
-        if names & {"RequestException", "TransportError", "HTTPError"}:
-            return Fault("connection", said, unpriced=True)
-        return None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.sdk.transport.close()
+def _bound_reply(response: Any, **_: Any) -> Any:
+    """Read a body within its limits, and raise an error of the server in our form."""
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    chunks = response.raw.stream(2**16, decode_content=False)
+    response._content = b"".join(chunks_within(headers, chunks, cut=not response.ok))
+    if not response.ok:
+        raise status_fault(response.status_code, headers, parsed(response.content))
+    return response

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote
@@ -24,9 +23,15 @@ from llmopt.client.http.endpoint import (
     openai_endpoint,
 )
 from llmopt.client.http.faults import Fault, status_fault, words
-from llmopt.client.http.remote import RemoteClient, finish
+from llmopt.client.http.remote import (
+    DEADLINE,
+    Connection,
+    RemoteClient,
+    answer_events,
+    finish,
+)
 from llmopt.client.http.request_form import WORTH_CACHING, closed, in_blocks, merged
-from llmopt.client.http.transport import ASIDE_SECONDS
+from llmopt.client.http.transport import ASIDE_SECONDS, load
 from llmopt.client.http.urls import check_url, is_local
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.errors import ModelNotFoundError, did_you_mean
@@ -34,7 +39,6 @@ from llmopt.errors import ModelNotFoundError, did_you_mean
 logger = logging.getLogger(__name__)
 
 _FINISH: dict[str, FinishReason] = {"LENGTH": "length", "CONTENT_FILTER": "filter"}
-_FILTERED = ("content_filter", "content_policy_violation")
 _THOUGHTS = ("reasoning_content", "reasoning")  # fields of hidden reasoning, by server
 _MOST_MARKS = 80
 _SHOWN_CHARACTERS = 80
@@ -52,7 +56,7 @@ class OpenAIClient(RemoteClient):
     Ollama, vLLM, llama.cpp and LM Studio.
     """
 
-    provider = package = "openai"
+    provider = package = module = "openai"
     fields = {  # noqa: RUF012
         "reasoning": "reasoning_effort",
         "json_schema": "response_format",
@@ -88,16 +92,15 @@ class OpenAIClient(RemoteClient):
     def _endpoint(self) -> Endpoint:
         return openai_endpoint(self.server, self.base_url, self.model, self._local)
 
-    def _headers(self, key: Secret, endpoint: Endpoint) -> dict[str, str]:
-        headers = super()._headers(key, endpoint)
-        if self.server == "openai" and endpoint.official:
-            for header, variable in (
-                ("OpenAI-Organization", "OPENAI_ORG_ID"),
-                ("OpenAI-Project", "OPENAI_PROJECT_ID"),
-            ):
-                if os.environ.get(variable):
-                    headers[header] = os.environ[variable]
-        return headers
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
+        sdk = load(self.module, self.package)
+        # The SDK requires a key; local servers ignore it.
+        client = sdk.OpenAI(api_key=key.reveal or "none", **self._http(sdk, endpoint.url))
+        if self.server != "openai" or not endpoint.official:
+            # OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS are only for OpenAI.
+            client.organization = client.project = None
+            client._custom_headers = {}
+        return client
 
     @property
     def url(self) -> str:
@@ -134,13 +137,13 @@ class OpenAIClient(RemoteClient):
         version = (int(gpt[1]), int(gpt[2] or 0)) if gpt else (0, 0)
         return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
 
-    def _missing(self, connection: Any) -> str:
+    def _missing(self, connection: Connection) -> str:
         if connection.endpoint.key_path:
             connection.get(connection.endpoint.key_path)
         try:
             body = connection.get("/models")
-        except Fault as fault:
-            if fault.status in (404, 405, 501):
+        except Exception as error:
+            if _has_none(error):
                 return ""  # it has no list
             raise
         entries = _of_model(body, self.model)
@@ -155,8 +158,8 @@ class OpenAIClient(RemoteClient):
             return ""
         try:
             connection.get(f"/models/{quote(self.model, safe='')}")
-        except Fault as fault:
-            if fault.status not in (404, 405, 501):
+        except Exception as error:
+            if not _has_none(error):
                 raise
             fetch = f". `ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
             near = did_you_mean(self.model, {name[:_SHOWN_CHARACTERS] for name in names})
@@ -199,24 +202,21 @@ class OpenAIClient(RemoteClient):
             del parameters["stream"], parameters["stream_options"]
         return parameters
 
-    def _form(
-        self, connection: Any, request: Request, parameters: dict[str, Any]
-    ) -> tuple[str, dict[str, Any]]:
-        body: dict[str, Any] = {"model": self.model, "stream": False}
+    def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
+        required: dict[str, Any]
         if self.endpoint == "completions":
-            path, body["prompt"] = "/completions", request.text
+            create, required = sdk.completions.create, {"prompt": request.text}
         else:
             marked = "prompt_cache_key" in parameters
-            path, body["messages"] = "/chat/completions", _messages(request, marked)
-        return path, merged({**body, **parameters}, self.extra_body)
-
-    def _send(self, connection: Any, request: Request, parameters: dict[str, Any]) -> Reply:
-        try:
-            return super()._send(connection, request, parameters)
-        except Fault as fault:
-            if fault.code in _FILTERED:
-                return Reply((Completion("", "filter"),))
-            raise
+            create = sdk.chat.completions.create
+            required = {"messages": _messages(request, marked)}
+        options: dict[str, Any] = {"stream": parameters.pop("stream", False)}
+        if not options["stream"]:  # no byte until it is complete
+            options["timeout"] = DEADLINE * self.timeout
+        # All else in the body, because releases of the SDK differ in their arguments.
+        body = merged({"model": self.model, **parameters}, self.extra_body)
+        answer = create(model=body.pop("model"), extra_body=body, **required, **options)
+        yield from answer_events(answer)
 
     def _read(self, events: list[Any]) -> Reply:
         choices: dict[int, dict[str, Any]] = {}
@@ -265,7 +265,7 @@ class OpenAIClient(RemoteClient):
                 self._ask_context(self._connected())
         return reply
 
-    def _ask_context(self, connection: Any) -> None:
+    def _ask_context(self, connection: Connection) -> None:
         """Try the queries of all kinds of servers until one works, in a bounded time."""
         root = self.url.removesuffix("/v1")
         seconds = min(self.timeout, ASIDE_SECONDS) / 2  # the answer may take twice as long
@@ -274,7 +274,7 @@ class OpenAIClient(RemoteClient):
         for path in ("/v1/models", "/props", "/api/ps", f"/api/v0/models/{self.model}"):
             if time.monotonic() >= ends:
                 return
-            body = self._guarded(connection, partial(connection.get, root + path, seconds))
+            body = self._guarded(partial(connection.get, root + path, seconds), seconds=seconds)
             if not isinstance(body, Fault):
                 self._learned.read(_of_model(body, self.model))
             if self.context_tokens is not None:
@@ -302,6 +302,10 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
     except ValueError as error:
         raise ModelNotFoundError(f"model string 'openai+...' cannot be used: {error}") from None
     return OpenAIClient(model, base_url=base_url, **options)
+
+
+def _has_none(error: Exception) -> bool:
+    return getattr(error, "status_code", None) in (404, 405, 501)
 
 
 def _of_model(body: Any, model: str) -> Any:
