@@ -392,7 +392,7 @@ class SearchContract:
         if not self.has_ranges:
             pytest.skip("its candidates are code")
         client = Model([self.reply(9), self.reply(1)])
-        with self.opened(client) as search:
+        with self.opened(client, out_of_range="clip") as search:
             self.advance(search, 2)
         assert client.requests[1].text.count("not as you gave it: moved into the ranges") == 1
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import io
 import json
 import os
@@ -325,7 +324,7 @@ def test_a_partial_fixed_sampler_gets_different_points(optuna):
     assert "0.25" in client.requests[-1].text
 
 
-@defect(9, "trials are sorted by clocks of different time zones")
+@pytest.mark.defect(9)
 def test_the_latest_trial_of_workers_in_two_time_zones_is_the_latest(optuna):
     from optuna.distributions import FloatDistribution
     from optuna.trial import FrozenTrial, TrialState
@@ -356,7 +355,7 @@ def test_the_latest_trial_of_workers_in_two_time_zones_is_the_latest(optuna):
     assert "The latest: #2 (0.2)" in request.text
 
 
-@defect(36, "a trial that waits for its point is shown as another sampler's")
+@pytest.mark.defect(36)
 def test_a_trial_that_waits_for_the_model_is_shown_as_the_models(optuna, tmp_path):
     pages = []
 
@@ -372,10 +371,7 @@ def test_a_trial_that_waits_for_the_model_is_shown_as_the_models(optuna, tmp_pat
 
 def page_of(study: Any, path: Any) -> str:
     """Return the report of a study."""
-    report = importlib.import_module("llmopt").__dict__.get("report")
-    if not callable(report):
-        report = importlib.import_module("llmopt.report").write_report
-    report(study, path)
+    llmopt.report(study, path)
     return path.read_text(encoding="utf-8")
 
 

@@ -20,14 +20,6 @@ def _quiet():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@pytest.fixture
-def logged(monkeypatch) -> list[str]:
-    """Return what the sampler logs as information."""
-    found: list[str] = []
-    monkeypatch.setattr(asking.logger, "info", found.append)
-    return found
-
-
 def make(replies, **options) -> LLMSampler:
     fixed = {"n_startup_trials": 0, "seed": 1, "prompt": "words", "compute": False}
     return LLMSampler(ScriptedClient(replies), **{**fixed, **options})
@@ -69,21 +61,6 @@ def test_a_trial_that_runs_shifts_the_points_of_the_prompt():
     assert "Beyond trial 2, as point 3 of the prompt." in page_of(study)
 
 
-def test_an_end_behind_points_that_another_sampler_takes_names_the_trials_of_then(tmp_path):
-    """The study keeps the end of an answer, with the trials that its numbers meant."""
-    stop = "Analysis: #2 is best.\nHypothesis: none\nStart from: #2\nProposal: stop"
-    url = f"sqlite:///{tmp_path}/study.db"
-    study = study_of(make([f"{new(1, 1)}\n\n{new(2, 2)}\n\n{stop}"]), storage=url)
-    study.add_trial(optuna.create_trial(state=TrialState.WAITING))
-    study._storage.set_trial_state_values(study.trials[1]._trial_id, TrialState.RUNNING)
-    study.add_trial(optuna.create_trial(params={"x": 1, "y": 0}, distributions=XY, value=2.0))
-    study.optimize(bowl, n_trials=1)
-    again = optuna.load_study(study_name=None, storage=url, sampler=make([]))
-    again.optimize(bowl, n_trials=9)
-    said = again.trials[-1].user_attrs["llmopt:explanation"]
-    assert said.endswith("and recommends trial 2: trial 2 is best. Hypothesis: none")
-
-
 def test_a_note_of_the_dashboard_has_the_numbers_of_the_study():
     dashboard = pytest.importorskip("optuna_dashboard")
     sampler = make([new(1.5, 1), f"{LESSON}Proposal:\nx: 2.5"], dashboard_notes=True)
@@ -109,35 +86,6 @@ def test_a_note_of_the_dashboard_has_the_numbers_of_the_study():
 def test_what_is_a_number_of_a_point(words, shown):
     named = {"4": 9, "5": None}
     assert for_readers(words, named) == (words if shown is ... else shown)
-
-
-def test_a_sampler_names_the_trials_that_killed_workers_left_once(logged, tmp_path):
-    url = f"sqlite:///{tmp_path}/study.db"
-    study = study_of(make([new(1, 1)]), storage=url)
-    study.ask(XY)  # and its process is killed
-    assert logged == []
-    again = optuna.load_study(
-        study_name=None, storage=url, sampler=make([new(i, i) for i in range(2, 5)])
-    )
-    for _ in range(2):
-        again.tell(again.ask(XY), 1.0)
-    (said,) = logged
-    assert said.startswith("RUNNING since before this sampler was made: trial 1 (since 20")
-    assert "study.tell(1, state=optuna.trial.TrialState.FAIL)" in said
-    again.tell(1, state=TrialState.FAIL)
-    assert [t.state.name for t in again.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-    again.sampler = make([new(4, 4)])
-    again.ask(XY)
-    assert len(logged) == 1
-
-
-def test_where_a_heartbeat_ends_the_trials_of_killed_workers_no_word_is_needed(logged, tmp_path):
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/study.db", heartbeat_interval=60)
-    study = study_of(make([new(1, 1)]), storage=storage)
-    study.ask(XY)
-    study.sampler = make([new(2, 2)])
-    study.ask(XY)
-    assert logged == []
 
 
 def test_a_report_lists_a_trial_without_a_result_after_the_model_ended_the_study():

@@ -119,7 +119,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self._words = {}  # feedback and standard error of candidates without a result
         self._ready: deque[Proposal] = deque()
         self._end: SearchStopped | None = None  # what ends the search behind the points in `_ready`
-        self._ended, self._violation = "", 0.0
+        self._ended, self._violation, self._warned = "", 0.0, False
         # Points of the model or its partner that a cheap constraint refused.
         self._refused: list[tuple[Value, ...]] = []
         self._refused_before = 0
@@ -242,6 +242,13 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
             proposal = Proposal(self._parameters.draw(rng), "fallback")
             self._ledger.settle(["fallback"], {})
+            if not self._warned:
+                self._warned = True
+                warn_user(
+                    "a cheap constraint refused every point that the model proposed: points are "
+                    "sampled at random until one satisfies it, or Nevergrad gives up. They are "
+                    "counted in usage.fallbacks"
+                )
         candidate = self._parameters.spawn(self.parametrization, proposal.values)
         self._made[candidate.uid] = proposal
         return candidate
@@ -254,7 +261,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         state = self._rng.get_state()
         rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
         key = self._parameters.space.key
-        seen = {key(t.values) for t in history.trials}
+        seen: set[Hashable] = {key(t.values) for t in history.trials}
         seen |= {key(values) for values in (*history.pending, *self._refused)}
         wanted = self._wanted()
         missing = self._n_warmup - len(self._trials) - len(history.pending)
@@ -285,7 +292,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
     def _ask_model(
         self, history: History, rng: np.random.Generator, n: int, seen: set[Hashable]
     ) -> Outcome:
-        """Return at least one point of the model or its partners; raise where it ends the search."""
+        """Return at least one point of the model or its partners, or raise at the end."""
         space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
         asking = replace(self._asking, notes=self._notes())
         before = [Block.read(run.event.result) for run in self._ledger.state.runs]

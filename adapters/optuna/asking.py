@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +19,20 @@ from llmopt.adapters.optuna.branches import BranchedSpace
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import StudyLedger
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
-from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
+from llmopt.adapters.optuna.records import (
+    annotate,
+    current,
+    note_wait,
+    publish,
+    read_note,
+    write_dashboard_note,
+    write_notes,
+)
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.caps import Limits
 from llmopt.client.base import Client, client_name
 from llmopt.errors import LLMOptError, SearchStopped, is_permanent, warn_user
-from llmopt.history import History, Proposal
+from llmopt.history import History, Proposal, Usage
 from llmopt.journaled import Journaled
 from llmopt.optuna_trials import for_readers, named_in
 from llmopt.partners import Partner, propose_in_turns
@@ -40,6 +49,15 @@ _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
 _CLASHES = 4  # points that other workers may take before this one takes a repeat
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
+
+
+def _place(study: Study) -> Hashable:
+    return id(study._storage), study.study_name
+
+
+def _ledger(model: Journaled) -> StudyLedger:
+    assert isinstance(model.journal, StudyLedger)
+    return model.journal
 
 
 class StudyStopped(SearchStopped):
@@ -104,10 +122,11 @@ def _not_tried(space: BranchedSpace) -> tuple[str, ...]:
     )
 
 
+@dataclass
 class Asker:
     """Proposes parameters for the trials of a study. Calls must not overlap.
 
-    Args:
+    Attributes:
         client: The model.
         asking: How it is asked.
         limits: The caps of each study.
@@ -118,25 +137,23 @@ class Asker:
         known: The parameters that the user names beforehand.
         curves: Whether the model sees reported values.
         notes: Whether to write the note of optuna-dashboard.
+        earlier: What the sampler had spent of which this one is a copy.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        asking: Asking,
-        limits: Limits,
-        partners: Sequence[Partner],
-        constraints: Sequence[Limit],
-        batch_size: int,
-        hints: Sequence[str] | None,
-        known: Known,
-        curves: bool,
-        notes: bool,
-    ) -> None:
-        self.client, self.asking, self.limits = client, asking, limits
-        self._partners = tuple(map(for_choices, partners))
-        self._constraints, self._batch_size, self._hints = constraints, batch_size, hints
-        self.known, self._curves, self._notes = known, curves, notes
+    client: Client
+    asking: Asking
+    limits: Limits
+    partners: Sequence[Partner]
+    constraints: Sequence[Limit]
+    batch_size: int
+    hints: Sequence[str] | None
+    known: Known
+    curves: bool
+    notes: bool
+    earlier: Usage = field(default_factory=Usage)
+
+    def __post_init__(self) -> None:
+        self.partners = tuple(map(for_choices, self.partners))
         self._forget()
 
     def _forget(self) -> None:
@@ -148,8 +165,8 @@ class Asker:
         self._warned: set[object] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_process", "_offers", "_models", "_reader", "_warned")
-        return {k: v for k, v in self.__dict__.items() if k not in gone}
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**state, "earlier": self.usage}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -162,21 +179,29 @@ class Asker:
     # -- money ----------------------------------------------------------------------------
 
     @property
-    def models(self) -> list[Journaled]:
-        """The model's accounts, one for each study of this process, the latest last."""
-        return list(self._models.values())
+    def usage(self) -> Usage:
+        """What this object has spent on all of its studies."""
+        usage = self.earlier.copy()
+        for model in self._models.values():
+            usage.add(model.usage)
+        return usage
+
+    @property
+    def left(self) -> dict[str, float]:
+        """The remaining budget of the latest study."""
+        spent = [model.journal.spent for model in self._models.values()][-1:]
+        return self.limits.left(spent[0] if spent else Usage())
 
     def model(self, study: Study) -> Journaled:
         """Return the model with the account of a study: by its storage and name."""
         if self._process != os.getpid():  # what the parent process asked for is its own
             self._forget()
-        place = id(study._storage), study.study_name
+        place = _place(study)
         model = self._models.pop(place, None)
         if model is None:
             model = Journaled(self.client, StudyLedger(study, capped=False))
         model.limits = self.limits
-        ledger = model.journal
-        assert isinstance(ledger, StudyLedger)
+        ledger = _ledger(model)
         ledger.capped = ledger.capped or self.limits != Limits()
         self._models[place] = model
         return model
@@ -205,71 +230,70 @@ class Asker:
         """
         began = time.monotonic()
         study, trial, space, given = begun.study, begun.trial, begun.space, begun.given
+        if read_note(current(study, trial), "source") is None:
+            write_notes(study, trial, {"source": "llm"})  # so it is shown while the model thinks
         model, reader = self.model(study), self._reader_of(space)
-        ledger = model.journal
-        assert isinstance(ledger, StudyLedger)
-        for one in self._partners:
+        for one in self.partners:
             if isinstance(one, SamplerPartner):
                 one.attend(study, trial, space)
         view = reader.view(study, begun.trials, trial.number)
-        free = space.with_given(given, begun.needed, self._constraints, begun.left_out)
+        free = space.with_given(given, begun.needed, self.constraints, begun.left_out)
         self._say_ends(space.space, view)
-        offers = self._offers.setdefault((id(study._storage), study.study_name), deque())
-        for clashes in range(_CLASHES):
-            offer = None if given else self._next(offers, begun, view, free, may_stop)
-            if offer is None:
-                rng = np.random.default_rng((*entropy, trial.number, len(given), clashes))
-                answer = self._ask(begun, model, view, free, rng, may_stop)
-                offer = self._take(answer, offers, given, may_stop)
-            ledger.settle([offer.proposal.source], {})  # its trial takes it
-            known = space.key(offer.params) in view.taken
+        # What is set in this trial holds for no other one.
+        offers = deque() if given else self._offers.setdefault(_place(study), deque())
+        for attempt in range(_CLASHES):
+            self._drop(offers, model, begun, view, free, may_stop)
+            if not offers:
+                rng = np.random.default_rng((*entropy, trial.number, len(given), attempt))
+                offers.extend(self._ask(begun, model, view, free, rng, may_stop))
+            offer = offers[0]
+            if offer.stop:
+                offers.clear()
+                raise StudyStopped(offer.stop, offer.named)
+            publish(study, trial, space, offer.params)
+            key, taken = space.key(offer.params), view.taken
             view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
-            if known or self.asking.options.noisy or space.key(offer.params) not in view.taken:
+            if self.asking.options.noisy or key in taken or key not in view.taken:
                 break  # else another worker took it while the model was asked
-        publish(study, trial, space, offer.params)
-        annotate(study, trial, offer.proposal, offer.start, offer.cost, offer.model, offer.named)
-        if self._notes:
-            write_dashboard_note(study, trial)
-        note_wait(study, trial, time.monotonic() - began)
+        try:
+            annotate(
+                study, trial, offer.proposal, offer.start, offer.cost, offer.model, offer.named
+            )
+            if self.notes:
+                write_dashboard_note(study, trial)
+            note_wait(study, trial, time.monotonic() - began)
+        except BaseException:  # the point waits for the next trial: it may be paid for
+            with contextlib.suppress(Exception):
+                publish(study, trial, space, {})
+            raise
+        offers.popleft()
+        _ledger(model).settle([offer.proposal.source], {})
         return dict(offer.params)
 
-    def _take(
-        self,
-        answer: list[_Offer],
-        offers: deque[_Offer],
-        given: Mapping[str, Any],
-        may_stop: bool,
-    ) -> _Offer:
-        """Return the first point of an answer; the others wait for later trials."""
-        first, *rest = answer
-        if first.stop:
-            raise StudyStopped(first.stop, first.named)
-        if not given:  # what is set in this trial holds for no other one
-            offers.extend(one for one in rest if not one.stop or may_stop)
-        return first
-
-    def _next(
+    def _drop(
         self,
         offers: deque[_Offer],
+        model: Journaled,
         begun: Begun,
         view: View,
         free: BranchedSpace,
         may_stop: bool,
-    ) -> _Offer | None:
-        """Return the next point that waits; points that were tried or lack a value are dropped."""
+    ) -> None:
+        """Drop the next points that wait, until one is new and lacks no value."""
         space, noisy = begun.space, self.asking.options.noisy
         while offers:
-            offer = offers.popleft()
+            offer = offers[0]
+            values = space.flatten(offer.params)
             if offer.stop:
                 if may_stop:
-                    raise StudyStopped(offer.stop, offer.named)
-                continue
-            values = space.flatten(offer.params)
-            if values is None or free.missing(dict(enumerate(values))):
-                continue
-            if noisy or space.key(offer.params) not in view.taken:
-                return offer
-        return None
+                    return
+            elif values is None or free.missing(dict(enumerate(values))):
+                _ledger(model).settle((), {"incomplete": 1})
+            elif not noisy and space.key(offer.params) in view.taken:
+                _ledger(model).settle((), {"taken meanwhile": 1})
+            else:
+                return
+            offers.popleft()
 
     def _ask(
         self,
@@ -284,15 +308,14 @@ class Asker:
         options = replace(self.asking.options, may_stop=may_stop)
         if begun.given:
             options = replace(options, points=1)
-        notes = (*hints(begun.study, self._hints, begun.given), *_not_tried(free))
+        notes = (*hints(begun.study, self.hints, begun.given), *_not_tried(free))
         asking = replace(self.asking, options=options, notes=notes)
         seen = free.keys_within(self._compared(begun, view, free))
-        n = 1 if begun.given else self._batch_size
-        ledger = model.journal
-        assert isinstance(ledger, StudyLedger)
+        n = 1 if begun.given else self.batch_size
+        ledger = _ledger(model)
         blocks = [Block.read(run.event.result) for run in ledger.state.runs]
         scope = model.scope(ledger.state.count)
-        first = bool(self._partners) and self.limits.max_requests is not None
+        first = bool(self.partners) and self.limits.max_requests is not None
 
         def ask(history: History, n: int) -> Outcome:
             on_cap: Literal["raise", "return"] = "return" if first else "raise"
@@ -301,9 +324,9 @@ class Asker:
             )
 
         try:
-            if self._partners:
+            if self.partners:
                 answer = propose_in_turns(
-                    ask, self._partners, free, view.history, rng, n, seen, model_first=first
+                    ask, self.partners, free, view.history, rng, n, seen, model_first=first
                 )
             else:
                 answer = ask(view.history, n)
@@ -354,7 +377,7 @@ class Asker:
     def _reader_of(self, space: StudySpace) -> StudyHistory:
         if self._reader is None or self._reader.space.distributions != space.distributions:
             noisy = self.asking.options.noisy
-            self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+            self._reader = StudyHistory(space, self.constraints, noisy, self.curves)
         return self._reader
 
     def outcome(self, study: Study, trials: Sequence[FrozenTrial]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, get_args
 
@@ -43,6 +44,7 @@ from llmopt.util.text import cut
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
 _MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
+_CLOCKS = 600.0  # seconds between two clocks of one zone; zones are 15 minutes apart
 _NO_VALUE = (IndexError, KeyError, ValueError, TypeError, OverflowError)
 _SOURCES = get_args(Source)
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -105,24 +107,12 @@ def _attribute(name: str, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A finished trial as a prompt sees it."""
-
-    frozen: FrozenTrial  # as long as the storage returns the same object, the row is the same
-    trial: Trial | None = None  # `None` if it has no place in the space, or runs
-    key: Hashable = None
-    start: int | None = None  # number of the study's trial that the answer starts from
-    shown_start: int | None = None  # position of that trial as `trial` says it
-    told: tuple[float, int] = (-math.inf, 0)  # sorts by the order of telling
-
-
-@dataclass(frozen=True)
 class View:
     """What one proposal is made from."""
 
-    history: History  # finished trials in the order of telling, and points of unfinished ones
+    history: History  # finished trials in the order of recording, and points of unfinished ones
     taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
-    numbers: tuple[int, ...] = ()  # number in the study of each trial of `history`
+    numbers: tuple[int, ...]  # number in the study of each trial of `history`
 
     def start_of(self, explanation: str) -> int | None:
         """Return the study's number of the trial that an answer starts from, if it names one."""
@@ -133,8 +123,9 @@ class View:
 class StudyHistory:
     """Reads a study's trials as a history.
 
-    Finished trials never change, so each is converted once; which trials there are is
-    read from the storage at every call.
+    The trials are read from the storage at every call. Finished ones never change: as long as the
+    storage returns the same object for one, its row is the same object, too, which is what
+    incremental readers of a `History` look at.
     """
 
     def __init__(
@@ -142,85 +133,77 @@ class StudyHistory:
     ) -> None:
         self.space = space
         self._constraints, self._noisy, self._curves = constraints, noisy, curves
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, tuple[FrozenTrial, Trial | None]] = {}
 
     def view(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> View:
         """Return the history for the proposal of one trial, by its number."""
         directions: tuple[Direction, ...] = tuple(
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
-        finished, points = [], []
-        for trial in trials:
-            row = self._rows.get(trial.number)
-            if row is None or row.frozen is not trial:
-                ended = trial.state.is_finished()
-                row = self._row(trial, directions) if ended else _Row(trial)
-                if ended:
-                    self._rows[trial.number] = row
-                elif trial.number != number:
-                    values = self.space.flatten(known_params(trial, self.space))
-                    points += [] if values is None else [values]
-            if row.trial is not None:
-                finished.append(row)
-        finished.sort(key=lambda row: row.told)
-        places = self._places(finished)
-        told = self._told(finished, places)
+        key, rows, points = self.space.space.key, [], []
+        for frozen in trials:
+            if frozen.state.is_finished():
+                kept, row = self._rows.get(frozen.number, (None, None))
+                if kept is not frozen:
+                    row = self._row(frozen, directions)
+                    self._rows[frozen.number] = frozen, row
+                if row is not None:
+                    rows.append((frozen, row))
+            elif frozen.number != number:
+                values = self.space.flatten(known_params(frozen, self.space))
+                points += [] if values is None else [values]
+        rows.sort(key=_recorded([frozen for frozen, _ in rows]))
+        places, told = self._numbered(rows)
         history = History(told, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
-        key = self.space.space.key
         if self._noisy:
             history = history.merged(key)
         numbers = {place: number for number, place in reversed(places.items())}
-        shown = tuple(numbers[place] for place in range(len(numbers)))
-        taken = frozenset([*(r.key for r in finished), *map(key, points)])
-        return View(history, taken, shown)
+        taken = frozenset([*(key(t.values) for t in told), *map(key, points)])
+        return View(history, taken, tuple(numbers[place] for place in range(len(numbers))))
 
-    def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
-        """Return the position at which each trial of the study is shown, by its number."""
-        firsts: dict[Hashable, int] = {}
-        places = {}
-        for row in finished:
-            merges = self._noisy and row.trial is not None and row.trial.state == "complete"
-            key = row.key if merges else ("", row.frozen.number)
-            places[row.frozen.number] = firsts.setdefault(key, len(firsts))
-        return places
+    def _numbered(
+        self, rows: Sequence[tuple[FrozenTrial, Trial]]
+    ) -> tuple[dict[int, int], tuple[Trial, ...]]:
+        """Return the place at which a prompt shows each trial, and the trials with these numbers.
 
-    def _told(self, finished: Sequence[_Row], places: Mapping[int, int]) -> tuple[Trial, ...]:
-        """Return the trials, numbered by their position and with the starts that they name so."""
+        The start that an explanation names is such a place, too.
+        """
+        key, firsts, places = self.space.space.key, dict[Hashable, int](), dict[int, int]()
+        for frozen, row in rows:
+            merges = self._noisy and row.state == "complete"
+            one = key(row.values) if merges else ("", frozen.number)
+            places[frozen.number] = firsts.setdefault(one, len(firsts))
         told = []
-        for position, row in enumerate(finished):
-            trial = row.trial
-            assert trial is not None
-            start = None if row.start is None else places.get(row.start)
-            if trial.number != position or start != row.shown_start:
-                words = trial.explanation
-                if trial.source == "llm":
-                    words = with_start(words, None if start is None else start + 1)
-                trial = replace(trial, number=position, explanation=words)
-                row = replace(row, trial=trial, shown_start=start)
-                self._rows[row.frozen.number] = row
-            told.append(trial)
-        return tuple(told)
+        for position, (frozen, row) in enumerate(rows):
+            words = row.explanation
+            if row.source == "llm":
+                start = places.get(-1 if (named := read_start(frozen)) is None else named)
+                words = with_start(words, None if start is None else start + 1)
+            if (row.number, row.explanation) != (position, words):
+                row = replace(row, number=position, explanation=words)
+                self._rows[frozen.number] = frozen, row
+            told.append(row)
+        return places, tuple(told)
 
-    def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row:
+    def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> Trial | None:
+        """Return a finished trial; ``None`` if it has no place in the space."""
         values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
         if values is None:
-            return _Row(frozen)
+            return None
         rewards, state, reason = _outcome(frozen, len(directions))
+        broken = violated(frozen)
         remarks = [
             reason,
             self._drawn(frozen),
+            *((curve_of(frozen, directions[0]), duration_of(frozen)) if self._curves else ()),
             *(text_of(words) for words in told_of(frozen.user_attrs, "feedback")),
+            violations_in_words(broken),
         ]
-        if self._curves:
-            remarks[2:2] = [curve_of(frozen, directions[0]), duration_of(frozen)]
-        broken = violated(frozen)
-        remarks.append(violations_in_words(broken))
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
         words = read_fixed(frozen.system_attrs) and "; ".join(
             map(text_of, told_of(frozen.user_attrs, "words"))
         )
-        text = words or with_start(text_of(read_note(frozen, "explanation")), None)
-        trial = Trial(
+        return Trial(
             number=frozen.number,
             params=dict(frozen.params),
             values=values,
@@ -228,17 +211,13 @@ class StudyHistory:
             state=state,
             feedback="; ".join(r for r in remarks if r),
             source="user" if words else source_of(read_note(frozen, "source")),
-            explanation=text,
+            explanation=words or with_start(text_of(read_note(frozen, "explanation")), None),
             constraint_violation=violation_of(broken)
             + sum(c.amount(frozen.params) for c in linear),
             stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
             data=data_of(frozen, self._curves),
             **shares_of(partial(read_note, frozen)),
         )
-        # Workers of a study may write in different time zones: only moments compare.
-        when = frozen.datetime_complete
-        told = (when.timestamp() if when else -math.inf, frozen.number)
-        return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
 
     def _drawn(self, frozen: FrozenTrial) -> str:
         """Name the parameters of a model's point that were sampled at random in its trial."""
@@ -246,6 +225,26 @@ class StudyHistory:
         shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
         text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
+
+
+def _recorded(trials: Sequence[FrozenTrial]) -> Callable[[tuple[FrozenTrial, Any]], Any]:
+    """Return what sorts trials by the order in which they were recorded.
+
+    Before Optuna 5 a storage holds each worker's local time without its zone. Trials are numbered
+    as they begin. So if one began well before another of a smaller number, the clocks differ, and
+    the numbers are all that is sure.
+    """
+    latest = -math.inf
+    for trial in sorted(trials, key=lambda t: t.number):
+        began = _seconds(trial.datetime_start)
+        if began < latest - _CLOCKS:
+            return lambda row: row[0].number
+        latest = max(latest, began)
+    return lambda row: (_seconds(row[0].datetime_complete), row[0].number)
+
+
+def _seconds(when: datetime | None) -> float:
+    return when.timestamp() if when else -math.inf
 
 
 def source_of(source: Any) -> Source:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.study import Study
@@ -21,6 +22,9 @@ _CALL = "llmopt:call:"
 class StudyLedger(MemoryLedger):
     """Writes each call into a study, under a key of its own, and reads those of other workers.
 
+    A call is written before it is sent, with the most that it can cost. So one whose worker is
+    killed counts until the end of the study.
+
     Args:
         study: The study.
         capped: Whether a cap holds; without one nothing is written.
@@ -29,28 +33,41 @@ class StudyLedger(MemoryLedger):
     def __init__(self, study: Study, capped: bool) -> None:
         super().__init__()
         self._study, self.capped = study, capped
-        self._writer, self._process = uuid.uuid4().hex, os.getpid()
-        self._keys: list[str] = []  # of the calls under way
+        self._writer = f"{_CALL}{uuid.uuid4().hex}:"
+        self._open: list[str] = []  # keys of the calls under way
+        self._unsaved: dict[str, dict[str, Any]] = {}  # ends of calls that the storage refused
 
     def append(self, event: Event) -> State:
-        """Write a call, or what ended it, then reduce the event.
+        """Write a call, reduce the event, and write what ended a call as soon as that is possible.
 
         Raises:
-            StorageError: The study's storage did not take it.
+            StorageError: The study's storage did not take a call, which is not sent then.
         """
-        before = self.state
+        before = self.state.usage
         if self.capped and isinstance(event, Called):
-            key = f"{_CALL}{self._writer}:{before.calls}:{len(before.under_way)}:{uuid.uuid4().hex[:8]}"
+            self.check()
+            key = f"{self._writer}{os.getpid()}:{uuid.uuid4().hex[:8]}"
             priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
             self._write(key, {"requests": 1, **priced})
-            self._keys.append(key)
+            self._open.append(key)
         state = super().append(event)
-        if isinstance(event, (Replied, Failed)) and self._keys:
-            self._write(self._keys[0], _difference(before.usage, state.usage))
-            for key in self._keys[1:]:
-                self._write(key, {})
-            self._keys.clear()
+        if isinstance(event, (Replied, Failed)) and self._open:
+            self._unsaved |= {key: {} for key in self._open}
+            self._unsaved[self._open[0]] = _difference(before, state.usage)
+            self._open.clear()
+            with contextlib.suppress(StorageError):  # then it is written before the next call
+                self.check()
         return state
+
+    def check(self) -> None:
+        """Write what could not be written before.
+
+        Raises:
+            StorageError: The study's storage does not take it yet.
+        """
+        for key in list(self._unsaved):
+            self._write(key, self._unsaved[key])
+            del self._unsaved[key]
 
     @property
     def spent(self) -> Usage:
@@ -58,42 +75,39 @@ class StudyLedger(MemoryLedger):
         usage = self.state.spent
         if not self.capped:
             return usage
-        for entry in self._others():
+        attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
+        for key, entry in attributes.items():
+            if not key.startswith(_CALL) or key.startswith(self._writer):
+                continue
+            if not isinstance(entry, Mapping):
+                continue
             usage.requests += int(amount_of(entry.get("requests")))
             usage.prompt_tokens += int(amount_of(entry.get("tokens")))
             usage.unpriced += int(amount_of(entry.get("unpriced")))
             cost = entry.get("cost", 0.0)
-            usage.cost = (
-                None if usage.cost is None or cost is None else usage.cost + amount_of(cost)
-            )
+            known = usage.cost is not None and cost is not None
+            usage.cost = usage.cost + amount_of(cost) if known else None  # type: ignore[operator]
         return usage
-
-    def _others(self) -> Iterator[Mapping[str, Any]]:
-        attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
-        for key, entry in attributes.items():
-            mine = key.startswith(f"{_CALL}{self._writer}:")
-            if key.startswith(_CALL) and not mine and isinstance(entry, Mapping):
-                yield entry
 
     def _write(self, key: str, entry: dict[str, Any]) -> None:
         try:
             self._study._storage.set_study_system_attr(self._study._study_id, key, entry)
         except Exception as error:  # storages raise what their databases do
             raise StorageError(
-                f"the study's storage did not take what a request cost ({error}): make it "
-                "writable; it is tried again before the next request"
+                f"the study's storage did not take what a request costs ({error}): make it "
+                "writable; nothing is sent before"
             ) from error
 
 
 def _difference(before: Usage, after: Usage) -> dict[str, Any]:
     """Return what was spent between two states of one account."""
-    cost = None
-    if before.cost is not None and after.cost is not None:
-        cost = after.cost - before.cost
-    tokens = after.prompt_tokens + after.completion_tokens
+    known = before.cost is not None and after.cost is not None
     return {
         "requests": after.requests - before.requests,
-        "tokens": tokens - before.prompt_tokens - before.completion_tokens,
-        "cost": cost,
+        "tokens": after.prompt_tokens
+        + after.completion_tokens
+        - before.prompt_tokens
+        - before.completion_tokens,
+        "cost": after.cost - before.cost if known else None,  # type: ignore[operator]
         "unpriced": after.unpriced - before.unpriced,
     }

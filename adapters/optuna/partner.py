@@ -62,7 +62,9 @@ class BestBranch:
         pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
         known = replace(history, trials=trials, pending=pending)
         found = []
-        tried = {part.key(values) for values in (*(t.values for t in trials), *pending)}
+        tried: set[Hashable] = {
+            part.key(values) for values in (*(t.values for t in trials), *pending)
+        }
         for proposal in self.numbers.propose(part, known, rng, n, tried):
             values = list(base)
             for i, value in zip(free, proposal.values, strict=True):

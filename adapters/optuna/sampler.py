@@ -253,9 +253,9 @@ class LLMSampler(BaseSampler):
     @property
     def usage(self) -> Usage:
         """What this sampler object has spent, on all of its studies (a copy)."""
-        usage = Usage(proposals={"warmup": self._warmed} if self._warmed else {})
-        for model in self._asker.models:
-            usage.add(model.usage)
+        usage = self._asker.usage
+        if self._warmed:
+            usage.proposals["warmup"] = self._warmed
         return usage
 
     @property
@@ -270,8 +270,7 @@ class LLMSampler(BaseSampler):
     @property
     def left(self) -> dict[str, float]:
         """The remaining budget of the latest study under each cap that is set."""
-        models = self._asker.models
-        return self.limits.left(models[-1].journal.spent if models else Usage())
+        return self._asker.left
 
     @property
     def prompt(self) -> Prompt:

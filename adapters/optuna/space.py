@@ -241,27 +241,6 @@ class StudySpace:
         values = self.flatten(params)
         return None if values is None else self.space.key(values)
 
-    def stored(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters in Optuna's form as JSON; choices in words: their order may change."""
-        known = {name: self.distributions[name] for name in params}
-        choices = {n for n, own in known.items() if isinstance(own, CategoricalDistribution)}
-        return {
-            n: repr(v) if n in choices else known[n].to_internal_repr(v) for n, v in params.items()
-        }
-
-    def restored(self, stored: Any) -> dict[str, Any]:
-        """Return what `stored` gave in Optuna's form; nothing if it has no place in the space."""
-        params = {}
-        with contextlib.suppress(LookupError, ValueError, TypeError, OverflowError, AttributeError):
-            for name, value in stored.items():
-                own = self.distributions[name]
-                if isinstance(own, CategoricalDistribution):
-                    params[name] = own.choices[[*map(repr, own.choices)].index(value)]
-                else:
-                    params[name] = own.to_external_repr(float(value))
-            return params
-        return {}
-
     def with_given(
         self,
         given: Mapping[str, Any],
