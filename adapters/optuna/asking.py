@@ -48,6 +48,7 @@ from llmopt.views import outcome
 _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
 _CLASHES = 4  # points that other workers may take before this one takes a repeat
+_BACKOFF = 0.1  # seconds that a worker waits at most after its first clash, then twice as long
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
@@ -242,9 +243,9 @@ class Asker:
         # What is set in this trial holds for no other one.
         offers = deque() if given else self._offers.setdefault(_place(study), deque())
         for attempt in range(_CLASHES):
+            rng = np.random.default_rng((*entropy, trial.number, len(given), attempt))
             self._drop(offers, model, begun, view, free, may_stop)
             if not offers:
-                rng = np.random.default_rng((*entropy, trial.number, len(given), attempt))
                 offers.extend(self._ask(begun, model, view, free, rng, may_stop))
             offer = offers[0]
             if offer.stop:
@@ -254,7 +255,11 @@ class Asker:
             key, taken = space.key(offer.params), view.taken
             view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
             if self.asking.options.noisy or key in taken or key not in view.taken:
-                break  # else another worker took it while the model was asked
+                break
+            # Another worker took it, too: after a random wait only one of them is first.
+            publish(study, trial, space, {})
+            time.sleep(rng.random() * _BACKOFF * 2**attempt)
+            view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
         try:
             annotate(
                 study, trial, offer.proposal, offer.start, offer.cost, offer.model, offer.named
