@@ -355,12 +355,10 @@ class LLMOptimizer(Results[Params], Closing):
     def _propose(self, n: int) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
-        begun = (*now.paid, *now.under_way)
-        if not begun:
-            now = self._note_facts(now)
-        base = begun[0].base if begun else now.count
+        interrupted = now.interrupted
+        base = self._note_facts(now).count if interrupted is None else interrupted
         try:
-            made = self._make(n, base, repeats=bool(begun))
+            made = self._make(n, base, repeats=interrupted is not None)
         except Stale:
             base = self._journal.state.count
             made = self._make(n, base, repeats=False)

@@ -82,7 +82,7 @@ class Event:
     def to_json(self) -> bytes:
         """Return the line, without fields that have their default."""
         line: Json = {"event": type(self).__name__.lower()}
-        for each in fields(self):  # type: ignore[arg-type]
+        for each in fields(self):  # type: ignore[arg-type, unused-ignore]
             value, usual = getattr(self, each.name), each.default
             empty = (each.default_factory is not MISSING or usual == ()) and not value
             if not empty and (usual is MISSING or value != usual):
@@ -99,7 +99,7 @@ class Event:
             ValueError: It is an unknown kind of event, or a number is out of its range.
         """
         given = dict(line)
-        kind = Event.kinds.get(given.pop("event", None))  # type: ignore[arg-type]
+        kind = Event.kinds.get(given.pop("event", None))
         if kind is None:
             raise ValueError(f"unknown event {short(line.get('event'))}")
         for name, value in given.items():
@@ -138,6 +138,10 @@ def _tally(name: str, value: Any) -> None:
         whole_number(name, each, 0, 10**15)
 
 
+def _seed(name: str, value: Any) -> None:
+    whole_number(name, value or 0, 0, MOST_SEED)
+
+
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
     **dict.fromkeys(("base", "doubt", "requests", "unpriced", "estimated", "given"), _count),
@@ -145,8 +149,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
     **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data"), _mapping),
     "rejected": _tally,
-    "seed": lambda name, value: whole_number(name, value or 0, 0, MOST_SEED) and None,
-    "kind": lambda name, value: one_of(name, value, get_args(Kind)) and None,
+    "seed": _seed,
+    "kind": lambda name, value: one_of(name, value, get_args(Kind)),
 }
 
 
@@ -333,6 +337,13 @@ class State:
         for call in self.under_way:
             _add_doubt(usage, call)
         return usage
+
+    @property
+    def interrupted(self) -> int | None:
+        """Number of events that the ask which an interrupt ended had seen; ``None`` if none was."""
+        if self.paid:
+            return self.paid[0].base
+        return self.under_way[0].base if self.under_way else None
 
     @property
     def keys(self) -> set[Any]:

@@ -382,10 +382,10 @@ class CodeOptimizer(CodeViews, Account, Closing):
         self.check_ready()
         self._journal.write_start()
         now = self._journal.state
-        begun = (*now.paid, *now.under_way)
-        base = begun[0].base if begun else now.count
+        interrupted = now.interrupted
+        base = now.count if interrupted is None else interrupted
         try:
-            return self._settle(*self._write(wanted, base, repeats=bool(begun)))
+            return self._settle(*self._write(wanted, base, repeats=interrupted is not None))
         except Stale:
             base = self._journal.state.count
             return self._settle(*self._write(wanted, base, repeats=False))
@@ -541,11 +541,12 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 f"got the score {reward!r}; expected a finite number. Report a run without one "
                 "by tell_failure(candidate, reason)"
             )
-        rest = [tuple(float(v) for v in values) for values in (ties, samples)]
-        if not all(np.isfinite(values).all() for values in rest):
+        numbers = [float(v) for v in (*ties, *samples)]
+        if not np.isfinite(numbers).all():
             raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
+        count, words = len(ties), encodable(feedback)
         return self._tell(
-            candidate, params, value, encodable(feedback), *rest, data=TrialData.of(data)
+            candidate, params, value, words, numbers[:count], numbers[count:], TrialData.of(data)
         )
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:

@@ -18,8 +18,8 @@ from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
-from llmopt.prompt.reading import Reading
-from llmopt.prompt.situation import Question, ToolCall
+from llmopt.prompt.reading import Reading, ToolCall
+from llmopt.prompt.situation import Question
 from llmopt.propose import Round, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox
@@ -164,11 +164,11 @@ class ProgramTask:
         if computes and (code := block_to_run(answer, self._names)):
             return ToolCall(code)
         program = read_answer(answer, self._names, computes=computes)
-        return Reading((program,), program.explanation, clipped=False)  # type: ignore[arg-type]
+        return Reading((program,), program.explanation, clipped=False)
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Check a program in its worker, and return it."""
-        answer: CodeAnswer = reading.values[0]  # type: ignore[assignment]
+        answer: CodeAnswer = reading.values[0]
         try:
             params = self._params(answer)
         except ParseError as error:
@@ -252,7 +252,7 @@ class ProgramTask:
 
     def describe(self, reading: Reading) -> str:
         """Return the first line of a program that is not used."""
-        answer: CodeAnswer = reading.values[0]  # type: ignore[assignment]
+        answer: CodeAnswer = reading.values[0]
         return cut(answer.source.strip().partition("\n")[0], 120)
 
     def data(self, trials: int | None = None) -> Mapping[str, Any]:

@@ -161,7 +161,8 @@ class CMAPartner(Follower):
         self._update(history)
         if self._strategy is None:
             self._begin(self._start and self._start[1])
-        tried, proposals = set(seen), []
+        tried = set(seen)
+        proposals: list[Proposal] = []
         self._rng = rng
         for _ in range(n + _TRIES):
             if len(proposals) == n:
