@@ -9,19 +9,58 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"llmopt": "llmopt", "llmopt.adapters": "adapters", "llmopt.benchmarks": "benchmarks"}
-# What each package of the library may import of the others, beside errors and versions.
-MAY_IMPORT = {
-    "llmopt.client": set(),
-    "llmopt.space": set(),
-    "llmopt.prompt": {"llmopt.client", "llmopt.space"},
-    "llmopt.search": {"llmopt.client", "llmopt.space", "llmopt.prompt"},
-    "llmopt.policies": {"llmopt.client", "llmopt.space", "llmopt.prompt", "llmopt.search"},
-    "llmopt.commands": {"llmopt.client", "llmopt.space", "llmopt.prompt", "llmopt.search"},
-}
+# The house from bottom to top: a module imports what stands above its own line, never below,
+# inside functions, too. Names on one line belong together.
+ORDER = """
+_version
+errors util
+client
+packing
+data
+space
+history
+evaluation_loop
+evaluations
+state
+journal
+caps
+journaled
+prompt
+propose
+callbacks
+options
+points
+point_task
+partners
+optuna_trials
+optuna_study
+report_page
+views
+results
+finals
+resume
+imports
+sandbox
+lab
+optimizer
+progress
+loop
+reports
+
+policies
+trackers
+code
+adapters
+commands
+service
+cli __main__
+benchmarks
+"""
+CORE = ORDER.split().index("partners")  # what stands below knows nothing of the laboratory
 # Names that README, docs and code of users import, from where they do.
 PUBLIC = {
     "llmopt": "LLMOptimizer Space Float Int Categorical ScriptedClient RecordClient ReplayClient "
-    "get_client get_prompt parse_parameters ModelEmitter History Trial Usage Proposal",
+    "get_client get_prompt parse_parameters History Trial Usage Proposal",
     "llmopt.space": "Space Float Int Categorical Value",
     "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt "
     "Situation Question Reading ToolCall Complaint Entry Selection "
@@ -85,24 +124,26 @@ def imports(path, *, top_only):
     return {n for n in names if n.split(".")[0] == "llmopt"}
 
 
-def test_the_library_imports_neither_benchmarks_nor_adapters():
-    for name, path in MODULES.items():
-        if FOLDERS["llmopt"] == path.relative_to(ROOT).parts[0]:
-            for imported in imports(path, top_only=False):
-                assert not re.match(r"llmopt\.(benchmarks|adapters)\b", imported), (name, imported)
+def level(module):
+    """Return the line of `ORDER` on which a module stands."""
+    name = (module.split(".") + [""])[1]
+    lines = [line.split() for line in ORDER.strip("\n").split("\n")]
+    return next(i for i, names in enumerate(lines) if name in names or (not name and not names))
 
 
-@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
-def test_a_package_imports_only_what_it_may(package):
-    others = {*MAY_IMPORT, "llmopt.code", "llmopt.optimizer"} - MAY_IMPORT[package] - {package}
-    if package == "llmopt.policies":
-        others -= {"llmopt.optimizer"}
-    for name, path in MODULES.items():
-        if name == package or name.startswith(f"{package}."):
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_run_downward_only(module):
+    for imported in imports(MODULES[module], top_only=False):
+        assert level(imported) <= level(module), f"{module} imports {imported}"
+
+
+def test_the_core_knows_nothing_of_laboratory_files_and_shell():
+    above = {"sandbox", "lab", "optimizer", "policies", "code", "cli", "service", "commands"}
+    core = set(ORDER.split()[: CORE + 1])
+    for module, path in MODULES.items():
+        if module.split(".")[1:2] and module.split(".")[1] in core:
             for imported in imports(path, top_only=False):
-                assert not any(imported == o or imported.startswith(f"{o}.") for o in others), (
-                    f"{name} imports {imported}"
-                )
+                assert imported.split(".")[1:2] == [] or imported.split(".")[1] not in above
 
 
 def test_no_circle_of_imports():
