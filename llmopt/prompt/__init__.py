@@ -56,7 +56,6 @@ from typing import Any
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import StorageError, TemplateError, did_you_mean
-from llmopt.prompt.budget import Selection
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
 from llmopt.prompt.reading import Reading, ToolCall
@@ -81,7 +80,6 @@ __all__ = [
     "PromptCapabilities",
     "Question",
     "Reading",
-    "Selection",
     "Situation",
     "TemplatePrompt",
     "ToolCall",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from llmopt.history import Direction, Trial
+from llmopt.history import Direction, Follower, History, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut, cut_sentences
@@ -90,6 +90,25 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
         trial.constraint_violation,
         line,
     )
+
+
+class Entries(Follower):
+    """The trials of a growing history in words: each is described once."""
+
+    def read(self, history: History, space: Space, labels: tuple[str, ...]) -> dict[int, Entry]:
+        """Return the entry of each trial by the trial's identity."""
+        if getattr(self, "_names", None) != (space, labels):
+            self._reset()
+            self._names = space, labels
+        self._update(history)
+        return dict(zip(map(id, history.trials), self._entries, strict=True))
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._entries: list[Entry] = []
+
+    def _add(self, trial: Trial, history: History) -> None:
+        self._entries.append(describe_trial(trial, *self._names))
 
 
 def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = True) -> list[str]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, ParseError
+from llmopt.history import History, Trial
 from llmopt.prompt.answer import (
     PART,
     PROPOSAL,
@@ -30,7 +31,8 @@ from llmopt.prompt.answer import (
     with_dropped,
     zero_point,
 )
-from llmopt.prompt.reading import OutOfRange, Point, Reading
+from llmopt.prompt.python_block import code_in
+from llmopt.prompt.reading import OutOfRange, Point, Reading, ToolCall
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.prompt.values import (
     BETWEEN,
@@ -45,6 +47,7 @@ from llmopt.space.values import ABSENT
 
 if TYPE_CHECKING:
     from llmopt.prompt.kept import Kept
+    from llmopt.prompt.log import Log
     from llmopt.prompt.structured import Form
 
 _MOST_COMPLAINTS = 8  # points that a complaint lists
@@ -78,14 +81,24 @@ class AnswerReader:
     most: int = 1  # the most points in one answer
     first: int = 1  # number of the first point that is asked for, from 1
     kept: Kept | None = None  # variables of a model's Python that an answer may name, if any
+    computes: bool = False  # whether an answer may be a block of Python
     # returns the evaluated point that a written one is a copy of, or the written one
-    original: Callable[[Point], Point] | None = None
+    original: Originals | None = None
 
     @cached_property
     def _pairs(self) -> PairReader:
         return PairReader(self.space, self.labels)
 
-    def __call__(self, text: str) -> Reading:
+    def __call__(
+        self, text: str, index: int = 0, earlier: Sequence[str] = ()
+    ) -> Reading | ToolCall:
+        """Return the points of an answer, or its Python; see `Question.read`."""
+        code = ""
+        if self.computes:
+            code = code_in(text) if self.form is None else self.form.code(text) or code_in(text)
+        return ToolCall(code) if code else self.read(text)
+
+    def read(self, text: str) -> Reading:
         """Return the points of an answer in its order; the bad ones among them are dropped.
 
         Raises:
@@ -408,6 +421,37 @@ class AnswerReader:
         return f"`{self.labels[index]}` = {value:.10g} is outside [{', '.join(bounds)}]"
 
 
+@dataclass(frozen=True)
+class Originals:
+    """Returns the evaluated point that a written one equals to the digits that a prompt shows."""
+
+    space: Space
+    history: History
+    lines: bool  # whether the prompt shows values as `Space.format` does
+    log: Log | None  # which shows them otherwise, if the prompt has it
+
+    def __call__(self, point: Point) -> Point:
+        """Return the evaluated or pending point, or the written one if it is a new one."""
+        # The log may have gone on to a later prompt.
+        log = self.log if vars(self.log or self).get("history") is self.history else None
+
+        def equal(values: Point, lines: bool, trial: Trial | None = None) -> bool:
+            for i, (a, b) in enumerate(zip(point, values, strict=True)):
+                if a == b:
+                    continue
+                if not (isinstance(a, float) and isinstance(b, float)):
+                    return False
+                shown = [self.space.format(i, b)] if lines else []
+                shown += [log.value(trial, i)] if log is not None and trial is not None else []
+                if a not in map(float, shown):
+                    return False
+            return True
+
+        evaluated = (t.values for t in self.history.trials[::-1] if equal(t.values, self.lines, t))
+        pending = (values for values in self.history.pending if equal(values, True))
+        return tuple(next(evaluated, None) or next(pending, point))
+
+
 def _given(pairs: Sequence[Pair]) -> dict[int, Value]:
     return {p.place: p.value for p in pairs if p.value is not ABSENT}
 
@@ -445,4 +489,4 @@ def parse_parameters(
     names = tuple(labels) if labels is not None else space.names
     if len(names) != len(space):
         raise ValueError(f"got {len(names)} labels, expected one for each of {len(space)} values")
-    return AnswerReader(space, names, out_of_range)(text)
+    return AnswerReader(space, names, out_of_range).read(text)

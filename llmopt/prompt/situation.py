@@ -196,8 +196,6 @@ def changed_options(prompt: Any, **usual: Any) -> dict[str, Any]:
     defaults = {f.name: f.default for f in fields(prompt) if f.init and f.compare} | usual
     defaults.pop("name", None)
     options = {name: getattr(prompt, name) for name in defaults}
-    if "history" in options:
-        options["history"] = prompt.selection.keep
     return {name: value for name, value in options.items() if value != defaults[name]}
 
 

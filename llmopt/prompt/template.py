@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
 
@@ -15,31 +16,24 @@ import jinja2
 from llmopt.client.base import Message, Request, Style
 from llmopt.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
-from llmopt.history import History, Trial
+from llmopt.history import Trial
 from llmopt.prompt.answer import zero_point
-from llmopt.prompt.budget import Keep, Selection, TokenBudget, fit, ranked
+from llmopt.prompt.budget import KEEP, Keep, TokenBudget, fit, pick, ranked
 from llmopt.prompt.describe import (
+    Entries,
     Entry,
     describe_goal,
     describe_params,
     describe_space,
     describe_step,
-    describe_trial,
     names_of,
     quoted,
 )
 from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.kept import Kept
 from llmopt.prompt.log import Log
-from llmopt.prompt.python_block import (
-    code_in,
-    data_words,
-    laboratory_variables,
-    listed,
-    shown_blocks,
-)
-from llmopt.prompt.reader import AnswerReader
-from llmopt.prompt.reading import Point, Reading, ToolCall
+from llmopt.prompt.python_block import data_words, laboratory_variables, listed, shown_blocks
+from llmopt.prompt.reader import AnswerReader, Originals
 from llmopt.prompt.situation import (
     Complaint,
     PromptCapabilities,
@@ -50,7 +44,7 @@ from llmopt.prompt.situation import (
     check_counts,
 )
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
-from llmopt.space import Categorical, Space
+from llmopt.space import Categorical
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
 
@@ -59,20 +53,9 @@ _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
-_LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
-_COARSE = 2  # levels by which it is shortened, so that it seldom changes
+_LEVELS = 16  # sizes of the log that are tried where a prompt has to be short
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _SHOWS_LOG = re.compile(r"\b(?:evidence|include|extends|import)\b")  # a template that may
-_CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What is the same in every prompt of a search."""
-
-    space: Space
-    words: dict[str, Any]  # variables that depend on the space alone
-    entries: dict[int, tuple[Trial, Entry]] = field(default_factory=dict)  # by the trial's number
 
 
 @dataclass(repr=False)
@@ -83,33 +66,29 @@ class TemplatePrompt:
         template: The template's text.
         name: Short name for tables, files and messages.
         folder: Where the template's own includes are looked up.
-        history: Which trials are shown: ``"all"``, ``"last"``, ``"best"``,
-            ``"best+last"``, or a `Selection`.
+        history: Which trials are shown: ``"all"``, ``"last"``, ``"best"`` or ``"best+last"``.
         best: How many of the best.
         last: How many of the latest.
         order: ``"time"`` or ``"ascending"`` (worst first).
         labels: What the parameters are called; the space's names if not given.
         needs_description: Refuse to work without a description of the task.
-        optimum: What the best value is thought to be. This is a hint that no honest
-            benchmark gives unless it says so.
+        optimum: A hint at the best value, which no honest benchmark gives without saying so.
         temperature: Sampling temperature; ``None`` leaves the provider's default.
         max_tokens: Cap on the answer; ``None`` for 1024 + 16 for each parameter, at most
             half of the model's context.
         max_prompt_tokens: Cap on the prompt, which is never exceeded: trials are dropped
             instead, the oldest first for ``"all"`` and ``"last"``, the worst first for
-            ``"best"``. Counted by the model's own tokenizer where there is one, else
-            over-estimated by `estimate_tokens`.
+            ``"best"``. Counted by the model's tokenizer, or over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
-        answer_last: Whether answers give their reasons before the values. Then the last
-            point of an answer counts, and the text before it is the explanation.
+        answer_last: Whether the reasons precede the values: the text before the last point is
+            the explanation.
         changes: Whether an answer may name an earlier point and only the values that differ.
         reasons: What an answer gives before its values, for models that are held to a form
             (`ModelFacts.structured`); with none they are asked as text.
         log_tokens: Tokens of the `Log`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
         max_chars: Maximum characters of all messages, for chat windows. Beyond it the log is
-            shortened, then the model's Python blocks, oldest first. A quarter of the limit is
-            reserved for the log. ``None`` for no limit.
+            shortened, to a quarter at least, then the model's Python blocks, oldest first.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -120,7 +99,7 @@ class TemplatePrompt:
     template: str
     name: str = "custom"
     folder: str | None = None
-    history: Keep | Selection = "all"
+    history: Keep = "all"
     best: int = 20
     last: int = 20
     order: Literal["time", "ascending"] = "time"
@@ -137,18 +116,17 @@ class TemplatePrompt:
     log_tokens: int | None = None
     max_chars: int | None = None
     sealed: bool = field(default=False, compare=False)
-    _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _log: Log | None = field(default=None, init=False, compare=False)
-    _cache: _Known | None = field(default=None, init=False, compare=False)
+    _lines: Entries | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.history = self.selection
-        self.best, self.last = self.history.best, self.history.last
         self.labels = None if self.labels is None else tuple(self.labels)
         self.reasons = tuple(self.reasons)
+        one_of("history", self.history, KEEP)
         one_of("order", self.order, ("time", "ascending"))
         one_of("style", self.style, (None, "chat", "completion"))
-        check_counts(self, max_tokens=1, max_prompt_tokens=1, log_tokens=1, max_chars=1000)
+        check_counts(self, best=0, last=0, max_tokens=1, max_prompt_tokens=1, log_tokens=1)
+        check_counts(self, max_chars=1000)
         if len(self.template) > MAX_TEMPLATE:
             raise TemplateError(
                 f"template {self.name!r} has more than {MAX_TEMPLATE:,} characters: shorten it"
@@ -160,7 +138,7 @@ class TemplatePrompt:
         return f"{type(self).__name__}({self.name!r}{', ' + given if given else ''})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_compiled": None, "_cache": None, "_log": None}
+        return {**self.__dict__, "_lines": None, "_log": None}
 
     def _options(self) -> dict[str, Any]:
         """Return the options that differ from the defaults of this prompt."""
@@ -171,107 +149,55 @@ class TemplatePrompt:
         """Whether an answer may be a block of Python: the template says so to the model."""
         return self.changes and re.search(r"\bcompute\b", self.template) is not None
 
-    @property
-    def selection(self) -> Selection:
-        """Which trials are shown."""
-        kept = self.history
-        return kept if isinstance(kept, Selection) else Selection(kept, self.best, self.last)
-
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form with the options that are not the default, for `get_prompt`."""
-        data: dict[str, Any] = {"name": self.name, **self._options()}
-        for name in ("labels", "reasons"):
-            if data.get(name):
-                data[name] = list(data[name])
-        if self.name not in SHIPPED:
-            data["template"] = self.template
-        return data
+        options = {k: [*v] if isinstance(v, tuple) else v for k, v in self._options().items()}
+        template = {} if self.name in SHIPPED else {"template": self.template}
+        return {"name": self.name, **options, **template}
 
     def prepare(self, situation: Situation) -> Question:
         """Make the question for one situation; see `Prompt.prepare`."""
-        space, known = situation.space, self._known(situation.space)
-        labels = known.words["labels"]
-        if self.needs_description and not situation.description.strip():
-            raise TemplateError(
-                f"prompt {self.name!r} needs the task in words and got no description: give "
-                "description=, or take prompt 'props'"
-            )
-        model = situation.model
+        space, history, model = situation.space, situation.history, situation.model
+        labels = self.labels or space.names
+        self._check(situation, labels)
         style = self.style or model.style
         most = situation.points if self.changes else 1  # several only where each has its own start
-        kept = None
+        kept = form = None
         if situation.compute and self.changes:
             kept = Kept.of(space, labels, situation.kept, situation.variables)
-        form = None  # that answers are held to, if the model can be
         structured = self.reasons and model.structured and style == "chat"
         if structured and len(labels) <= MOST_PARAMETERS:
             form = Form(
-                space,
-                labels,
-                self.reasons,
-                last=self.answer_last,
-                changes=self.changes,
-                may_stop=situation.may_stop,
-                most=most,
-                compute=situation.compute,
-                kept=kept,
-            )
-        note = form.note if form else ""
+                space, labels, self.reasons, last=self.answer_last, changes=self.changes,
+                may_stop=situation.may_stop, most=most, compute=situation.compute, kept=kept,
+            )  # fmt: skip
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
-        picked = self.selection.pick(situation.history)
-        static = known.words | self._variables(situation, style, most)
-        static["keeps"] = kept is not None
-        place = self._places(situation, picked)
-        # Removed while in use: another thread makes its own.
-        log = vars(self).pop("_log", None) or Log()
-        reads_log = _SHOWS_LOG.search(self.template) is not None
-        if reads_log:
-            log.read(situation.history, space, labels, count=budget.count)
-
-        def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
-            # Not a token more or less from one proposal to the next, for the sake of caches.
-            log.show(picked, (self.log_tokens or 0) * k // _LEVELS)
-            text = self._render({**static, "evidence": log})
-            over = len(text) - (self.max_chars or len(text))
-            if over > 0 and k > _COARSE:
-                return render_log(self._fewer_levels(k, len(text), log), complaint)
-            if over > 0 and static["computed"]:
-                room = sum(map(len, static["computed"])) - over
-                fewer = {"computed": shown_blocks(situation.computed, room)}
-                text = self._render({**static, **fewer, "evidence": log})
-            return _messages(text, style, complaint, note)
+        variables = self._variables(situation, labels) | {
+            "style": style, "points": most, "keeps": kept is not None
+        }  # fmt: skip
+        picked = pick(history, self.history, self.best, self.last)
+        log = None
+        if _SHOWS_LOG.search(self.template):
+            # Removed while in use: another thread makes its own.
+            log = vars(self).pop("_log", None) or Log()
+            log.read(history, space, labels, count=budget.count)
+        if self.log_tokens is None:
+            entries, text = len(picked), self._text_of_trials(variables, situation, picked, log)
+        else:
+            entries, text = self._text_of_log(variables, situation, picked, log)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
-            shown = picked[:k][::-1]
-            if place is not None:
-                shown.sort(key=lambda t: place[id(t)])
-            entries = self._entries(shown, known)
-            best = None
-            if k < len(situation.history.trials) and situation.history.best is not None:
-                top = situation.history.best
-                hidden = not any(t is top for t in shown)
-                best = self._entries([top], known)[0] if hidden else None
-            text = self._render(
-                {
-                    **static,
-                    "evidence": log.show(shown),
-                    "history": entries,
-                    "lines": [e.line for e in entries],
-                    "hidden": len(situation.history.trials) - len(shown),
-                    "best": best,
-                }
-            )
-            return _messages(text, style, complaint, note)
+            return _messages(text(k), style, complaint, form.note if form else "")
 
         messages = fit(
             self.name,
-            render if self.log_tokens is None else render_log,
+            render,
             lambda messages: budget.size(messages, style),
             budget,
-            _LEVELS if self.log_tokens is not None else len(picked),
+            entries,
             situation.complaint if style == "chat" and model.chats else None,
-            align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
+            align=self.log_tokens is None and self.history == "all" and self.order == "time",
         )
         self._log = log
         request = Request(
@@ -284,34 +210,76 @@ class TemplatePrompt:
             seed=situation.seed,
             json_schema=None if form is None else form.schema,
         )
-        points = [t.values for t in situation.history.trials] if self.changes else ()
         rejects = PromptCapabilities.of(self).rejects(situation.out_of_range)
-        points_of = AnswerReader(
+        read = AnswerReader(
             space,
             labels,
             "reject" if rejects else "clip",
             form,
             last=self.answer_last or self.changes,
             changes=self.changes,
-            points=points,
+            points=[t.values for t in history.trials] if self.changes else (),
             may_stop=situation.may_stop,
             most=most,
             first=situation.iteration,
             kept=kept,
-            original=_Originals(
-                space, situation.history, self.log_tokens is None, log if reads_log else None
-            ),
+            computes=situation.compute,
+            original=Originals(space, history, self.log_tokens is None, log),
         )
+        return Question(request, read)
 
-        return Question(request, _Reader(points_of, form, situation.compute))
+    def _text_of_trials(
+        self, variables: dict[str, Any], situation: Situation, picked: list[Trial], log: Log | None
+    ) -> Callable[[int], str]:
+        """Return what renders the prompt with the first k of the picked trials."""
+        history, order = situation.history, list(situation.history.trials)
+        lines = vars(self).pop("_lines", None) or Entries()
+        entry = lines.read(history, situation.space, variables["labels"])
+        self._lines = lines
+        if self.order == "ascending":
+            order = ranked(history)[::-1]
+        place = {id(t): i for i, t in enumerate(order)}
 
-    def _fewer_levels(self, levels: int, characters: int, log: Log) -> int:
-        """Return the level of the log at which a rendered text keeps to `max_chars`."""
-        most, used = self.max_chars or 0, "\n".join(log.log)
-        room = max(most - (characters - len(used)), most // 4)
-        tokens = log.count(used) * room / max(len(used), 1)
-        fewer = int(_LEVELS * tokens / (self.log_tokens or 1)) // _COARSE * _COARSE
-        return max(_COARSE, min(fewer, levels - 1))
+        def text(k: int) -> str:
+            shown = sorted(picked[:k], key=lambda t: place[id(t)])
+            best = history.best if len(shown) < len(order) else None
+            hidden = best is not None and all(t is not best for t in shown)
+            entries = [entry[id(t)] for t in shown]
+            trials = {
+                "evidence": log and log.show(shown),
+                "history": entries,
+                "lines": [e.line for e in entries],
+                "hidden": len(order) - len(shown),
+                "best": entry[id(best)] if hidden else None,
+            }
+            return self._render({**variables, **trials})
+
+        return text
+
+    def _text_of_log(
+        self, variables: dict[str, Any], situation: Situation, picked: list[Trial], log: Log | None
+    ) -> tuple[int, Callable[[int], str]]:
+        """Return what renders the prompt with k levels of the log, and the most levels.
+
+        With all levels the text has at most `max_chars` characters, if the log can be shortened to
+        a quarter and the model's blocks can be dropped.
+        """
+        tokens, chars = self.log_tokens or 0, self.max_chars
+
+        def text(k: int) -> str:
+            # Not a token more or less from one proposal to the next, for the sake of caches.
+            evidence = log and log.show(picked, tokens * k // _LEVELS)
+            return self._render({**variables, "evidence": evidence})
+
+        if chars is None or len(text(_LEVELS)) <= chars:
+            return _LEVELS, text
+        levels = bisect_right(range(_LEVELS), chars, key=lambda k: len(text(k))) - 1
+        levels = max(levels, _LEVELS // 4)
+        over = len(text(levels)) - chars
+        if over > 0 and situation.computed:
+            room = sum(map(len, variables["computed"])) - over
+            variables["computed"] = shown_blocks(situation.computed, room)
+        return levels, text
 
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
@@ -320,47 +288,25 @@ class TemplatePrompt:
         context = situation.model.context_tokens
         return usual if context is None else max(1, min(usual, context // 2))
 
-    def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int] | None:
-        """Return the position of each trial, by its identity, in the order of showing.
-
-        ``None`` where that is the order in which they were picked, reversed.
-        """
-        if self.order == "ascending":
-            order = list(reversed(ranked(situation.history)))
-        elif self.selection.keep in ("all", "last"):
-            return None
-        else:
-            order = list(situation.history.trials)
-        return {id(t): i for i, t in enumerate(order)}
-
-    # One trial in words
-
-    def _entries(self, trials: Sequence[Trial], known: _Known) -> list[Entry]:
-        """Return trials in words; those of the last prompt are not described anew."""
-        entries = []
-        for trial in trials:
-            found = known.entries.get(trial.number)
-            if found is None or (found[0] is not trial and found[0] != trial):
-                found = trial, describe_trial(trial, known.space, known.words["labels"])
-                if trial.number < _CACHED_TRIALS:
-                    known.entries[trial.number] = found
-            entries.append(found[1])
-        return entries
-
-    # The template
-
-    def _known(self, space: Space) -> _Known:
-        """Return what prompts for a space have in common."""
-        if self._cache is not None and (self._cache.space is space or self._cache.space == space):
-            return self._cache
-        labels = self.labels or space.names
-        if len(labels) != len(space):
+    def _check(self, situation: Situation, labels: tuple[str, ...]) -> None:
+        if self.needs_description and not situation.description.strip():
+            raise TemplateError(
+                f"prompt {self.name!r} needs the task in words and got no description: give "
+                "description=, or take prompt 'props'"
+            )
+        if len(labels) != len(situation.space):
             raise SpaceError(
                 f"prompt {self.name!r} is for exactly {len(labels)} parameters "
-                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
+                f"({', '.join(labels)}) and the space has {len(situation.space)}: take prompt "
+                "'props'"
             )
+
+    def _variables(self, situation: Situation, labels: tuple[str, ...]) -> dict[str, Any]:
+        """Return the variables of the templates, but for the trials."""
+        space, history = situation.space, situation.history
         asked = [labels[i] for i in space.asked]
-        words = {
+        same = ("iteration", "total", "samples", "noisy", "seeded", "may_stop", "compute", "blocks")
+        return {
             "begin_user": _BEGIN_USER,
             "n": len(space),
             "labels": labels,
@@ -373,32 +319,23 @@ class TemplatePrompt:
             "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
             "asked": asked,
             "branched": any(map(space.condition, range(len(space)))),
-        }
-        self._cache = _Known(space, words)
-        return self._cache
-
-    def _variables(self, situation: Situation, style: Style, most: int) -> dict[str, Any]:
-        """Return the variables that a situation brings, but for the trials."""
-        history, labels = situation.history, self.labels or situation.space.names
-        return {
-            "style": style,
             "directions": history.directions,
             "goal": describe_goal(history.directions, history.metrics),
             "objectives": names_of(history.directions, history.metrics),
             "description": quoted(situation.description.strip(), headings_alone=True),
             "notes": [quoted(note, headings_alone=True) for note in situation.notes],
-            "iteration": situation.iteration,
-            "total": situation.total,
-            "samples": situation.samples,
-            "pending": [describe_params(v, situation.space, labels) for v in history.pending],
-            "noisy": situation.noisy,
-            "seeded": situation.seeded,
-            "may_stop": situation.may_stop,
-            "points": most,
-            "compute": situation.compute,
+            "pending": [describe_params(v, space, labels) for v in history.pending],
+            **{name: getattr(situation, name) for name in same},
+            **self._python_variables(situation),
+        }
+
+    def _python_variables(self, situation: Situation) -> dict[str, Any]:
+        """Return the variables on blocks of Python."""
+        trials = situation.history.trials
+        data = {k: t.data for k, t in enumerate(trials, start=1) if t.data is not NO_DATA}
+        return {
             "computed": shown_blocks(situation.computed),
-            "blocks": situation.blocks,
-            "data": quoted(_data_words(history)) if situation.compute else "",
+            "data": quoted(data_words(data, len(trials))) if situation.compute else "",
             "variables": listed(situation.variables),
             **laboratory_variables(
                 situation.compute_seconds,
@@ -410,47 +347,36 @@ class TemplatePrompt:
             ),
         }
 
-    def _compile(self) -> jinja2.Template:
-        if self._compiled is None:
-            file = f"{self.name}.j2" if self.name in SHIPPED else self.name
-            try:
-                if self.folder is None or self.sealed:
-                    self._compiled = _shared_template(file, self.template)
-                else:
-                    beside = jinja2.FileSystemLoader(self.folder)
-                    self._compiled = _make_template(file, self.template, beside)
-            except Exception as error:
-                raise _template_error(file, error, ()) from error
-        return self._compiled
-
     def _render(self, variables: dict[str, Any]) -> str:
         template = self._compile()
         try:
-            environment = template.environment
-            assert isinstance(environment, TemplateEnvironment)
-            return environment.render(template, variables)
+            # Not `template.render`, which would rewrite the traceback that names the line.
+            return "".join(template.root_render_func(template.new_context(variables)))
         except Exception as error:
             raise _template_error(str(template.name), error, tuple(variables)) from error
 
+    def _compile(self) -> jinja2.Template:
+        file = f"{self.name}.j2" if self.name in SHIPPED else self.name
+        try:
+            return _compiled(file, self.template, None if self.sealed else self.folder)
+        except Exception as error:
+            raise _template_error(file, error, ()) from error
 
-def _data_words(history: History) -> str:
-    trials = history.trials
-    having = {k: t.data for k, t in enumerate(trials, start=1) if t.data is not NO_DATA}
-    return data_words(having, len(trials))
 
+@lru_cache(maxsize=32)
+def _compiled(file: str, text: str, folder: str | None) -> jinja2.Template:
+    """Return a template, which may include those of its folder and the shipped ones.
 
-def _make_template(file: str, text: str, *beside: jinja2.BaseLoader) -> jinja2.Template:
-    """Compile a template, which may include the shipped ones and those of further loaders."""
+    To compile `words` takes 20 ms.
+    """
+    beside = [] if folder is None else [jinja2.FileSystemLoader(folder)]
     shipped = jinja2.FunctionLoader(shipped_template)
     loader = jinja2.ChoiceLoader([jinja2.DictLoader({file: text}), *beside, shipped])
     return TemplateEnvironment(loader, _SHOWN).get_template(file)
 
 
-_shared_template = functools.lru_cache(maxsize=32)(_make_template)
-"""Makes a template that includes no file of the user's; to compile `words` takes 20 ms."""
-
 _SHOWN = {
-    Entry: tuple(entry_field.name for entry_field in fields(Entry)),
+    Entry: tuple(Entry.__annotations__),
     Log: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
         "shown_again", "latest", "standstill", "failed", "noise", "roughness",
@@ -533,64 +459,3 @@ def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> 
     if isinstance(error, jinja2.UndefinedError) and undefined and variables:
         what += f"; {did_you_mean(undefined[1], variables)}"
     return TemplateError(f"{where}: {what}")
-
-
-@dataclass(frozen=True)
-class _Originals:
-    """Returns the evaluated point that a written one equals to the digits that a prompt shows."""
-
-    space: Space
-    history: History
-    lines: bool  # whether the prompt shows values as `Space.format` does
-    log: Log | None  # which shows them otherwise, if the prompt has it
-
-    def __call__(self, point: Point) -> Point:
-        """Return the evaluated or pending point, or the written one if it is a new one."""
-        log = self.log
-        if log is not None and vars(log).get("history") is not self.history:
-            log = None  # it has gone on to a later prompt
-        for trial in reversed(self.history.trials):
-            if self._equal(point, trial.values, self.lines, log, trial):
-                return tuple(trial.values)
-        for pending in self.history.pending:
-            if self._equal(point, pending, True):
-                return tuple(pending)
-        return point
-
-    def _equal(
-        self,
-        written: Point,
-        values: Point,
-        lines: bool,
-        log: Log | None = None,
-        trial: Trial | None = None,
-    ) -> bool:
-        for i, (a, b) in enumerate(zip(written, values, strict=True)):
-            if a == b:
-                continue
-            if not (isinstance(a, float) and isinstance(b, float)):
-                return False
-            shown = [self.space.format(i, b)] if lines else []
-            if log is not None and trial is not None:
-                shown.append(log.value(trial, i))
-            if a not in map(float, shown):
-                return False
-        return True
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads points, and Python if the answers may be that."""
-
-    points_of: AnswerReader
-    form: Form | None
-    computes: bool
-
-    def __call__(
-        self, text: str, index: int = 0, earlier: Sequence[str] = ()
-    ) -> Reading | ToolCall:
-        """Return the points of an answer, or its Python; see `Question.read`."""
-        code = ""
-        if self.computes:
-            code = code_in(text) if self.form is None else self.form.code(text) or code_in(text)
-        return ToolCall(code) if code else self.points_of(text)
