@@ -28,14 +28,7 @@ import numpy as np
 
 from llmopt.client.local.network import LEVELS, draw_choices
 from llmopt.prompt.columns.columns import ELITES, LEAST, REGRESSION, SPREAD
-from llmopt.prompt.columns.frame import (
-    Frame,
-    covariance_frame,
-    share_places,
-    slope_frame,
-    whole_frame,
-)
-from llmopt.prompt.columns.letters import WHOLE, WINDOW
+from llmopt.prompt.columns.frame import covariance_frame, share_places, slope_frame
 from llmopt.space import Space
 from llmopt.space.dimensions import Float
 
@@ -195,7 +188,7 @@ class Window:
         order = np.argsort(losses, kind="stable")
         best, n = points[order[:ELITES]], points.shape[1]
         least = np.full(n, LEAST)
-        frame = covariance_frame(_whole(n), best, *WINDOW, SPREAD, least)
+        frame = covariance_frame(_cube(n), best, SPREAD, least)
         known = order[:REGRESSION]
         frame, leading = slope_frame(frame, points[known], share_places(losses[known].tolist()))
         assert frame.axes is not None
@@ -210,9 +203,8 @@ class Window:
 
 
 @functools.cache
-def _whole(n: int) -> Frame:
-    space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
-    return whole_frame(space, WHOLE, 1)
+def _cube(n: int) -> Space:
+    return Space.of({f"x{i}": Float(0, 1) for i in range(n)})
 
 
 def _levels(coordinates: np.ndarray) -> np.ndarray:

@@ -17,34 +17,14 @@ its changing parts come last, so that prefix caches hit. Without the mark all is
 message. A template may include or extend its neighbours, and the shipped ones as
 ``llmopt/props.j2``. A template out of a file of a run includes the shipped ones only.
 
-The variables:
-
-- ``begin_user``: the mark just described; ``style``: ``"chat"`` or ``"completion"``;
-- ``n``: number of parameters; ``labels``: what they are called; ``parameters``: their
-  ranges in words, one line each, equal neighbours together;
-- ``answer``: the answer's first line with ``<value>`` for each value;
-- ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
-  ``"maximize"`` or ``"minimize"`` for each objective, and ``objectives`` what they are called;
-- ``history``: the trials shown, each with ``number``, ``params``, ``f``, ``rewards``,
-  ``state``, ``feedback``, ``violation``, ``line`` (see `Entry`); ``lines``: their
-  ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
-- ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
-  them, else none;
-- ``pending``: points being evaluated, in words;
-- ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
-  ``samples``: answers asked for at once;
-- ``description``: the task in words, may be empty; ``notes``: further lines;
-- ``evidence``: the history for a model that weighs it, a `Log`; ``noisy``: whether a
-  point may be re-evaluated; ``may_stop``: whether an answer may end the search;
-  ``points``: the most points in one answer; ``asked``: the labels of the parameters that are not
-  set already; ``branched``: whether a point may lack some of them;
-- ``compute``: whether an answer may be Python; ``computed``: the blocks since the last point, in
-  words; ``blocks``: how many may still follow; ``variables``: what earlier ones left; ``chooses``:
-  whether a parameter is a choice; ``compute_seconds``, ``compute_blocks``, ``seconds_left``,
-  ``workers`` and ``most_output``: their limits; ``data``: what trials recorded, in words;
-  ``tools``: lines on further functions; ``keeps``: whether an answer may name a variable in place
-  of values; ``seeded``: whether a repeat takes the next seed;
-- ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
+Variables: ``begin_user``, ``style``, ``n``, ``labels``, ``parameters`` (the ranges in words),
+``answer`` (the first line of an answer), ``goal``, ``directions``, ``objectives``, ``history`` (the
+trials shown, each an `Entry`), ``lines``, ``order``, ``hidden`` (how many are not shown), ``best``
+(if it is one of them), ``pending``, ``iteration``, ``total``, ``samples``, ``description``,
+``notes``, ``evidence`` (a `Log`), ``noisy``, ``seeded``, ``may_stop``, ``points``, ``asked``,
+``branched``, ``chooses``, ``step_size``, ``optimum``. Those of Python (``compute``): ``computed``,
+``blocks``, ``variables``, ``keeps``, ``data``, ``tools``, ``workers``, ``compute_seconds``,
+``compute_blocks``, ``seconds_left``, ``most_output``.
 """
 
 from __future__ import annotations
@@ -109,14 +89,26 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         ValueError: An option is not valid.
     """
     if isinstance(prompt, Mapping):
-        return _from_mapping(prompt, options)
+        given = {"name": "custom", **prompt, **options, "sealed": "folder" not in options}
+        name = given.pop("name")
+        if "template" in given:
+            return TemplatePrompt(given.pop("template"), name=name, **given)
+        if name == "columns":
+            del given["sealed"]
+            return ColumnsPrompt(**given)
+        return shipped_prompt(name, **given)
     if isinstance(prompt, str):
         if prompt == "columns":
             return ColumnsPrompt(**options)
         if prompt in SHIPPED:
             return shipped_prompt(prompt, **options)
-        if not is_path(prompt):
-            return _from_text(prompt, options)
+        if "{{" in prompt or "{%" in prompt:
+            return TemplatePrompt(prompt, **options)
+        if not _is_path(prompt):
+            raise TemplateError(
+                f"unknown prompt {cut(prompt, 60)!r}; {did_you_mean(prompt, PROMPTS)}; or give a "
+                "template: a path, or text with {{ variables }}"
+            )
         prompt = Path(prompt)
     if isinstance(prompt, Path):
         try:
@@ -128,28 +120,23 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
             ) from error
         name = prompt.name if prompt.name not in PROMPTS else f"./{prompt.name}"
         return TemplatePrompt(text, **{"name": name, "folder": str(prompt.parent), **options})
-    if isinstance(prompt, Prompt):
-        if options:
-            raise TypeError(
-                f"options {sorted(options)} cannot be given with a prompt object: set them on it"
-            )
-        return prompt
-    raise TypeError(
-        f"got {type(prompt).__name__} for a prompt, expected a name ({', '.join(PROMPTS)}), "
-        "a template's text or path, or an object with prepare(situation)"
-    )
+    if not isinstance(prompt, Prompt):
+        raise TypeError(
+            f"got {type(prompt).__name__} for a prompt, expected a name ({', '.join(PROMPTS)}), "
+            "a template's text or path, or an object with prepare(situation)"
+        )
+    if options:
+        raise TypeError(
+            f"options {sorted(options)} cannot be given with a prompt object: set them on it"
+        )
+    return prompt
 
 
-def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
-    """Return a prompt that may come from anywhere: no file beside it is read."""
-    data = {"name": "custom", **stored, **options, "sealed": "folder" not in options}
-    name = data.pop("name")
-    if "template" in data:
-        return TemplatePrompt(data.pop("template"), name=name, **data)
-    if name == "columns":
-        del data["sealed"]
-        return ColumnsPrompt(**data)
-    return shipped_prompt(name, **data)
+def _is_path(text: str) -> bool:
+    try:
+        return "\n" not in text and (text.endswith(".j2") or Path(text).is_file())
+    except (OSError, ValueError):  # too long for a file name, or with a null byte
+        return False
 
 
 def is_shipped(prompt: object) -> bool:
@@ -186,24 +173,3 @@ def check_prompt_for(prompt: Prompt, client: Client) -> None:
             f"{client_name(client)} does not give the probabilities that the prompt "
             f"{prompt.name!r} needs: take prompt 'props', or a model that runs in this process"
         )
-
-
-def is_path(text: str) -> bool:
-    """Whether `get_prompt` would read a file of that name."""
-    if "\n" in text or "{{" in text or "{%" in text:
-        return False
-    if text.endswith(".j2"):
-        return True
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a file name, or with a null byte
-        return False
-
-
-def _from_text(text: str, options: dict[str, Any]) -> TemplatePrompt:
-    if "{{" in text or "{%" in text:
-        return TemplatePrompt(text, **options)
-    raise TemplateError(
-        f"unknown prompt {cut(text, 60)!r}; {did_you_mean(text, PROMPTS)}; or give a template: a "
-        "path, or text with {{ variables }}"
-    )

@@ -115,7 +115,7 @@ def fit(
         return part
     for again in (complaint, None) if complaint else (None,):
         sizes = range(entries + 1)
-        most = bisect_right(sizes, limit, key=lambda k: size(render(k, again))) - 1  # noqa: B023
+        most = bisect_right(sizes, limit, key=lambda k: size(render(k, again))) - 1
         if most < 0:
             continue
         if align and most > 8:

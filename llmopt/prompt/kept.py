@@ -34,27 +34,31 @@ _LINE = re.compile(
 )
 
 
-def plain_values(found: Any) -> dict[str, Plain]:
+def plain_values(variables: Any) -> dict[str, Plain]:
     """Check the values of variables that a worker or a file gives, and return them.
 
     Raises:
         TypeError: They have another form.
     """
-    if not isinstance(found, dict) or not all(isinstance(v, list | dict) for v in found.values()):
-        raise TypeError("the values of a block's variables are no lists or mappings by name")
-    texts = [k for v in (found, *found.values()) if isinstance(v, dict) for k in v]
-    items = [i for v in found.values() for i in (v.values() if isinstance(v, dict) else v)]
+    if not isinstance(variables, dict):
+        raise TypeError("the values of a block's variables are no mapping by name")
+    texts, items = list(variables), []
+    for value in variables.values():
+        if not isinstance(value, list | dict):
+            raise TypeError("the values of a variable are no list or mapping by name")
+        texts += value if isinstance(value, dict) else []
+        items += value.values() if isinstance(value, dict) else value
     if len(items) > MOST_VALUES:
         raise TypeError(f"{len(items)} values of variables; expected at most {MOST_VALUES}")
     texts += [item for item in items if isinstance(item, str)]
-    if any(len(text) > _LONGEST for text in texts if isinstance(text, str)):
-        raise TypeError(f"a value has a text of more than {_LONGEST} characters")
-    plain = all(item is None or isinstance(item, str | bool | int | float) for item in items)
-    if not plain or not all(isinstance(text, str) for text in texts):
-        raise TypeError("a value of a variable is no number, text or bool")
-    if any(isinstance(item, float) and not math.isfinite(item) for item in items):
-        raise TypeError('a value is nan or infinite; expected it as a text such as "nan"')
-    return found
+    if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts):
+        raise TypeError(f"a value has a name or text that is none, or has over {_LONGEST} letters")
+    for item in items:
+        if item is not None and not isinstance(item, str | int | float):
+            raise TypeError("a value of a variable is no number, text or bool")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise TypeError('a value is nan or infinite; expected it as a text such as "nan"')
+    return variables
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,11 @@ class Kept:
 
     @classmethod
     def of(
-        cls,
-        space: Space,
-        labels: Sequence[str],
-        values: Mapping[str, Plain],
-        variables: Sequence[str],
+        cls, space: Space, labels: Sequence[str], values: Mapping[str, Plain], names: Sequence[str]
     ) -> Kept | None:
         """Return what an answer may name; ``None`` if a parameter has the name ``kept``."""
         taken = any(name.casefold() == "kept" for name in (*labels, *space.names))
-        return None if taken else cls(space, labels, values, variables)
+        return None if taken else cls(space, labels, values, names)
 
     @staticmethod
     def named(block: str) -> tuple[str, str] | None:
@@ -96,9 +96,10 @@ class Kept:
 
     def is_remark(self, name: str) -> bool:
         """Whether a name is prose, as in "Kept: all other gains", and no variable."""
+        names = (*self.values, *(variable.partition(" ")[0] for variable in self.variables))
         first, *more = name.split() or [""]
-        known = {known.casefold() for known in self._known}
-        return bool(more) and first.casefold() not in known and bool(_WORDS.fullmatch(name))
+        variable = first.casefold() in map(str.casefold, names)
+        return bool(more) and not variable and bool(_WORDS.fullmatch(name))
 
     def point(self, name: str) -> dict[int, Value]:
         """Return the values of a variable by the places of the parameters.
@@ -106,32 +107,28 @@ class Kept:
         Raises:
             ParseError: There is no such variable, or it is no point.
         """
-        n = len(self.labels)
-        values = self.values.get(name)
+        n, values = len(self.labels), self.values.get(name)
+        if isinstance(values, list) and len(values) == n:
+            given = (
+                None if v == "nan" and self.space.condition(i) else v for i, v in enumerate(values)
+            )
+            values = dict(zip(self.labels, given, strict=True))
         if isinstance(values, dict):
             return from_json(values.items(), PairReader(self.space, self.labels))
-        if values is not None and len(values) == n:
-            absent = [v == "nan" and bool(self.space.condition(i)) for i, v in enumerate(values)]
-            given = (None if left else v for v, left in zip(values, absent, strict=True))
-            pairs = zip(self.labels, given, strict=True)
-            return from_json(pairs, PairReader(self.space, self.labels))
+        kind = next((v for v in self.variables if v.partition(" ")[0] == name), None)
+        if not name.isidentifier():
+            trouble = f"{cut(name, 60)!r} is no name of a variable" if name else ""
+            trouble = trouble or "`kept:` has no name"
+        elif kind is not None:
+            kind = cut(kind.partition(" ")[2], 60)
+            trouble = f"the variable `{name}` {kind} has no values of a point on record"
+        else:
+            names = cut(", ".join(self.variables), _MOST_SHOWN) or "none"
+            trouble = f"no variable `{cut(name, 60)}` was kept by an earlier block; there are: "
+            trouble += names
         raise ParseError(
-            f"{self._trouble(name)}; expected `kept: NAME` with the name alone of a list or 1-D "
+            f"{trouble}; expected `kept: NAME` with the name alone of a list or 1-D "
             f"array of {n} plain values in the order of `names`, or of a dict by parameter name: "
             "make one in a block, or write the values",
             "",
         )
-
-    @property
-    def _known(self) -> set[str]:
-        return {*self.values, *(variable.partition(" ")[0] for variable in self.variables)}
-
-    def _trouble(self, name: str) -> str:
-        if not name.isidentifier():
-            return f"{cut(name, 60)!r} is no name of a variable" if name else "`kept:` has no name"
-        for variable in self.variables:
-            known, _, kind = variable.partition(" ")
-            if known == name:
-                return f"the variable `{name}` {cut(kind, 60)} has no values of a point on record"
-        listed = cut(", ".join(self.variables), _MOST_SHOWN) or "none"
-        return f"no variable `{cut(name, 60)}` was kept by an earlier block; there are: {listed}"

@@ -1,21 +1,18 @@
 """The log of a search: what a prompt shows of each trial, and where the search stands.
 
-Templates get a `Log` as ``evidence``. It is made for models that can weigh measurements: values
-come with their standard errors (if all points are measured on the same initial states, that of the
-difference from the best), a point with its difference from the point that it was made from, and a
-hypothesis with the change that it brought.
-
-A trial's entry in the log is written once. It depends on the trials before it alone, so that the
-next prompt begins with the same text and prefix caches hit. If the log exceeds its budget, much of
-it is cut at once: the best and the latest trials keep all that was seen, the others a row and one
-line.
+Templates get a `Log` as ``evidence``. Values have their standard errors (that of the difference from
+the best, if all points are measured on the same initial states), a point its difference from the
+point that it was made from, a hypothesis the change that it brought. A trial's entry depends on the
+trials before it alone and is written once, so that prefix caches hit. If the log exceeds its budget,
+much of it is cut at once: the best and the latest trials keep all that was seen, the others a row
+and one line.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from operator import attrgetter, ne
@@ -62,25 +59,20 @@ _MOST_ENTRIES = 5_000  # cached texts; further ones are made again when needed
 
 
 @dataclass(eq=False, slots=True)
-class _Seen:
+class _Facts:
     """What a trial is beside those before it."""
 
-    said: Answer  # what the model said about it
+    answer: Answer  # of the model
     best: int | None  # number of the best trial before it; a check is no rival of the others
     nearest: float | None  # the nearest other value of f before it
     run: int  # which run of points it is in: a model's point, and the others until the next one
 
 
 class Log(Follower):
-    """What the trials show, in words.
-
-    `read` takes in the trials that are new since the last prompt, and `show` says which of them the
-    log lists and how long it may be. What is known of a trial, and its entry, are kept.
+    """What the trials show, in words. `read` takes in new trials, `show` chooses those to list.
 
     Attributes:
         history: All trials.
-        labels: What the parameters are called.
-        count: Counts the tokens of a text.
         has_errors: Whether any trial has a standard error.
         paired: Number of initial states on which points are compared in pairs; 1 if it differs
             between points, 0 if points are not compared so.
@@ -90,8 +82,8 @@ class Log(Follower):
 
     def _reset(self) -> None:
         super()._reset()
-        self._facts: tuple[Any, ...] = ()
-        self._seen: list[_Seen] = []
+        self._setting: tuple[Any, ...] = ()
+        self._facts: list[_Facts] = []  # of each trial
         self.has_errors = False
         self.paired = self.drawn = 0
         # Rank and number of the complete trials, but for checks, best first.
@@ -99,13 +91,12 @@ class Log(Follower):
         self._values: list[float] = []  # of f, in their order
         self._leaders: list[int] = []  # number of the best trial up to the end of each run
         self._answers: list[list[int]] = []  # numbers of the model's points, by answer
-        self._with_lesson: list[int] = []  # numbers of the trials whose answer drew a lesson
+        self._with_lesson: list[int] = []  # numbers of the trials whose answer has a lesson
         self._withdrawn: set[int] = set()  # numbers of those whose lesson a later answer withdrew
         # Numbers of the random points before the model's first design, whose rows are enough. The
         # best of them keeps its notes if that design is worse.
         self._done_with: frozenset[int] = frozenset()
         self._parents: dict[int, int | None] = {}  # as far as they were asked for
-        self._moves: dict[int, float | None] = {}
         self._entries: dict[tuple[int, bool], tuple[str, int]] = {}  # with their tokens
         self._budgets: dict[int, LogBudget] = {}
 
@@ -129,17 +120,16 @@ class Log(Follower):
             count: Counts the tokens of a text.
         """
         noise = history.noisy and history.deviation
-        facts = space, labels, feedback_limit, count, history.directions, noise
-        if self._facts != facts:
+        setting = space, labels, feedback_limit, count, history.directions, noise
+        if self._setting != setting:
             self._reset()
         self._update(history)
-        self._facts = facts
+        self._setting = setting
         self.history, self.space, self.labels = history, space, labels
         self.count, self._feedback_limit = count, feedback_limit
         if len(self._entries) > _MOST_ENTRIES:
             self._drop()  # budgets, too: later withdrawals are looked up among the entries
-        last = self._answers[-1] if self._answers else []
-        self.last_answer = [history.trials[place] for place in last]
+        self.last_answer = [history.trials[i] for i in (self._answers or [[]])[-1]]
         # Without an answer that is still measured in part.
         self._judged = self._answers[: -1 if history.pending else None]
         return self.show(history.trials)
@@ -166,36 +156,25 @@ class Log(Follower):
             self._drop(self._leaders[-1])  # its feedback is cut now
             self._leaders[-1] = top
         nearest = self._nearest(trial.rewards[0]) if complete and trial.rewards else None
-        said = notes_of(trial.explanation) if asked else Answer()
-        self._seen.append(_Seen(said, best, nearest, len(self._leaders) - 1))
+        answer = notes_of(trial.explanation) if asked else Answer()
+        self._facts.append(_Facts(answer, best, nearest, len(self._leaders) - 1))
         if complete:
             insort(self._ranks, (rank, place))
         self.has_errors |= trial.stderr is not None
         if (count := len(trial.samples)) > 1 and not history.noisy:
             self.paired = count if self.paired in (0, count) else 1
-        if asked and self.drawn == place:
+        if not asked:
+            self.drawn += self.drawn == place
+            return
+        if self.drawn == place:
             drawn = {i for i, t in enumerate(self._known) if t.source in RANDOM_SOURCES}
             self._done_with = frozenset(drawn - {top})
             self._drop()
-        self.drawn += not asked and self.drawn == place
-        if asked:
-            self._note_answer(trial, place, said)
-
-    def _nearest(self, value: float) -> float | None:
-        """Return the known value of f that is nearest to a new one, and not the same."""
-        seen = self._values
-        low, high = bisect_left(seen, value), bisect_right(seen, value)
-        around = (*seen[max(0, low - 1) : low], *seen[high : high + 1])
-        if low == high:
-            seen.insert(low, value)
-        return min([(abs(v - value), v) for v in around], default=(0.0, None))[1]
-
-    def _note_answer(self, trial: Trial, place: int, said: Answer) -> None:
-        if said.lesson:
+        if answer.lesson:
             self._with_lesson.append(place)
         # A point is of the answer before it if it has a hypothesis alone, and the same cost: its
         # share of the request.
-        alone = said.hypothesis and not (said.lesson or said.analysis)
+        alone = answer.hypothesis and not (answer.lesson or answer.analysis)
         last = self._known[self._answers[-1][-1]] if self._answers else trial
         cost = attrgetter("prompt_tokens", "completion_tokens", "seconds")
         if self._answers and alone and cost(last) == cost(trial):
@@ -203,12 +182,20 @@ class Log(Follower):
         else:
             self._answers.append([place])
         if "withdrawn" in trial.explanation.casefold():  # far quicker than the search
-            for found in WITHDRAWN.finditer(trial.explanation):
-                struck = {int(n) - 1 for n in re.findall(r"\d+", found[1])}
-                for withdrawn in struck - self._withdrawn:
-                    if withdrawn < place:
-                        self._withdrawn.add(withdrawn)
-                        self._drop(withdrawn)
+            numbers = "".join(m[1] + " " for m in WITHDRAWN.finditer(trial.explanation))
+            struck = {int(n) - 1 for n in re.findall(r"\d+", numbers)} - self._withdrawn
+            for withdrawn in (n for n in struck if n < place):
+                self._withdrawn.add(withdrawn)
+                self._drop(withdrawn)
+
+    def _nearest(self, value: float) -> float | None:
+        """Return the value of f that is nearest to a new one, and not the same."""
+        seen = self._values
+        low, high = bisect_left(seen, value), bisect_right(seen, value)
+        around = (*seen[max(0, low - 1) : low], *seen[high : high + 1])
+        if low == high:
+            seen.insert(low, value)
+        return min(around, key=lambda other: (abs(other - value), other), default=None)
 
     def _drop(self, place: int | None = None) -> None:
         """Drop the text of a trial with all its notes, or all entries."""
@@ -250,21 +237,19 @@ class Log(Follower):
         if self._kept is not None:
             return self._kept
         trials, budget = sorted(self._chosen, key=attrgetter("number")), self._budget
+        self._kept = [(t, True) for t in trials]
         if budget is None:
-            self._kept = [(t, True) for t in trials]
             return self._kept
         fitted = self._budgets.get(budget)
         if fitted is None or not fitted.precedes(trials):
             fitted = self._budgets[budget] = LogBudget(trials, budget, self.history)
         fitted.extend(trials, self.history, lambda trial, full: self._entry(trial, full)[1])
-        self._kept = [*fitted.kept]
+        chosen = {t.number: (t, full) for t, full in fitted.kept}
         answer = self._judged[-1] if self._judged else []
-        fresh = [t for t in trials if t.number in answer]
-        if sum(self._entry(t, True)[1] for t in fresh) <= budget:
-            # What the latest answer brought is seen in full once at least.
-            older = [one for one in self._kept if one[0].number not in answer]
-            whole = [(t, True) for t in fresh]
-            self._kept = sorted([*older, *whole], key=lambda one: one[0].number)
+        latest = {t.number: (t, True) for t in trials if t.number in answer}
+        if sum(self._entry(t, True)[1] for t, _ in latest.values()) <= budget:
+            chosen |= latest  # what the latest answer brought is seen in full once at least
+        self._kept = [chosen[number] for number in sorted(chosen)]
         return self._kept
 
     def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
@@ -295,7 +280,7 @@ class Log(Follower):
         if trial.rewards is None or trial.state == "failed":
             return ["failed"] * objectives
         cells = [number(r) for r in trial.rewards]
-        digits = digits or telling(trial.rewards[0], self._seen[trial.number].nearest, 6)
+        digits = digits or telling(trial.rewards[0], self._facts[trial.number].nearest, 6)
         if best is not None and best.rewards is not None:
             digits = telling(trial.rewards[0], best.rewards[0], digits)
         cells[0] = number(trial.rewards[0], digits)
@@ -331,34 +316,37 @@ class Log(Follower):
         """Return all values of a point by action: those that are not 0, or all in their order."""
         n = len(self.labels)
         hidden = (ABSENT, 0) if zero_point(self.space) else (ABSENT,)
-        named = {i for i in range(n) if trial.values[i] not in hidden}
-        if not named:
-            return "all 0"
+        named = {i: self.value(trial, i) for i, v in enumerate(trial.values) if v not in hidden}
+        if len(named) <= max(_LISTED, n // 3):
+            return self._by_action(named) or "all 0"
         parts = []
         for action, places in by_action(self.labels).items():
-            if len(named) <= max(_LISTED, n // 3):
-                text = ", ".join(f"{o} {self.value(trial, i)}" for o, i in places if i in named)
-            else:
-                text = "in their order " + ", ".join(self.value(trial, i) for _, i in places)
-            if text:
-                parts.append(f"{action}: {text}" if action else text)
+            text = "in their order " + ", ".join(self.value(trial, i) for _, i in places)
+            parts.append(f"{action}: {text}" if action else text)
+        return "; ".join(parts)
+
+    def _by_action(self, texts: Mapping[int, str]) -> str:
+        """Return texts on some parameters behind their names, by action."""
+        parts = []
+        for action, places in by_action(self.labels).items():
+            text = ", ".join(f"{name} {texts[i]}" for name, i in places if i in texts)
+            parts += [f"{action}: {text}" if action else text] if text else []
         return "; ".join(parts)
 
     def _notes(self, trial: Trial) -> str:
-        seen, lines = self._seen[trial.number], []
-        said = seen.said
-        if said.lesson and trial.number not in self._withdrawn:
-            lines.append(f"lesson from the rows above: {sentences(said.lesson, _MAX_LESSON)}")
-        if said.hypothesis:
-            hypothesis = sentences(said.hypothesis, _MAX_HYPOTHESIS)
-            lines.append(f'hypothesis: "{hypothesis}"{self._outcome(trial)}')
-        elif said.explanation and self._outcome(trial):
-            lines.append(f"outcome{self._outcome(trial)}")
-        if said.dropped:
-            lines.append(f"left out of that answer: {in_one_line(said.dropped, MAX_NOTE)}")
-        leads = self._leaders[seen.run] == trial.number
-        brief_one = trial.source != "llm" and not leads
-        limit = min(self._feedback_limit, _BRIEF) if brief_one else self._feedback_limit
+        facts, lines, outcome = self._facts[trial.number], [], self._outcome(trial)
+        answer = facts.answer
+        if answer.lesson and trial.number not in self._withdrawn:
+            lines.append(f"lesson from the rows above: {sentences(answer.lesson, _MAX_LESSON)}")
+        if answer.hypothesis:
+            lines.append(f'hypothesis: "{sentences(answer.hypothesis, _MAX_HYPOTHESIS)}"{outcome}')
+        elif answer.explanation and outcome:
+            lines.append(f"outcome{outcome}")
+        if answer.dropped:
+            lines.append(f"left out of that answer: {in_one_line(answer.dropped, MAX_NOTE)}")
+        limit = self._feedback_limit
+        if trial.source != "llm" and self._leaders[facts.run] != trial.number:
+            limit = min(limit, _BRIEF)
         feedback = whole_lines(trial.feedback, limit)
         return "\n".join([*lines, *([feedback] if feedback else [])])
 
@@ -368,11 +356,9 @@ class Log(Follower):
             return f" -> {trial.state}"
         if len(trial.rewards) > 1:
             return ""
-        notes = []
-        parent = self.parent(trial)
+        parent, before, notes = self.parent(trial), self._before(trial), []
         if parent is not None and parent.rewards is not None:
             notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
-        before = self._before(trial)
         if before is not None and before is not parent:
             notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return f" -> {'; '.join(notes)}" if notes else ""
@@ -381,7 +367,7 @@ class Log(Follower):
 
     def _before(self, trial: Trial) -> Trial | None:
         """Return the best trial before another one."""
-        best = self._seen[trial.number].best
+        best = self._facts[trial.number].best
         return None if best is None else self.history.trials[best]
 
     def parent(self, trial: Trial) -> Trial | None:
@@ -394,18 +380,19 @@ class Log(Follower):
         """
         trials, place = self.history.trials, trial.number
         if place not in self._parents:
-            named = self._seen[place].said.start
-            recent = trials[max(0, place - _RECALLED) : place]
+            start, recent = (
+                self._facts[place].answer.start,
+                trials[max(0, place - _RECALLED) : place],
+            )
             parent = None
-            if isinstance(named, int) and 1 <= named <= place:
-                parent = named - 1
+            if isinstance(start, int) and 1 <= start <= place:
+                parent = start - 1
             elif trial.source == "user":
                 parent = next((t.number for t in recent if t.values == trial.values), None)
-            elif trial.source == "llm" and recent and named not in ("new", "zero"):
+            elif trial.source == "llm" and recent and start not in ("new", "zero"):
                 changes = [sum(map(ne, t.values, trial.values)) for t in recent]
-                fewest = min(changes)
-                nearest = (t for t, n in zip(recent, changes, strict=True) if n == fewest)
-                if 2 * fewest <= len(self.labels):
+                nearest = [t for t, n in zip(recent, changes, strict=True) if n == min(changes)]
+                if 2 * min(changes) <= len(self.labels):
                     parent = min(nearest, key=self.history.rank).number
             self._parents[place] = parent
         number = self._parents[place]
@@ -432,13 +419,7 @@ class Log(Follower):
         most = len(changed) if wide else _MAX_CHANGES
         steps = {i: f"{self.value(parent, i)} -> {self.value(trial, i)}" for i in changed[:most]}
         if wide:
-            text = "; ".join(
-                (f"{action}: " if action else "")
-                + ", ".join(f"{o} {steps[i]}" for o, i in places if i in steps)
-                for action, places in by_action(self.labels).items()
-                if any(i in steps for _, i in places)
-            )
-            return f"#{parent.number + 1}, changed {text}"
+            return f"#{parent.number + 1}, changed {self._by_action(steps)}"
         more = f", and {len(changed) - most} more" if len(changed) > most else ""
         words = (f"{self.labels[i]} {step}" for i, step in steps.items())
         return f"#{parent.number + 1}: {', '.join(words)}{more}"
@@ -481,31 +462,26 @@ class Log(Follower):
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
         cells = self.score(trial, self._before(trial))
-        said = self._outcome(trial)
-        return f"#{trial.number + 1} ({', '.join(cells)}){said}"
+        return f"#{trial.number + 1} ({', '.join(cells)}){self._outcome(trial)}"
 
     def noise(self) -> str:
         """Say how far measurements of one point lie apart, where it is known."""
-        told = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
         if deviation := self.history.deviation:
             return f"One measurement has a standard deviation of about {rough(deviation)}."
-        if told:
-            return f"The median standard error of a point is {rough(told[len(told) // 2])}."
+        single = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
+        if single:
+            return f"The median standard error of a point is {rough(single[len(single) // 2])}."
         return "How large the noise is cannot be said yet: no point was measured twice."
 
     def roughness(self) -> str:
         """Say how far tiny changes of a point moved f, once three of them were measured."""
         recent = self.history.trials[-_RECALLED:]
-        for trial in recent:
-            if trial.number not in self._moves:
-                self._moves[trial.number] = self._move(trial)
-        moves = [move for t in recent if (move := self._moves[t.number]) is not None]
+        moves = sorted(move for t in recent if (move := self._move(t)) is not None)
         if len(moves) < _FEW_MOVES or len(self.history.directions) > 1:
             return ""
-        middle = sorted(moves)[len(moves) // 2]
         return (
-            f"{len(moves)} changes of less than {_TINY:.0%} of a range moved f by {middle:.2g} in "
-            "the median: a smaller gain may be chance."
+            f"{len(moves)} changes of less than {_TINY:.0%} of a range moved f by "
+            f"{moves[len(moves) // 2]:.2g} in the median: a smaller gain may be chance."
         )
 
     def _move(self, trial: Trial) -> float | None:
@@ -513,13 +489,14 @@ class Log(Follower):
         parent = self.parent(trial) if trial.state == "complete" else None
         if parent is None or parent.rewards is None or trial.rewards is None:
             return None
-        changed = [i for i, value in enumerate(trial.values) if value != parent.values[i]]
-        for i in changed:
-            choice = isinstance(self.space.dimensions[i], Categorical)
-            if choice or ABSENT in (parent.values[i], trial.values[i]):
-                return None
+        pairs = zip(self.space.dimensions, parent.values, trial.values, strict=True)
+        changed = [(d, a, b) for d, a, b in pairs if a != b]
+        if not changed or any(
+            isinstance(d, Categorical) or ABSENT in (a, b) for d, a, b in changed
+        ):
+            return None
         steps = self.space.encode(parent.values) - self.space.encode(trial.values)
-        tiny = changed and np.abs(steps).max() < _TINY
+        tiny = np.abs(steps).max() < _TINY
         return abs(trial.rewards[0] - parent.rewards[0]) if tiny else None
 
     def standstill(self) -> str:
@@ -527,41 +504,39 @@ class Log(Follower):
 
         An answer is judged as a whole: a scan is not over at its first point.
         """
-        best = next(iter(self._ranked(1)), None)
-        count = _ANSWERS
-        while sum(map(len, self._judged[-count:])) < _POINTS and count < len(self._judged):
+        trials, judged, count = self.history.trials, self._judged, _ANSWERS
+        while sum(map(len, judged[-count:])) < _POINTS and count < len(judged):
             count += 1
-        latest = [self.history.trials[i] for answer in self._judged[-count:] for i in answer]
-        few = len(self._judged) < count or len(latest) < _POINTS
-        if few or best is None or len(self.history.directions) > 1:
+        points, best = sum(map(len, judged[-count:])), next(iter(self._ranked(1)), None)
+        if len(judged) < count or points < _POINTS or best is None:
             return ""
-        said = "Your latest {} answers ({} experiments)"
+        if len(self.history.directions) > 1:
+            return ""
+
+        def latest(answers: Sequence[Sequence[int]]) -> str:
+            return f"Your latest {len(answers)} answers ({sum(map(len, answers))} experiments)"
 
         def quiet(answer: list[int]) -> bool:
-            trials = (self.history.trials[i] for i in answer)
-            return all(t is best or within_noise(t, best) for t in trials)
+            return all(trials[i] is best or within_noise(trials[i], best) for i in answer)
 
-        if all(map(quiet, self._judged[-count:])):
-            same = list(takewhile(quiet, reversed(self._judged)))
+        if all(map(quiet, judged[-count:])):
             return (
-                f"{said.format(len(same), sum(map(len, same)))} lie within the noise: none "
+                f"{latest([*takewhile(quiet, reversed(judged))])} lie within the noise: none "
                 "differs from the best by two standard errors."
             )
-        before = self._before(latest[0])
-        start = self._before(self.history.trials[self.drawn]) or self.history.complete[0]
+        before = self._before(trials[judged[-count][0]])
+        start = self._before(trials[self.drawn]) or self.history.complete[0]
         if before is None or start.rewards is None or before.rewards is None or not best.rewards:
             return ""
         if before is best:
-            later = bisect_right(self._judged, best.number, key=lambda answer: answer[0])
-            same = self._judged[later:]
-            return f"{said.format(len(same), sum(map(len, same)))} gained nothing."
+            later = bisect_right(judged, best.number, key=lambda answer: answer[0])
+            return f"{latest(judged[later:])} gained nothing."
         gained = abs(best.rewards[0] - before.rewards[0])
         total = abs(best.rewards[0] - start.rewards[0])
-        feasible = start.constraint_violation == before.constraint_violation
-        if not feasible or gained * 1000 > total:
+        if start.constraint_violation != before.constraint_violation or gained * 1000 > total:
             return ""
         return (
-            f"{said.format(count, len(latest))} gained {gained:.2g}, less than a thousandth of all "
+            f"{latest(judged[-count:])} gained {gained:.2g}, less than a thousandth of all "
             f"that was gained since #{start.number + 1} ({total:.4g})."
         )
 
@@ -573,24 +548,23 @@ class Log(Follower):
         """Return the values of the best points and the latest, where the log has no columns."""
         if len(self.labels) <= _COLUMNS:
             return []
-        ranked, latest = self._ranked(_SHOWN), self.history.trials[-1:]
-        best = [*ranked[:1], *(t for t in ranked[1:] if t.source not in RANDOM_SOURCES)]
-        chosen: list[Trial] = []
-        for trial in (*best, *(t for t in latest if t.source == "llm")):
-            if all(trial.values != t.values for t in chosen):
-                chosen.append(trial)
-        return [f"#{t.number + 1}: {self.values(t)}" for t in chosen]
+        best, latest = self._ranked(_SHOWN), self.history.trials[-1]
+        chosen = [*best[:1], *(t for t in best[1:] if t.source not in RANDOM_SOURCES)]
+        chosen += [latest] if latest.source == "llm" else []
+        points: dict[tuple[Any, ...], Trial] = {}
+        for trial in chosen:
+            points.setdefault(trial.values, trial)
+        return [f"#{t.number + 1}: {self.values(t)}" for t in points.values()]
 
     def lessons(self, n: int = 7) -> list[str]:
         """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
-        passed = {t.number for t, full in self._laid_out() if full} | self._withdrawn
-        kept: dict[str, int] = {}
+        shown = {t.number for t, full in self._laid_out() if full} | self._withdrawn
+        lessons: dict[str, int] = {}
         oldest = len(self.history.trials) - _RECALLED
         for place in reversed(self._with_lesson):
-            if len(kept) == n or place < oldest:
+            if len(lessons) == n or place < oldest:
                 break
-            if place not in passed:
-                text = sentences(self._seen[place].said.lesson, _MAX_LESSON)
-                if text:
-                    kept.setdefault(text, place + 1)  # it may have been said before
-        return [f"{number}: {text}" for text, number in reversed(kept.items())]
+            text = sentences(self._facts[place].answer.lesson, _MAX_LESSON)
+            if text and place not in shown:
+                lessons.setdefault(text, place + 1)  # an earlier one may be the same
+        return [f"{number}: {text}" for text, number in reversed(lessons.items())]

@@ -74,25 +74,17 @@ class Computed:
     values: Mapping[str, Plain] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        output = clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT]
         names = (" ".join(clean(n[:_MOST_NAME]).split()) for n in self.variables[:_MOST_NAMES])
-        notes = (
-            cut(" ".join(clean(note).split()), _MOST_NOTE) for note in self.notes[:_MOST_NOTES]
-        )
-        object.__setattr__(self, "output", output)
-        object.__setattr__(self, "notes", tuple(notes))
+        notes = (" ".join(clean(note).split()) for note in self.notes[:_MOST_NOTES])
+        object.__setattr__(self, "output", clean(self.output[:MOST_OUTPUT])[:MOST_OUTPUT])
+        object.__setattr__(self, "notes", tuple(cut(note, _MOST_NOTE) for note in notes))
         object.__setattr__(self, "variables", tuple(name[:_MOST_NAME] for name in names))
 
     def shown(self, code: int = _SHOWN_CODE) -> str:
-        """Return the block and its output as a prompt shows them.
-
-        Args:
-            code: Maximum characters of the code.
-        """
-        said = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
-        return f"You computed:\n{quoted(cut(self.code, code))}\nIt printed:\n{said}" + "".join(
-            f"\n{note}" for note in self.notes
-        )
+        """Return at most `code` characters of the block, and its output, for a prompt."""
+        output = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
+        text = f"You computed:\n{quoted(cut(self.code, code))}\nIt printed:\n{output}"
+        return "\n".join([text, *self.notes])
 
     @property
     def brief(self) -> str:
@@ -110,16 +102,21 @@ class Computed:
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Computed:
         """Return what a file keeps."""
-        code, output, variables = line["code"], line["output"], line["variables"]
-        if not all(isinstance(text, str) for text in (code, output, *variables)):
+        texts = line["code"], line["output"], *line["variables"]
+        if not all(isinstance(text, str) for text in texts):
             raise TypeError("a block, its output or a variable is not a string")
-        trials = whole_number("trials", line["trials"], 0)
-        seconds = number("seconds", line.get("seconds", 0.0), 0.0)
-        tokens = whole_number("tokens", line.get("tokens", 0), 0)
-        ends = bool(line["lost"]), seconds, bool(line.get("failed", False)), tokens
-        notes = tuple(map(str, line.get("notes", ())))
-        values = plain_values(line.get("values", {}))
-        return cls(code, output, tuple(variables), trials, *ends, notes, values)
+        return cls(
+            line["code"],
+            line["output"],
+            tuple(line["variables"]),
+            whole_number("trials", line["trials"], 0),
+            bool(line["lost"]),
+            number("seconds", line.get("seconds", 0.0), 0.0),
+            bool(line.get("failed", False)),
+            whole_number("tokens", line.get("tokens", 0), 0),
+            tuple(map(str, line.get("notes", ()))),
+            plain_values(line.get("values", {})),
+        )
 
 
 def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[str]:
@@ -226,10 +223,9 @@ def data_of(
     space: Space, history: History, labels: Sequence[str], trials: int | None = None
 ) -> dict[str, Any]:
     """Return what a block finds of a search, or of its first `trials` trials."""
-    told = history.trials[:trials]
-    objectives = len(history.directions)
-    f = np.full((len(told), objectives), math.nan)
-    for row, trial in enumerate(told):
+    shown = history.trials[:trials]
+    f = np.full((len(shown), len(history.directions)), math.nan)
+    for row, trial in enumerate(shown):
         if trial.rewards is not None and trial.state != "failed":
             f[row] = trial.rewards
     points = [
@@ -237,18 +233,18 @@ def data_of(
             math.nan if value is ABSENT else float(dimension.code(value))
             for dimension, value in zip(space.dimensions, trial.values, strict=True)
         ]
-        for trial in told
+        for trial in shown
     ]
     ends = [
         (0.0, len(d.choices) - 1.0) if isinstance(d, Categorical) else (float(d.low), float(d.high))
         for d in space.dimensions
     ]
     return {
-        "X": np.array(points, dtype=float).reshape(len(told), len(space)),
-        "f": f[:, 0] if objectives == 1 else f,
+        "X": np.array(points, dtype=float).reshape(len(shown), len(space)),
+        "f": f[:, 0] if f.shape[1] == 1 else f,
         "names": list(labels),
         "low": np.array([low for low, _ in ends]),
         "high": np.array([high for _, high in ends]),
-        "feedback": [t.feedback[:MOST_FEEDBACK] for t in told],
-        "data": {k: t.data for k, t in enumerate(told, start=1) if t.data},
+        "feedback": [t.feedback[:MOST_FEEDBACK] for t in shown],
+        "data": {k: t.data for k, t in enumerate(shown, start=1) if t.data},
     }

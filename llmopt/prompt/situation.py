@@ -80,12 +80,9 @@ class ReadAnswer(Protocol):
     def __call__(
         self, text: str, index: int = 0, earlier: Sequence[str] = ()
     ) -> Reading | ToolCall:
-        """Return the points of an answer, or its Python.
+        """Return the points of a text, the sample of an index from 0 on, or its Python.
 
-        Args:
-            text: The answer.
-            index: Its place among the samples of the reply, from 0.
-            earlier: The samples before it.
+        `earlier` holds the samples before it.
 
         Raises:
             ParseError: It holds no point that can be used, and no Python where it may.

@@ -62,75 +62,64 @@ class Form:
         compute: bool = False,
         kept: Kept | None = None,
     ) -> None:
-        self.reasons = {_key(reason): reason for reason in reasons}
-        self.last, self.changes = last, changes
-        self.several = most > 1 and changes
-        self.may_stop = may_stop and changes
-        self.compute, self.kept = compute, kept if changes else None
-        self._space, self._labels = space, tuple(labels)
-        self._keys = _keys(labels)
+        self.last, self.changes, self.several = last, changes, most > 1 and changes
+        self.may_stop, self.compute = may_stop and changes, compute
+        self.kept = kept if changes else None
+        self.reasons = {reason.lower().replace(" ", "_"): reason for reason in reasons}
+        # The reasons that each of several points has, and those of the whole answer.
+        self._own = [k for k, name in self.reasons.items() if self.several and name in _OWN]
+        self._shared = [k for k in self.reasons if k not in self._own]
+        self._space, self._labels, self._keys = space, tuple(labels), _keys(labels)
         self._pairs = PairReader(space, labels)
 
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of an answer."""
         reason = {"type": "string", "maxLength": _LONGEST}
-        fields: dict[str, Any] = dict.fromkeys(self._reasons(own=False), reason)
+        fields: dict[str, Any] = dict.fromkeys(self._shared, reason)
         if self.compute:
             fields[_PYTHON] = {"type": "string"}
         if self.changes:
-            numbers = not any(isinstance(d, Categorical) for d in self._space.dimensions)
-            value: dict[str, Any] = {"type": "number"}
+            choices = any(isinstance(d, Categorical) for d in self._space.dimensions)
+            value = {"type": "number"}
             item = {
                 "parameter": {"type": "string", "enum": list(self._labels)},
-                "value": value if numbers else {"anyOf": [value, {"type": "string"}]},
+                "value": {"anyOf": [value, {"type": "string"}]} if choices else value,
             }
-            values: dict[str, Any] = {} if self.kept is None else {_KEPT: {"type": "string"}}
-            values[_CHANGES] = {"type": "array", "items": _object(item)}
-            if self.several:
-                each = {**dict.fromkeys(self._reasons(own=True), reason), **values}
-                fields[_POINTS] = {"type": "array", "items": _object(each)}
-            else:
-                fields |= values
+            point = dict.fromkeys(self._own, reason)
+            point |= {} if self.kept is None else {_KEPT: {"type": "string"}}
+            point[_CHANGES] = {"type": "array", "items": _object(item)}
+            points = {_POINTS: {"type": "array", "items": _object(point)}}
+            fields |= points if self.several else point
         else:
             asked = self._space.asked
             fields[_POINT] = _object({self._keys[i]: self._value(i) for i in asked})
-        if self.may_stop:
-            fields[_STOP] = {"type": "boolean"}
-        return _object(fields)
-
-    def _reasons(self, own: bool) -> list[str]:
-        """Return the fields of the reasons: those that each of several points has, or the rest."""
-        return [k for k, name in self.reasons.items() if (self.several and name in _OWN) == own]
+        return _object(fields | ({_STOP: {"type": "boolean"}} if self.may_stop else {}))
 
     def _value(self, index: int) -> dict[str, Any]:
         dimension = self._space.dimensions[index]
-        value: dict[str, Any] = {"type": "string"}
-        if not isinstance(dimension, Categorical):
-            value = {"type": "integer" if isinstance(dimension, Int) else "number"}
-        elif len(dimension.choices) <= _MOST_CHOICES:
-            value["enum"] = [self._space.format(index, choice) for choice in dimension.choices]
+        value: dict[str, Any] = {"type": "integer" if isinstance(dimension, Int) else "number"}
+        if isinstance(dimension, Categorical):
+            value = {"type": "string"}
+            if len(dimension.choices) <= _MOST_CHOICES:
+                value["enum"] = [self._space.format(index, choice) for choice in dimension.choices]
         return {"anyOf": [value, {"type": "null"}]} if self._space.condition(index) else value
 
     @property
     def note(self) -> str:
-        """What the model is told: not every provider shows it the schema."""
-        fields = [f'"{key}": "…"' for key in self._reasons(own=False)]
+        """What the model reads: not every provider shows it the schema."""
+        fields = [f'"{key}": "…"' for key in self._shared]
         if self.compute:
             fields.append(f'"{_PYTHON}": "<a block of Python and no point, or empty>"')
         if self.changes:
-            changes = f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]'
-            if self.kept is not None:
-                changes = f'"{_KEPT}": "<NAME alone, or empty>", {changes}'
-            own = [f'"{key}": "…"' for key in self._reasons(own=True)]
-            several = f'"{_POINTS}": [{{{", ".join([*own, changes])}}}, …]'
-            fields.append(several if self.several else changes)
+            point = [f'"{key}": "…"' for key in self._own]
+            point += [] if self.kept is None else [f'"{_KEPT}": "<NAME alone, or empty>"']
+            point.append(f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]')
+            several = [f'"{_POINTS}": [{{{", ".join(point)}}}, …]']
+            fields += several if self.several else point
         else:
-            asked = [self._keys[i] for i in self._space.asked]
-            few = asked[:3]
-            more = ", …" if len(asked) > len(few) else ""
-            values = ", ".join(f'"{key}": <value>' for key in few)
-            fields.append(f'"{_POINT}": {{{values}{more}}}')
+            asked = [f'"{self._keys[i]}": <value>' for i in self._space.asked]
+            fields.append(f'"{_POINT}": {{{", ".join([*asked[:3], *["…"] * (len(asked) > 3)])}}}')
         if self.may_stop:
             fields.append(f'"{_STOP}": <true in place of "Proposal: stop", else false>')
         return (
@@ -140,9 +129,8 @@ class Form:
 
     def answers(self, data: Mapping[str, Any]) -> list[Answer]:
         """Return what a JSON object says of each point; nothing if it gives none."""
-        items = data.get(_POINTS) if self.several else None
-        if not isinstance(items, list):
-            items = [data]  # one point all the same
+        points = data.get(_POINTS) if self.several else None
+        items: list[Any] = points if isinstance(points, list) else [data]  # one point all the same
         key, kind = (_CHANGES, list) if self.changes else (_POINT, dict)
         items = [
             i if isinstance(i.get(key), kind) else {**i, key: []}
@@ -152,13 +140,11 @@ class Form:
         stop = self.may_stop and data.get(_STOP) is True
         if stop and (not items or items[-1][key] or self._named(items[-1])):
             items.append({key: []})  # the end behind points, without its own start
-        shared = {name: data.get(name, "") for name in self._reasons(own=False)}
-        found = []
+        answers, shared = [], {name: data.get(name, "") for name in self._shared}
         for k, item in enumerate(items):
             ends = stop and k == len(items) - 1
-            said = {**(shared if ends or k == 0 else {}), **item}
-            found.append(self._answer(said, ends))
-        return found
+            answers.append(self._answer({**(shared if ends or k == 0 else {}), **item}, ends))
+        return answers
 
     def _named(self, item: Mapping[str, Any]) -> str:
         """Return the variable that a point names in place of values, if any."""
@@ -282,16 +268,13 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _key(name: str) -> str:
-    return name.lower().replace(" ", "_")
-
-
 def _keys(labels: Sequence[str]) -> list[str]:
     """Return names of fields that every provider takes, one for each label."""
     keys = [
-        label if _KEY.fullmatch(label) else re.sub(r"[^\w.-]+", "_", label, flags=re.ASCII)
+        label
+        if _KEY.fullmatch(label)
+        else re.sub(r"[^\w.-]+", "_", label, flags=re.ASCII).strip("_")
         for label in labels
     ]
-    keys = [key.strip("_") if key not in labels else key for key in keys]
     sound = len(set(keys)) == len(keys) and all(map(_KEY.fullmatch, keys))
     return keys if sound else [f"p{i + 1}" for i in range(len(keys))]

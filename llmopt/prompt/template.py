@@ -350,8 +350,9 @@ class TemplatePrompt:
     def _render(self, variables: dict[str, Any]) -> str:
         template = self._compile()
         try:
-            # Not `template.render`, which would rewrite the traceback that names the line.
-            return "".join(template.root_render_func(template.new_context(variables)))
+            environment = template.environment
+            assert isinstance(environment, TemplateEnvironment)
+            return environment.render(template, variables)
         except Exception as error:
             raise _template_error(str(template.name), error, tuple(variables)) from error
 

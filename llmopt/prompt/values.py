@@ -29,7 +29,7 @@ _NAMED = re.compile(
     r"(?:^|[,;])[ \t>*_`-]{0,8}([^\s:=,;][^:=,;\n]{0,80}?)[ \t*_`\"']{0,6}[:=][ \t]*[-+]?[\d.]",
     re.MULTILINE,
 )
-_NOTHING = ("", "-", "none", "null", "n/a", "absent")
+_NOTHING = ("", "-", "—", "none", "null", "n/a", "absent")
 _MISSING: Any = object()
 
 
@@ -55,24 +55,23 @@ class ValueReader:
 
     def read(self, text: str) -> Any:
         """Return the value that a whole text is, or a mark that it is none."""
+        number = read_number(_bare(text), whole=self.whole)
         if self.choices is None:
-            number = read_number(_bare(text), whole=self.whole)
             return _MISSING if number is None else number
         for spelled in (text.strip(), _bare(text)):
             if spelled in self._spelled:
                 return self._spelled[spelled]
-            alike = {k for k in self._spelled if k.casefold() == spelled.casefold()}
-            if len({id(self._spelled[k]) for k in alike}) == 1:
-                return self._spelled[alike.pop()]
-        number = read_number(_bare(text))
+            alike = [c for k, c in self._spelled.items() if k.casefold() == spelled.casefold()]
+            if len(set(map(id, alike))) == 1:
+                return alike[0]
         equal = [c for c in self.choices if _is_number(c) and c == number]
         return equal[0] if len(equal) == 1 else _MISSING
 
     def end_of_choice(self, text: str, start: int) -> int:
         """Return where a choice that begins at a place of a text, or behind marks, ends."""
-        first = start + len(text[start : start + 20]) - len(text[start : start + 20].lstrip(" \t"))
-        bare = start + len(text[start : start + 20]) - len(text[start : start + 20].lstrip(_MARKS))
-        ends = [m.end() for place in (first, bare) if (m := self._pattern.match(text, place))]
+        near = text[start : start + 20]
+        places = (start + len(near) - len(near.lstrip(marks)) for marks in (" \t", _MARKS))
+        ends = (m.end() for place in places if (m := self._pattern.match(text, place)))
         return max(ends, default=start)
 
     def from_json(self, value: Any) -> Any:
@@ -99,7 +98,6 @@ class Pair:
     start: int
     value_start: int
     end: int
-    line: int
     lead: str  # what precedes the name on its line, behind the pair before
     echo: bool  # whether a value of f follows, as in a row of the history
 
@@ -121,17 +119,15 @@ class PairReader:
         self.space, self.labels = space, tuple(labels)
         self.values = [ValueReader(space, i) for i in range(len(labels))]
         self._exact: dict[str, int] = {}
-        twice: set[str] = set()
-        for names in (self.labels, space.names):
-            for i, name in enumerate(names):
-                if self._exact.setdefault(folded(name), i) != i and names is self.labels:
-                    twice.add(folded(name))
+        keys = [folded(label) for label in self.labels]
+        for i, key in [*enumerate(keys), *enumerate(map(folded, space.names))]:
+            self._exact.setdefault(key, i)
         self._any_case: dict[str, int | None] = {}
         for key, i in self._exact.items():
             case = key.casefold()
             self._any_case[case] = i if self._any_case.get(case, i) == i else None
-        keys = sorted((k for k in self._exact if k and k not in twice), key=len, reverse=True)
-        spelled = "|".join(r"[ \\]{0,2}".join(map(re.escape, key)) for key in keys)
+        single = sorted((k for k in self._exact if k and keys.count(k) < 2), key=len, reverse=True)
+        spelled = "|".join(r"[ \\]{0,2}".join(map(re.escape, key)) for key in single)
         self._scan = re.compile(
             rf"(?<![\w.\]])(?<!<-)({spelled or '(?!)'})[*_`\"' \t]{{0,6}}(?::=|[:=](?!=))", re.I
         )
@@ -144,53 +140,38 @@ class PairReader:
     def pairs(self, text: str) -> Iterator[Pair]:
         """Yield the pairs of a text in NFC, from its start to its end."""
         plain = text.translate(PLAIN)
-        end = line = line_start = 0
-        match = self._scan.search(plain)
+        end, match = 0, self._scan.search(plain)
         while match is not None:
             place, start = self.place(match[1]), match.end()
-            begin = plain.rfind("\n", end, match.start()) + 1
-            line += plain.count("\n", end, match.start())
-            line_start = begin or line_start
-            lead = text[max(end, line_start) : match.start()]
+            lead = text[max(end, plain.rfind("\n", end, match.start()) + 1) : match.start()]
             after = start
             if place is not None and self.values[place].choices is not None:
                 after = self.values[place].end_of_choice(text, start)
-            following = self._scan.search(plain, max(after, match.end()))
+            following = self._scan.search(plain, after)
             stop = text.find("\n", after)
             stop = len(text) if stop < 0 else stop
             end = min(stop, following.start()) if following else stop
             if place is not None:
-                raw, echo = text[start:end], False
+                raw = text[start:end]
                 if end < stop:  # the next name follows
                     raw = raw[: after - start] + _BEFORE_NAME.sub("", raw[after - start :])
-                if found := _ECHO.search(raw, after - start):
-                    raw, echo = raw[: found.start()], True
-                yield self._pair(place, raw, match.start(), start, line, lead, echo)
+                echo = _ECHO.search(raw, after - start)
+                raw = (raw[: echo.start()] if echo else raw).rstrip(" \t,;|")
+                shown = cut(raw.strip(), _MOST_SHOWN)
+                value = self._value(place, raw)
+                last = start + len(raw)
+                yield Pair(place, value, shown, match.start(), start, last, lead, echo is not None)
             match = following
 
-    def _pair(
-        self, place: int, raw: str, begin: int, start: int, line: int, lead: str, echo: bool
-    ) -> Pair:
-        reader, shown = self.values[place], raw.rstrip(" \t,;|")
-        steps = re.split(r"[ \t]*(?:->|→)[ \t]*", shown)  # "1 -> 2", as the log says a change
+    def _value(self, place: int, raw: str) -> Any:
+        reader = self.values[place]
+        steps = re.split(r"[ \t]*(?:->|→)[ \t]*", raw)  # "1 -> 2", as the log says a change
         if len(steps) == 2 and reader.read(steps[0]) is not _MISSING:
-            value = reader.read(steps[1])
-        else:
-            value = reader.read(shown)
+            raw = steps[1]
+        value = reader.read(raw)
         if value is _MISSING and self.space.condition(place):
-            bare = _bare(shown).translate(PLAIN).casefold()
-            value = ABSENT if bare in (*_NOTHING, "—") else value
-        return Pair(
-            place,
-            value,
-            cut(shown.strip(), _MOST_SHOWN),
-            begin,
-            start,
-            start + len(shown),
-            line,
-            lead,
-            echo,
-        )
+            return ABSENT if _bare(raw).translate(PLAIN).casefold() in _NOTHING else value
+        return value
 
     # -- complaints -----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ them (benchmarks/results/archive.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, ClassVar, TypeAlias
@@ -22,7 +22,6 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from llmopt.client.base import Message, Request
-from llmopt.client.model_facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.columns.frame import (
@@ -31,18 +30,9 @@ from llmopt.prompt.columns.frame import (
     share_places,
     slope_frame,
     weigh,
-    whole_frame,
 )
-from llmopt.prompt.columns.letters import (
-    LETTERS,
-    WHOLE,
-    WINDOW,
-    RowReader,
-    row_grammar,
-    row_tokens,
-    write_row,
-)
-from llmopt.prompt.reading import Reading
+from llmopt.prompt.columns.letters import RowReader, row_grammar
+from llmopt.prompt.reading import Point, Reading
 from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
@@ -81,11 +71,8 @@ AT_RANDOM = 0.1
 """Share of points whose numbers are drawn evenly, where a sampler beside the model explores."""
 
 FEWEST = 5
-"""With fewer complete trials there are no such lines, which were not trained: the prompt is the
-trials' own rows of letters, worst first."""
-
-MOST_ROWS = 10
-"""Most of these rows."""
+"""With fewer complete trials no model is asked, since none was trained on such lines: numbers are
+sampled uniformly."""
 
 _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
 _DRAWS = 100  # of choices by their shares, until a point is a new one; then as many even ones
@@ -97,22 +84,16 @@ class ColumnsPrompt:
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
     the next letter (`LocalClient`). Parameters are sampled independently, along the axes of the
-    covariance frame. The prompt's length is the number of trials shown times that of parameters;
-    the model reads each line as a separate text. With fewer than `FEWEST` complete trials the
-    model continues rows of letters, one for each trial.
+    covariance frame. A value that leaves the space is moved to its bound.
 
-    A categorical parameter's choices have no order and no line: they are sampled, without a model,
-    with their weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With
-    categorical parameters alone no model is asked (`Question.sampled`).
+    A categorical parameter has no line: its choices are sampled, without a model, with their
+    weighted frequency in the best trials (`weigh`, plus `OPEN` for every choice). With categorical
+    parameters alone no model is asked (`Question.sampled`).
 
     In a conditional space the choices are sampled first. The lines then show the numbers of that
     branch, in the better half of its trials. Two of three points explore (`EXPLORE_BRANCHES`):
-    their choices and numbers are uniform; so are the numbers in a branch of few trials (`FEWEST`).
-    If a partner explores (`Situation.explores`), only one point of ten does (`AT_RANDOM`).
-
-    Pruned trials, feedback, notes, pending points and the task's description are not shown. Failed
-    trials are the worst of the lines and of the slope. Several objectives and constraints enter
-    through the ranking of `History.ranked`. A value that leaves the space is moved to its bound.
+    their choices and numbers are uniform. If a partner explores (`Situation.explores`), only one
+    point of ten does (`AT_RANDOM`).
 
     Args:
         best: How many of the best trials are shown.
@@ -156,91 +137,60 @@ class ColumnsPrompt:
         return replace(question, read=_resampled(situation, question.read))
 
     def _prepared(self, situation: Situation) -> Question:
-        lacking = any(ABSENT in trial.values for trial in situation.history.trials)
-        if lacking or situation.space.conditional:
-            return self._ask_branch(situation)
-        dimensions = situation.space.dimensions
-        numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
-        if not numeric:
-            draw = _reader_of_choices(situation)
-            return Question(Request(messages=()), draw, sampled=True)
-        few = len(situation.history.complete) < FEWEST
-        choices = [d.count for d in dimensions if isinstance(d, Categorical)]
-        # Rows of letters hold choices, too, where there is a letter for each.
-        whole = not choices or (few and max(choices) <= LETTERS)
-        part = situation if whole else _part(situation, numeric)
-        query = self._ask_rows(part) if few else self._ask_lines(part)
-        if part is situation:
-            return query
-        shares = _shares(situation)
-        read_numbers: Any = query.read
+        space, history, shares = situation.space, situation.history, _shares(situation)
+        lacking = any(ABSENT in trial.values for trial in history.trials)
+        if lacking or space.conditional:
+            return self._ask_branch(situation, shares)
+        numeric = [i for i in range(len(space)) if i not in shares]
+        if not numeric or len(history.complete) < FEWEST:
+            points = _new_points(situation, shares, _generator(situation))
+            return _sampled([point for _, point in points])
+        if not shares:
+            return self._ask_lines(situation)
 
-        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            reading: Reading = read_numbers(text, index, earlier)
-            rng = np.random.default_rng((situation.seed, situation.iteration))
+        def choices(index: int) -> Mapping[int, Value]:
+            rng = _generator(situation)
             rng.random(index * len(shares))  # the draws of the samples before
-            choices = _draw(shares, rng)
+            return _draw(shares, rng)
 
-            def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
-                values = dict(zip(numeric, numbers, strict=True)) | choices
-                return tuple(values[i] for i in range(len(values)))
+        return _whole(
+            self._ask_lines(_part(situation, numeric)), numeric, choices, lambda values, _: values
+        )
 
-            return reading.moved(whole)
-
-        return replace(query, read=read)
-
-    def _ask_branch(self, situation: Situation) -> Question:
+    def _ask_branch(self, situation: Situation, shares: _Shares) -> Question:
         """Choose a branch, and draw or ask for its numbers, by its trials alone.
 
         The model is asked by the better half of them, so that a branch is not given up after a few
         bad points.
         """
-        shares, now = _shares(situation), situation
-        rng = np.random.default_rng((situation.seed, situation.iteration))
+        space, rng = situation.space, _generator(situation)
         explores = situation.explores and rng.random() < EXPLORE_BRANCHES
-        points: list[tuple[Value, ...]] = []
-        for _ in range(situation.samples):
-            point = _draw_branch(now, shares, rng, even=explores)
+        points: list[Point] = []
+        for now, point in _new_points(situation, shares, rng, even=explores):
             there = [value is not ABSENT for value in point]
-            chosen = [i for i, own in enumerate(there) if own and i not in shares]
-            if not chosen:  # choices alone
-                points.append(point)
-                pending = (*now.history.pending, point)
-                now = replace(now, history=replace(now.history, pending=pending))
-                continue
-            part = _part(now, chosen, there)
-            count = len(part.history.complete)
-            asks = not explores and not points and count >= FEWEST
-            if asks and (situation.explores or rng.random() >= AT_RANDOM):
-                own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
-                return _at(situation, point, chosen, own.prepare(part))
+            chosen = [i for i, present in enumerate(there) if present and i not in shares]
+            part = _part(now, chosen, there) if chosen and not (explores or points) else None
+            count = 0 if part is None else len(part.history.complete)
+            if part and count >= FEWEST and (situation.explores or rng.random() >= AT_RANDOM):
+                best = min(self.best, max(math.ceil(count / 2), FEWEST + 1))
+
+                def complete(values: Point, index: int) -> Point:
+                    # New numbers may meet other conditions.
+                    values = space.conform(values)
+                    if space.missing(dict(enumerate(values))):
+                        rng = np.random.default_rng((situation.seed, situation.iteration, index))
+                        return space.conform(_filled(space, values, rng))
+                    return values
+
+                asked = replace(self, best=best).prepare(part)
+                rest = dict(enumerate(point))
+                return _whole(asked, chosen, rest, complete)
             points.append(point)
-            now = replace(now, history=replace(now.history, pending=(*now.history.pending, point)))
-
-        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-            return Reading(points[index], "", clipped=False)
-
-        return Question(Request(messages=()), read, sampled=True)
-
-    def _ask_rows(self, situation: Situation) -> Question:
-        """Ask for the next of some rows of letters, as long as there are too few for lines."""
-        space = situation.space
-        whole = whole_frame(space, WHOLE, LETTERS)
-        best = situation.history.ranked[:MOST_ROWS]
-
-        def render(k: int, _: object) -> _Lines:
-            frame = _fitted(whole, best[:k], np.full(len(space), LEAST))
-            rows = frame.rows(_shown_points(best[:k], space))[::-1]
-            return _Lines((*map(write_row, rows), ""), frame)
-
-        _, request, read = self._ask(situation, situation.model, whole, render, len(best), 1.0)
-        return Question(request, read)
+        return _sampled(points)
 
     def _ask_lines(self, situation: Situation) -> Question:
         """Ask for one letter after each line."""
         space, history = situation.space, situation.history
-        # Discrete values are read off the cells, so that all lines are alike.
-        whole = whole_frame(space, WHOLE, 1)
         best = (history.ranked + history.failed)[: self.best]  # failed trials are the worst
 
         def render(k: int, _: object) -> _Lines:
@@ -250,58 +200,40 @@ class ColumnsPrompt:
                 # On a logarithmic scale a step is as wide as it is where the best trial lies.
                 steps = space.steps(elites[0].values)
                 least = np.maximum(least, LEAST_STEPS * steps)
-            frame = _fitted(whole, elites, least)
-            leading = None
+            frame, leading = Frame(space), None
+            if k > 1:
+                units = encode_trials(elites, space)
+                frame = covariance_frame(space, units, SPREAD, least)
             if frame.axes is not None:
-                known = history.ranked[:REGRESSION] + history.failed  # which share the last place
-                frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
-            rows = frame.rows(_shown_points(elites, space))
-            lines = (
-                write_line(len(space), i == leading, [row[i] for row in rows])
-                for i in range(len(space))
-            )
+                ranked = history.ranked[:REGRESSION] + history.failed  # which share the last place
+                units = encode_trials(ranked, space)
+                frame, leading = slope_frame(frame, units, rank_places(ranked))
+            # With no trial the middle of the space shows a line's form.
+            points = [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
+            levels = frame.levels(points).T
+            lines = (write_line(len(space), i == leading, row) for i, row in enumerate(levels))
             return _Lines(tuple(lines), frame)
 
+        max_tokens = self.max_tokens or 8 + 2 * len(space)  # one a character, with room
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         model = replace(situation.model, context_tokens=None)
-        shown, request, line = self._ask(
-            situation, model, whole, render, len(best), self.temperature
-        )
-        request = replace(request, columns=shown.lines, choices=_CHOICES)
-        return Question(request, line)
-
-    def _ask(
-        self,
-        situation: Situation,
-        model: ModelFacts,
-        whole: Frame,
-        render: Callable[[int, object], _Lines],
-        most: int,
-        temperature: float | None,
-    ) -> tuple[_Lines, Request, RowReader]:
-        """Return the lines of the most trials that fit, the request for them, and its reader."""
-        max_tokens = self.max_tokens or row_tokens(whole.parts)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
-
-        def messages(shown: _Lines) -> tuple[Message, ...]:
-            return (Message("user", "\n".join(shown.lines)),)
-
-        def size(shown: _Lines) -> int:
-            return budget.size(messages(shown), "completion")
-
-        shown = fit(self.name, render, size, budget, most)
+        shown = fit(
+            self.name, render, lambda it: budget.size(it.messages, "completion"), budget, len(best)
+        )
         request = Request(
-            messages=messages(shown),
+            messages=shown.messages,
             n=situation.samples,
             style="completion",
-            temperature=temperature,
+            temperature=self.temperature,
             max_tokens=max_tokens,
             stop=("\n",),
             seed=situation.seed,
-            grammar=row_grammar(shown.frame.parts),
+            grammar=row_grammar(shown.frame.varying),
+            columns=shown.lines,
+            choices=_CHOICES,
         )
-        reject = situation.out_of_range == "reject"
-        return shown, request, RowReader(shown.frame, situation.seed, self.dither, reject)
+        return Question(request, RowReader(shown.frame, situation.seed, self.dither))
 
 
 def _part(
@@ -313,10 +245,10 @@ def _part(
     """
     space, history = situation.space, situation.history
 
-    def part(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    def part(values: Point) -> Point:
         return tuple(values[i] for i in chosen)
 
-    def belongs(values: tuple[Value, ...]) -> bool:
+    def belongs(values: Point) -> bool:
         pairs = zip(values, there or (), strict=there is not None)
         return all((value is not ABSENT) == wanted for value, wanted in pairs)
 
@@ -335,6 +267,10 @@ class _Lines:
 
     lines: tuple[str, ...]
     frame: Frame
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (Message("user", "\n".join(self.lines)),)
 
 
 # The choices of each categorical position, with their ``(n_choices,)`` shares.
@@ -358,36 +294,75 @@ def _shares(situation: Situation) -> _Shares:
     return shares
 
 
-def _draw(
-    shares: _Shares,
-    rng: np.random.Generator,
-    *,
-    even: bool = False,
-) -> dict[int, Value]:
+def _generator(situation: Situation) -> np.random.Generator:
+    return np.random.default_rng((situation.seed, situation.iteration))
+
+
+def _draw(shares: _Shares, rng: np.random.Generator, *, even: bool = False) -> dict[int, Value]:
     """Draw a choice for each categorical position, by the shares or each as likely."""
-    drawn = {}
-    for i, (choices, part) in shares.items():
-        drawn[i] = choices[rng.choice(len(choices), p=None if even else part)]
-    return drawn
+    return {
+        i: choices[rng.choice(len(choices), p=None if even else part)]
+        for i, (choices, part) in shares.items()
+    }
 
 
-def _draw_branch(
-    situation: Situation,
-    shares: _Shares,
-    rng: np.random.Generator,
-    *,
-    even: bool,
-) -> tuple[Value, ...]:
-    """Return a new point with choices as `_draw` gives them, and evenly drawn numbers."""
+def _new_points(
+    situation: Situation, shares: _Shares, rng: np.random.Generator, *, even: bool = False
+) -> Iterator[tuple[Situation, Point]]:
+    """Yield a new point for each sample, and the situation in which those before are pending.
+
+    The choices are as `_draw` gives them, the numbers uniform.
+    """
     space, history = situation.space, situation.history
     tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
-    for _ in range(_DRAWS):
-        drawn = _draw(shares, rng, even=even)
-        whole = _filled(space, space.sample(rng), rng)
-        point = space.conform(_with(whole, list(drawn), list(drawn.values())))
-        if situation.noisy or space.key(point) not in tried:
-            break
-    return point
+    for _ in range(situation.samples):
+        for k in range(2 * _DRAWS):
+            drawn = _draw(shares, rng, even=even or k >= _DRAWS)
+            point = _filled(space, space.sample(rng), rng)
+            point = space.conform([drawn.get(i, value) for i, value in enumerate(point)])
+            if situation.noisy or space.key(point) not in tried:
+                break
+        yield replace(situation, history=history), point
+        tried.add(space.key(point))
+        history = replace(history, pending=(*history.pending, point))
+
+
+def _sampled(points: Sequence[Point]) -> Question:
+    """Return a question for points that are there already."""
+
+    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        return Reading(points[index], "", clipped=False)
+
+    return Question(Request(messages=()), read, sampled=True)
+
+
+def _whole(
+    question: Question,
+    chosen: Sequence[int],
+    others: Callable[[int], Mapping[int, Value]] | Mapping[int, Value],
+    complete: Callable[..., Point],
+) -> Question:
+    """Return a question for the values at some places as one for whole points.
+
+    Args:
+        question: For the values at the places `chosen`.
+        chosen: The places.
+        others: The values at the other places, or what returns them by the index of the sample.
+        complete: Makes a point of all values and the index.
+    """
+    read_numbers: Any = question.read
+
+    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rest = others(index) if callable(others) else others
+
+        def whole(numbers: Point) -> Point:
+            values = {**rest, **dict(zip(chosen, numbers, strict=False))}
+            return complete(tuple(values[i] for i in sorted(values)), index)
+
+        reading: Reading = read_numbers(text, index, earlier)
+        return reading.moved(whole)
+
+    return replace(question, read=read)
 
 
 def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., Reading]:
@@ -398,10 +373,10 @@ def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., 
     """
     space, best = situation.space, situation.history.ranked[:ELITES]
 
-    def whole(text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        rng = np.random.default_rng((situation.seed, situation.iteration, sample_index))
+    def whole(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rng = np.random.default_rng((situation.seed, situation.iteration, index))
 
-        def sample(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        def sample(values: Point) -> Point:
             there = [value is not ABSENT for value in values]
             alike = [t for t in best if [v is not ABSENT for v in t.values] == there]
             if space.admits(values) or not alike:
@@ -411,76 +386,24 @@ def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., 
             for _ in range(_DRAWS):
                 drawn = space.decode(rng.normal(units[rng.integers(len(units))], spread))
                 pairs = zip(space.dimensions, values, drawn, strict=True)
-                point = tuple([v if isinstance(d, Categorical) else new for d, v, new in pairs])
-                point = space.conform(point)
-                if space.admits(point) and [v is not ABSENT for v in point] == there:
-                    return point
+                point = [v if isinstance(d, Categorical) else new for d, v, new in pairs]
+                near = space.conform(point)
+                if space.admits(near) and [v is not ABSENT for v in near] == there:
+                    return near
             return values
 
-        reading: Reading = read(text, sample_index, earlier)
+        reading: Reading = read(text, index, earlier)
         return reading.moved(sample)
 
     return whole
 
 
-def _filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> tuple[Value, ...]:
+def _filled(space: Space, values: Sequence[Value], rng: np.random.Generator) -> Point:
     """Return a flat point with a random value for each that it lacks."""
     if ABSENT not in values:
         return tuple(values)
     pairs = zip(space.dimensions, values, rng.random(len(values)).tolist(), strict=True)
     return tuple([d.draw(u) if v is ABSENT else v for d, v, u in pairs])
-
-
-def _with(
-    point: Sequence[Value], places: Sequence[int], values: Sequence[Value]
-) -> tuple[Value, ...]:
-    """Return a point with other values at some places."""
-    return tuple((dict(enumerate(point)) | dict(zip(places, values, strict=False))).values())
-
-
-def _whole(space: Space, values: tuple[Value, ...], rng: np.random.Generator) -> tuple[Value, ...]:
-    """Return a point with what its numbers need: new ones may meet other conditions."""
-    values = space.conform(values)
-    if space.missing(dict(enumerate(values))):
-        return space.conform(_filled(space, values, rng))
-    return values
-
-
-def _at(
-    situation: Situation, point: Sequence[Value], chosen: Sequence[int], query: Question
-) -> Question:
-    """Return a question for the values of a point at some places as one for the whole point."""
-    seed = (situation.seed, situation.iteration)
-    read_numbers: Any = query.read
-
-    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        reading: Reading = read_numbers(text, index, earlier)
-
-        def whole(numbers: tuple[Value, ...]) -> tuple[Value, ...]:
-            rng = np.random.default_rng((*seed, index))
-            return _whole(situation.space, _with(point, chosen, numbers), rng)
-
-        return reading.moved(whole)
-
-    return replace(query, read=read)
-
-
-def _reader_of_choices(situation: Situation) -> Callable[..., Reading]:
-    """Return what draws points of choices alone, whatever the text, but none that was tried."""
-    space, history, shares = situation.space, situation.history, _shares(situation)
-    known = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
-
-    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        rng, tried = np.random.default_rng((situation.seed, situation.iteration)), set(known)
-        for _ in range(index + 1):
-            for k in range(2 * _DRAWS):
-                values = tuple(_draw(shares, rng, even=k >= _DRAWS).values())
-                if situation.noisy or space.key(values) not in tried:
-                    break
-            tried.add(space.key(values))
-        return Reading(values, "", clipped=False)
-
-    return read
 
 
 def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
@@ -500,16 +423,3 @@ def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
 def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
     """Return the ``(len(trials), n)`` encoded coordinates of trials."""
     return np.array([space.encode(t.values) for t in trials], dtype=float)
-
-
-def _fitted(whole: Frame, elites: Sequence[Trial], least: np.ndarray) -> Frame:
-    """Return the frame of some trials, given best first; of fewer than two the whole one."""
-    if len(elites) < 2:
-        return whole
-    units = encode_trials(elites, whole.space)
-    return covariance_frame(whole, units, *WINDOW, SPREAD, least)
-
-
-def _shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
-    """Return the points of trials; with none, the middle of the space shows a line's form."""
-    return [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]

@@ -1,8 +1,6 @@
 """Frames: what the letters of `ColumnsPrompt` stand for, as cells of the search space.
 
-A frame gives each dimension a range of integers. A dimension with few values is shown by the
-index of its value. A continuous one is cut into cells, over its whole range or over a window
-that follows the elites.
+Each dimension is cut into 26 cells, over its whole range or over a window that follows the elites.
 """
 
 from __future__ import annotations
@@ -16,51 +14,12 @@ from statistics import NormalDist
 import numpy as np
 
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, Dimension
+
+LETTERS = 26
+"""Cells of a dimension."""
 
 SLOPE_RIDGE = 20.0
 """Penalty of `slope_frame`: chosen, with its other constants, on functions made for training."""
-
-
-@dataclass(frozen=True)
-class Levels:
-    """A dimension shown by the index of its value: 0 to ``count - 1``."""
-
-    dimension: Dimension
-    count: int
-    first = 0
-
-    @property
-    def last(self) -> int:
-        """The largest index."""
-        return self.count - 1
-
-
-@dataclass(frozen=True)
-class Cells:
-    """A coordinate shown by its cell, `first` to `last`, of some `width` together from `low` on."""
-
-    first: int
-    last: int
-    low: float
-    width: float
-
-    def integer(self, coordinate: float) -> int:
-        """Return the integer of a coordinate's cell, or of the nearest one."""
-        cells = self.last - self.first + 1
-        cell = math.floor((coordinate - self.low) / self.width * cells)
-        return self.first + min(max(cell, 0), cells - 1)
-
-    def coordinate(self, integer: int, within: float) -> float:
-        """Return the coordinate at a place (0 to 1) within a cell."""
-        cells = self.last - self.first + 1
-        return self.low + (integer - self.first + within) / cells * self.width
-
-
-def whole_cells(first: int, last: int) -> Cells:
-    """Return cells over 0 to 1, both bounds in the middle of their cells."""
-    steps = last - first
-    return Cells(first, last, -0.5 / steps, (steps + 1) / steps)
 
 
 @dataclass(frozen=True)
@@ -78,74 +37,50 @@ class Axes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A range of integers for each dimension, and the way from values to them and back.
+    """Cells for each dimension, and the way from points to them and back.
 
-    The coordinates of its `Cells` are along `axes`, or those of `Space.encode`.
+    Attributes:
+        space: The search space.
+        low: The lowest coordinate of the cells, and their `width` together. By default both ends
+            of a range lie in the middle of their cells.
+        axes: Of the coordinates, for the dimensions with several values; ``None`` for those of
+            `Space.encode`.
     """
 
     space: Space
-    parts: tuple[Levels | Cells, ...]
+    low: float = -0.5 / (LETTERS - 1)
+    width: float = LETTERS / (LETTERS - 1)
     axes: Axes | None = None
 
     @property
-    def continuous(self) -> list[int]:
-        """Which dimensions are cut into cells."""
-        return [i for i, part in enumerate(self.parts) if isinstance(part, Cells)]
+    def varying(self) -> np.ndarray:
+        """Which dimensions have several values."""
+        return np.array([d.count > 1 for d in self.space.dimensions])
 
-    def integers(self, values: tuple[Value, ...], units: np.ndarray) -> list[int]:
-        """Return the integers of a point with ``(n,)`` encoded coordinates."""
-        coordinates = units.copy()
+    def levels(self, points: Sequence[tuple[Value, ...]]) -> np.ndarray:
+        """Return the ``(count, n)`` cells of points, from 0 on."""
+        coordinates = np.array([self.space.encode(p) for p in points], dtype=float)
         if self.axes is not None:
-            chosen = self.continuous
-            coordinates[chosen] = self.axes.coordinates(units[chosen])
-        row = []
-        for part, value, at in zip(self.parts, values, coordinates, strict=True):
-            if isinstance(part, Cells):
-                row.append(part.integer(float(at)))
-            else:
-                row.append(part.dimension.place(value))
-        return row
+            varying = self.varying
+            coordinates[:, varying] = self.axes.coordinates(coordinates[:, varying])
+        cells = np.floor((coordinates - self.low) / self.width * LETTERS)
+        return np.where(self.varying, cells.clip(0, LETTERS - 1), 0).astype(int)
 
-    def rows(self, points: Sequence[tuple[Value, ...]]) -> list[list[int]]:
-        """Return the integers of points, one row for each."""
-        return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]
-
-    def values(
-        self, integers: Sequence[int], within: np.ndarray, *, reflect: bool = False
+    def point(
+        self, levels: np.ndarray, within: np.ndarray, *, reflect: bool = False
     ) -> tuple[Value, ...]:
-        """Return the point of integers at ``(n,)`` places in their cells, clipped to the space.
+        """Return the point at ``(n,)`` places (0 to 1) within its cells, clipped to the space.
 
         With `reflect`, a coordinate beyond a bound is reflected at it, and lies as far inside.
         """
-        coordinates = np.array(
-            [
-                part.coordinate(k, float(w)) if isinstance(part, Cells) else 0.0
-                for part, k, w in zip(self.parts, integers, within, strict=True)
-            ]
-        )
+        varying = self.varying
+        cells = self.low + (levels + within) / LETTERS * self.width
+        units = np.where(varying, cells, 0.0)
         if self.axes is not None:
-            chosen = self.continuous
-            coordinates[chosen] = self.axes.mean + self.axes.matrix @ coordinates[chosen]
+            units[varying] = self.axes.mean + self.axes.matrix @ units[varying]
         if reflect:
-            coordinates = np.where(coordinates > 1.0, 2.0 - coordinates, np.abs(coordinates))
-        values = list(self.space.decode(np.clip(coordinates, 0.0, 1.0)))
-        for i, part in enumerate(self.parts):
-            if isinstance(part, Levels):
-                values[i] = part.dimension.value(integers[i])
-        return self.space.clip(values)
-
-
-def whole_frame(space: Space, cells: Cells, exact: int) -> Frame:
-    """Return the frame over a whole space.
-
-    A dimension of at most `exact` values, or a categorical one, is shown by their index.
-    """
-    parts: list[Levels | Cells] = []
-    for dimension in space.dimensions:
-        count = dimension.count
-        known = count <= exact or isinstance(dimension, Categorical)
-        parts.append(Levels(dimension, int(count)) if known else cells)
-    return Frame(space, tuple(parts))
+            units = np.where(units > 1.0, 2.0 - units, np.abs(units))
+        return self.space.clip(self.space.decode(np.clip(units, 0.0, 1.0)))
 
 
 def weigh(count: int) -> np.ndarray:
@@ -159,9 +94,7 @@ def weigh(count: int) -> np.ndarray:
     return total
 
 
-def covariance_frame(
-    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: np.ndarray
-) -> Frame:
+def covariance_frame(space: Space, units: np.ndarray, spread: float, least: np.ndarray) -> Frame:
     """Fit the cells to elites, along axes that take their correlation half into account.
 
     Taken whole, the covariance of a few elites lets a search converge too early. The axes are
@@ -170,25 +103,25 @@ def covariance_frame(
     are fewer elites than dimensions.
 
     Args:
-        whole: The frame over the whole space; its exact dimensions stay as they are.
+        space: The search space.
         units: ``(n_elites, n_dimensions)`` encoded coordinates, best first.
-        first: Integer of the lowest cell.
-        last: Integer of the highest cell.
         spread: Half of the cells, in weighted standard deviations.
         least: ``(n_dimensions,)`` least standard deviations.
     """
-    chosen = whole.continuous
-    if not chosen:
+    whole = Frame(space)
+    varying = whole.varying
+    if not varying.any():
         return whole
-    units = units[:, chosen]
-    mean, deviation = _moments(units, least[chosen])
+    units, least = units[:, varying], least[varying]
+    count, n = units.shape
+    weights = weigh(count)
+    mean = weights @ units
+    deviation = np.maximum(np.sqrt(weights @ (units - mean) ** 2), least)
     scaled = (units - mean) / deviation
-    count, n = scaled.shape
-    correlation = (weigh(count)[:, None] * scaled).T @ scaled
+    correlation = (weights[:, None] * scaled).T @ scaled
     # Where discrete values agree, the least deviation keeps their neighbours in reach.
-    dimensions = [whole.space.dimensions[i] for i in chosen]
-    discrete = np.array([d.count < math.inf for d in dimensions])
-    agree = np.flatnonzero(discrete & (deviation <= least[chosen]))
+    discrete = np.array([d.count < math.inf for d in space.dimensions])[varying]
+    agree = np.flatnonzero(discrete & (deviation <= least))
     correlation[agree, agree] = 1.0
     share = min(0.5, count / (2 * n))
     blend = share * correlation + (1 - share) * np.diag(np.diag(correlation))
@@ -196,9 +129,7 @@ def covariance_frame(
     variances, directions = np.linalg.eigh(blend)
     roots = np.sqrt(np.maximum(variances, 1e-4))
     matrix = deviation[:, None] * ((directions * roots) @ directions.T)
-    cells = Cells(first, last, -spread, 2 * spread)
-    parts = tuple(cells if isinstance(part, Cells) else part for part in whole.parts)
-    return Frame(whole.space, parts, Axes(mean, matrix))
+    return Frame(space, -spread, 2 * spread, Axes(mean, matrix))
 
 
 def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Frame, int | None]:
@@ -219,7 +150,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
     """
     if frame.axes is None:
         return frame, None
-    chosen = frame.continuous
+    chosen = np.flatnonzero(frame.varying)
     mean, matrix = frame.axes.mean, frame.axes.matrix
     z = frame.axes.coordinates(units[:, chosen])
     weights = np.exp(-0.5 * (z**2).mean(axis=1).clip(max=80)) + 1e-9
@@ -245,7 +176,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
     size = away @ away
     if size > 1e-12:
         matrix = matrix - np.outer(matrix @ away, away) * (2 / size)
-    return replace(frame, axes=Axes(mean, matrix)), chosen[nearest]
+    return replace(frame, axes=Axes(mean, matrix)), int(chosen[nearest])
 
 
 def share_places(keys: Sequence[Hashable]) -> np.ndarray:
@@ -257,11 +188,3 @@ def share_places(keys: Sequence[Hashable]) -> np.ndarray:
     for same in equal.values():
         places[same] = places[same].mean()
     return places
-
-
-def _moments(units: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted mean and standard deviation of each column."""
-    weights = weigh(len(units))
-    mean = weights @ units
-    deviation = np.sqrt(weights @ (units - mean) ** 2)
-    return mean, np.maximum(deviation, least)
