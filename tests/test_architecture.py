@@ -63,7 +63,7 @@ PUBLIC = {
     "get_client get_prompt parse_parameters History Trial Usage Proposal",
     "llmopt.space": "Space Float Int Categorical Value",
     "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt "
-    "Situation Question Reading ToolCall Complaint Entry Selection "
+    "Situation Question Reading ToolCall Complaint Entry "
     "estimate_tokens PROMPTS PROMPT_VERSION",
     "llmopt.history": "History Trial Usage Proposal",
     "llmopt.optimizer": "LLMOptimizer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,24 +10,19 @@ import pytest
 
 from llmopt import (
     Categorical,
-    ClientError,
     Float,
     Int,
     LLMOptimizer,
-    ModelNotFoundError,
     ParseError,
     PromptTooLongError,
     RecordClient,
     ReplayClient,
     ScriptedClient,
-    get_client,
-    minimize,
 )
 from llmopt.adapters.optuna.branches import BranchedSpace, find_conditions
 from llmopt.benchmarks.experiments.columns_data import Window
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
-from llmopt.client.local.embedded import ADAPTER
 from llmopt.client.local.local import LocalClient
 from llmopt.client.local.network import (
     NetworkClient,
@@ -38,8 +32,8 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation
-from llmopt.prompt.columns.columns import ColumnsPrompt, rank_places, write_line
-from llmopt.prompt.columns.frame import Cells, covariance_frame, slope_frame, whole_frame
+from llmopt.prompt.columns.columns import ColumnsPrompt, write_line
+from llmopt.prompt.columns.frame import covariance_frame, slope_frame
 from llmopt.space import Space
 from llmopt.space.values import ABSENT
 
@@ -97,60 +91,6 @@ def test_a_line_is_read_as_it_was_written():
     assert read_line(write_line(40, False, [1])) == (26, False, [1])
 
 
-@pytest.mark.parametrize("n", [0, 1, 4])
-def test_very_few_trials_are_rows_of_letters(n):
-    state = situation(n=n)
-    request = ColumnsPrompt().prepare(state).request
-    assert not request.columns
-    assert (request.style, request.stop, request.temperature) == ("completion", ("\n",), 1.0)
-    assert re.fullmatch(rf"(?: [a-z] [a-z] [a-z]\n){{{max(n, 1)}}}", request.text)
-    assert request.grammar == 'root ::= " " i0 " " i0 " " i0 "\\n"\ni0 ::= [a-z]'
-    if n == 4:  # worst first: read in the middle of its cells, the last row is near the best
-        last = request.text.splitlines()[-1]
-        near = ColumnsPrompt(dither=False).prepare(state).read(last).values
-        best = state.history.best.values
-        cells = 5 * np.std([SPACE.encode(t.values) for t in state.history.trials], axis=0) / 26
-        assert (np.abs(np.array(SPACE.encode(near)) - SPACE.encode(best)) < 2 * cells).all()
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        *[(text, "c a z") for text in (
-            " c a z", " C A Z\n", "c, a, z", "x\n c a z\n b b b", '["c", "a", "z"]', "c\na\nz",
-            "Here is a better line: c a z", "I think **c, a, z**.", "<think>a b c</think>c a z",
-        )],
-        (" a b", "found 2 letters, expected one line of 3"),
-        ("about the 12 params", "found 0 letters"),
-        *[(text, "expected one line of 3") for text in (
-            " a b c d", "I am a model", "I'd say a good point is near b", "a b or c",
-        )],
-    ],
-)  # fmt: skip
-def test_rows_of_letters_are_read_tolerantly_and_words_are_none(answer, expected):
-    query = ColumnsPrompt(dither=False).prepare(situation(n=1))
-    if len(expected) == 5:
-        assert query.read(answer).values == query.read(expected).values
-    else:
-        with pytest.raises(ParseError, match=expected):
-            query.read(answer)
-
-
-def test_a_letter_beyond_the_last_choice_is_rejected_on_demand():
-    query = ColumnsPrompt().prepare(mixed(3))
-    assert query.read(" d m a a").clipped
-    query = ColumnsPrompt().prepare(mixed(3, out_of_range="reject"))
-    with pytest.raises(ParseError, match="place 1 is d, expected at most c"):
-        query.read(" d m a a")
-
-
-def test_many_parameters_stop_at_z():
-    space = Space({f"x{i}": Float(0, 1) for i in range(40)})
-    columns = ColumnsPrompt().prepare(situation(space)).request.columns
-    assert len(columns) == 40
-    assert sorted({line[0] for line in columns}) == ["Z", "z"]
-
-
 def test_discrete_values_are_read_off_the_cells():
     """Neighbours of a whole number stay in reach however much the elites agree."""
     space = Space({"k": Int(1, 9), "s": Float(0, 1, step=0.25), "x": Float(0, 1)})
@@ -172,11 +112,6 @@ def test_steps_of_a_logarithmic_scale_stay_in_reach(at):
     assert {max(at - 1, 1), min(at + 1, 16)} <= read
 
 
-def failures(f, space, seed, **options):
-    trials = minimize(f, space, 25, "network", seed=seed, **options).trials
-    return sum(t.state == "failed" for t in trials if t.source != "warmup")
-
-
 def test_a_fixed_dimension_keeps_its_value():
     space = Space({"x": Float(0, 1), "fixed": Float(2, 2)})
     for out_of_range in ("clip", "reject"):
@@ -184,6 +119,26 @@ def test_a_fixed_dimension_keeps_its_value():
         reading = query.read(" c z")
         assert reading.values[1] == 2
         assert not reading.clipped
+
+
+def test_an_answer_is_one_line_of_letters():
+    query = ColumnsPrompt(dither=False).prepare(situation())
+    for text in (" C A Z\n", "c, a, z"):
+        assert query.read(text).values == query.read(" c a z").values
+    for text in (" a b", " a b c d", "I am", "a b or c", ""):
+        with pytest.raises(ParseError, match="expected one line of 3 letters"):
+            query.read(text)
+
+
+@pytest.mark.parametrize("space", [SPACE, Space({"x": Float(0, 1), "k": Categorical(["a", "b"])})])
+def test_few_trials_are_followed_by_uniform_numbers(space):
+    history = History((*situation(space, 4).history.trials, *situation(space, 2).history.failed))
+    query = ColumnsPrompt().prepare(Situation(space, history, 5, samples=200))
+    assert query.sampled
+    x = [r.values[0] for r in read_all(query, [""] * 200)]
+    low, high = (space.decode(np.full(len(space), u))[0] for u in (0.1, 0.9))
+    assert sum(v < low for v in x) > 8
+    assert sum(v > high for v in x) > 8
 
 
 MIXED = Space(
@@ -223,30 +178,14 @@ def test_choices_have_no_line_and_are_drawn_as_the_best_trials_have_them():
     assert [r.values for r in read_all(alone, [" m m"] * 300)] == [p[1:3] for p in points]
 
 
-def test_a_branch_is_neither_left_nor_drawn_at_random():
-    """The branches of a conditional space alone: each was tried, and one is far better."""
-    space = Space({"kind": Categorical(["good", "bad"])})
-    trials = [
-        Trial(i, None, (k,), (r,)) for i, (k, r) in enumerate([("good", 1.0), ("bad", 0.0)] * 15)
-    ]
-    state = Situation(space, History(tuple(trials)), 31, seed=4, noisy=True)
-    query = ColumnsPrompt().prepare(state)
-    kinds = [query.read("", i).values[0] for i in range(200)]
-    assert 30 < kinds.count("bad") < 80
-    # With several categorical parameters most points keep the best choices of nearly all of them.
-    many = Space({f"c{i}": Categorical(["good", "bad"]) for i in range(10)})
-    trials = [Trial(i, None, ("good",) * 10, (1.0,)) for i in range(30)]
-    query = ColumnsPrompt().prepare(Situation(many, History(tuple(trials)), 31, noisy=True))
-    assert 0 < np.mean([query.read("", i).values.count("bad") for i in range(200)]) < 0.5
-
-
 CHOICES = Space({"kind": Categorical(list("abc")), "on": Categorical([True, False])})
 
 
 def test_categorical_parameters_alone_are_drawn_with_no_model():
-    query = ColumnsPrompt().prepare(situation(CHOICES, n=3, seed=5))
+    state = situation(CHOICES, n=3, seed=5)
+    tried = {CHOICES.key(t.values) for t in state.history.trials}
+    query = ColumnsPrompt().prepare(replace(state, samples=6 - len(tried)))
     assert query.sampled
-    tried = {CHOICES.key(t.values) for t in situation(CHOICES, n=3, seed=5).history.trials}
     drawn = [CHOICES.key(r.values) for r in read_all(query, [""] * (6 - len(tried)))]
     assert len({*tried, *drawn}) == 6
 
@@ -285,31 +224,8 @@ def test_with_nothing_to_show_the_middle_shows_the_form():
 # A longer search
 
 
-def frame_of(prompt, state):
-    return prompt.prepare(state).read.frame
-
-
 def read_all(query, texts):
     return [query.read(text, i, texts[:i]) for i, text in enumerate(texts)]
-
-
-def near(n, failed=0, space=SPACE, **options) -> Situation:
-    """Trials close to one point, so that the frame is far narrower than the space."""
-    rng = np.random.default_rng(5)
-    rows = 0.4 + 0.003 * rng.standard_normal((n, len(space)))
-    trials = [Trial(i, None, space.decode(r), (-float((r**2).sum()),)) for i, r in enumerate(rows)]
-    trials += [Trial(n + i, None, trials[0].values, None, "failed") for i in range(failed)]
-    return Situation(space, History(tuple(trials)), n + failed + 1, **options)
-
-
-def widths(prompt, state, reads) -> np.ndarray:
-    """Return by how much one line near the middle is farther away than in the frame itself."""
-    query = prompt.prepare(state)
-    axes = frame_of(prompt, state).axes
-    line = " n" * len(state.space)
-    points = np.array([state.space.encode(query.read(line, i).values) for i in range(reads)])
-    away = np.linalg.norm(axes.coordinates(points), axis=1)
-    return away / (np.sqrt(len(state.space)) * 0.5 / 26 * 5)
 
 
 def test_a_long_recorded_search_is_replayed(tmp_path):
@@ -333,9 +249,7 @@ def sloped(points, places):
     """Return the plain and the turned frame of points of the unit cube, and the line that leads."""
     n = points.shape[1]
     space = Space({f"x{i}": Float(0, 1) for i in range(n)})
-    best = points[np.argsort(places)][:20]
-    whole = whole_frame(space, Cells(0, 25, 0, 1), 1)
-    plain = covariance_frame(whole, best, 0, 25, 2.5, np.full(n, 1e-4))
+    plain = covariance_frame(space, points[np.argsort(places)][:20], 2.5, np.full(n, 1e-4))
     return plain, *slope_frame(plain, points, places)
 
 
@@ -352,33 +266,6 @@ def test_the_slope_keeps_the_covariance_and_finds_the_direction():
     assert gains[leading] > 0.9 * np.linalg.norm(gains)
 
 
-@pytest.mark.parametrize("rising", [True, False])
-def test_with_one_parameter_z_is_better(rising):
-    points = np.random.default_rng(2).random((40, 1))
-    places = np.argsort(np.argsort(points[:, 0])).astype(float)
-    _, turned, leading = sloped(points, 39 - places if rising else places)
-    assert leading == 0
-    assert (turned.axes.matrix[0, 0] > 0) == rising
-
-
-def test_a_parameter_that_never_differs_is_left_out_of_the_slope():
-    points = np.random.default_rng(3).random((60, 3))
-    points[:, 0] = 0.5
-    places = np.argsort(np.argsort(points[:, 1])).astype(float)
-    plain, turned, leading = sloped(points, places)
-    assert leading == 1
-    np.testing.assert_allclose(turned.axes.matrix[0], plain.axes.matrix[0], atol=1e-12)
-
-
-def test_the_line_that_leads_is_counted_among_all_parameters():
-    space = Space({"fixed": Float(2, 2), "x": Float(0, 1), "y": Float(0, 1)})
-    rng = np.random.default_rng(6)
-    points = [space.sample(rng) for _ in range(30)]
-    trials = tuple(Trial(i, None, p, (p[2],)) for i, p in enumerate(points))
-    state = replace(situation(space), history=History(trials))
-    assert [line[0] for line in ColumnsPrompt().prepare(state).request.columns] == ["C", "C", "c"]
-
-
 def test_the_slope_is_the_one_that_the_adapter_was_trained_with():
     """Its constants belong to the adapter: another slope needs another training."""
     points = np.random.default_rng(7).random((60, 3))
@@ -391,13 +278,6 @@ def test_the_slope_is_the_one_that_the_adapter_was_trained_with():
         [-0.0269928, 0.0419837, -0.042714],
     ]
     np.testing.assert_allclose(turned.axes.matrix, expected, atol=1e-6)
-
-
-def test_equal_places_have_no_slope():
-    points = np.random.default_rng(4).random((30, 3))
-    plain, turned, leading = sloped(points, np.full(30, 14.5))
-    assert leading is None
-    assert turned is plain
 
 
 # Requests and clients
@@ -416,20 +296,6 @@ def test_a_client_without_probabilities_is_told_what_to_take():
         LLMOptimizer(SPACE, ScriptedClient([" a b c"]), "columns")
     with pytest.raises(ValueError, match="take prompt 'props'"):
         check(ScriptedClient([" a b c"]), "columns")
-
-
-def test_a_sampler_that_reads_the_slope_follows_it():
-    client = NetworkClient()
-    middle = "nmonlmonmnlomnmonlmn"
-    _, drawn = ask(client, [middle, middle], heads="cC")
-    ahead, other = np.array([[ord(c) - 97 for c in text] for text in drawn]).mean(axis=0)
-    assert ahead > other + 1
-
-
-def test_equal_trials_share_their_place_wherever_they_stand():
-    values = [((0.0, 0.0), 0.0), ((1.0, -1.0), 0.0), ((0.0, 0.0), 0.0), ((0.0, 0.0), 0.5)]
-    trials = [Trial(i, None, (0.0,), r, constraint_violation=v) for i, (r, v) in enumerate(values)]
-    assert rank_places(trials).tolist() == [1, 1, 1, 3]
 
 
 # The embedded model with its adapter
@@ -486,28 +352,6 @@ def test_the_adapter_leaves_other_requests_alone(embedded_client):
         without.close()
 
 
-@pytest.mark.embedded
-def test_choices_must_be_single_tokens(embedded_client):
-    request = Request((Message("user", "x"),), columns=("C a",), choices=(" incomprehensibility",))
-    with pytest.raises(ClientError, match="choice of a column"):
-        embedded_client.complete(request)
-
-
-@pytest.mark.embedded
-def test_a_missing_or_foreign_adapter_is_an_error(embedded_client, tmp_path):
-    request = Request((Message("user", "x"),), columns=("C a",), choices=(" a",))
-    with pytest.raises(ModelNotFoundError, match="adapter="):
-        LocalClient(embedded_client.path, adapter=tmp_path / "none.gguf").complete(request)
-    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(60))
-    with pytest.raises(ClientError, match=r"bad\.gguf"):
-        LocalClient(embedded_client.path, adapter=tmp_path / "bad.gguf").complete(request)
-
-
-def test_the_adapter_is_a_few_megabytes():
-    assert 1e6 < ADAPTER.stat().st_size < 6e6
-    assert get_client("smollm2").adapter == ADAPTER
-
-
 # What it is trained on
 
 
@@ -526,9 +370,6 @@ def test_a_line_to_learn_from_is_that_of_the_prompt():
 
 
 # -- many parameters ----------------------------------------------------------------------
-
-
-MANY = Space({f"x{i}": Float(-1, 1) for i in range(30)})
 
 
 # -- branches -----------------------------------------------------------------------------

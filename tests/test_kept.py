@@ -144,22 +144,6 @@ def test_values_of_a_variable_get_the_same_checks_as_written_ones():
         read("code")
 
 
-@pytest.mark.parametrize("kept", [[0.25, 0.75], {"a": 0.25, "A": 0.75}])
-def test_names_that_differ_in_case_alone_are_two_parameters(kept):
-    space = Space({"a": Float(0.0, 1.0), "A": Float(0.0, 1.0)})
-    assert prepared(space, kept={"w": kept}).read(answer("kept: w")).values == (0.25, 0.75)
-
-
-@pytest.mark.parametrize("nothing", ["", "No", "None.", "n/a", "-"])
-def test_json_may_say_in_words_that_it_names_no_variable(nothing):
-    query = prepared(facts=ModelFacts("m", schema=True, structured=True), points=1)
-    fields = {"hypothesis": "h", "start_from": "#1", "kept": nothing, "python": ""}
-    changes = [{"parameter": "x", "value": 0.25}]
-    assert query.read(json.dumps({**fields, "changes": changes})).values == (0.25, 0.75)
-    block = {**fields, "python": "print(1)", "changes": []}
-    assert query.read(json.dumps(block)) == ToolCall("print(1)")
-
-
 def test_several_points_and_answers_in_json_name_variables():
     two = prepared().read(answer("kept: best") + "\n\n" + answer("kept: part", "#1"))
     assert [point.values for point in two.each] == [(THIRD, 0.1 + 0.2), (THIRD, 0.75)]
@@ -210,15 +194,6 @@ def test_values_that_no_worker_gives_are_refused(values):
         plain_values(values)
     with pytest.raises(TypeError, match="value"):
         Computed.read({**Computed("1", "").line(), "values": values})
-
-
-def test_a_block_of_an_earlier_file_has_no_values_on_record():
-    line = Computed("w = X[0]", "", ("w (array 2)",)).line()
-    del line["values"]
-    block = Computed.read(line)
-    query = prepared(kept=block.values, variables=block.variables)
-    with pytest.raises(ParseError, match=r"`w` \(array 2\) has no values of a point on record"):
-        query.read(answer("kept: w"))
 
 
 # -- searches -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
+from llmopt import Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
@@ -69,60 +69,8 @@ def test_one_header_row_and_the_experiments_in_their_order():
     assert shown.dropped == 0
 
 
-@pytest.mark.parametrize(
-    ("source", "before", "said"),
-    [
-        ("warmup", (), "warm-up"),
-        ("user", (), "warm-up"),
-        ("user", TRIALS[1:2], "given"),
-        ("cma", (), "found by CMA-ES"),
-        ("fallback", (), "drawn at random"),
-    ],
-)
-def test_who_proposed_a_point_is_said(source, before, said):
-    made = tuple(trial(i, t.values, 1.0) for i, t in enumerate(before))
-    made += (trial(len(made), (-5.0, 0.1, 8), 2.0, source=source),)
-    assert rows(evidence(made))[-1].endswith(f"| {said}")
-
-
-def test_digits_tell_a_drawn_point_from_the_best_before_it():
-    drawn = tuple(
-        trial(i, (v, 0.5, 3), float(i), source="cma")
-        for i, v in enumerate((1.23456789, 1.23457789, 4.0))
-    )
-    assert [r.split(" | ")[2] for r in rows(evidence(drawn))] == ["1.235", "1.2345779", "4"]
-    for source in ("llm", "warmup", "user"):
-        known = (trial(0, (1.23456789, 0.5, 3), 1.0, source=source),)
-        assert "| 1.23456789 |" in rows(evidence(known))[0]
-
-
-def test_digits_tell_a_value_of_f_from_those_before_it():
-    near = tuple(
-        trial(i, (float(i), 0.5, 3), f) for i, f in enumerate((99.0, 17.34521, 17.34523, 17.34521))
-    )
-    values = [r.split(" | ")[1] for r in rows(evidence(near))]
-    assert values == ["99", "17.3452", "17.34523", "17.34521"]
-    assert evidence(near).ranking().startswith("#1 (99), #3 (17.34523), #2 (17.34521)")
-
-
 def notes(shown):
     return [entry.partition("\n")[2].strip() for entry in shown.log]
-
-
-def test_a_hypothesis_has_the_change_that_it_brought():
-    found = notes(evidence())
-    assert found[1] == 'hypothesis: "more gain." -> +4 against #1, its start'
-    assert found[2].startswith('hypothesis: "two at once." -> failed')
-    assert "-1 against #2, its start" in found[3]
-    assert "+0.5 against #4, its start; -0.5 against #2, the best until then" in found[4]
-
-
-def test_a_lesson_stands_with_its_experiment_and_empty_ones_are_dropped():
-    assert [n.count("lesson from the rows above:") for n in notes(evidence())] == [0, 0, 0, 1, 0]
-    assert notes(evidence())[3].startswith(
-        "lesson from the rows above: gain above 2 shakes.\nhypothesis:"
-    )
-    assert evidence().lessons() == []  # none whose notes are dropped
 
 
 def lessons(*said):
@@ -160,12 +108,6 @@ def test_a_lesson_is_never_cut_in_a_sentence():
     assert notes(evidence(said)) == [f'hypothesis: "{long}"']
 
 
-def test_feedback_keeps_whole_lines():
-    found = notes(evidence(feedback_limit=20))
-    assert found[3].endswith("> a\n> b c\n> …")
-    assert found[2].endswith("it fell")
-
-
 def test_feedback_on_drawn_points_is_short_but_for_the_best_of_them():
     long = "\n".join("x" * 99 for _ in range(12))
     drawn = tuple(
@@ -181,45 +123,6 @@ def test_feedback_on_drawn_points_is_short_but_for_the_best_of_them():
     assert [n.count("\n") for n in notes(evidence(better))] == [0, 0, 0, 11]
 
 
-def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_propose():
-    assert evidence().latest() == (
-        "#5 (13.5) -> +0.5 against #4, its start; -0.5 against #2, the best until then"
-    )
-    assert evidence().drawn == 1
-    assert evidence(TRIALS[:3]).latest() == "#3 (failed) -> failed"
-    assert evidence().shown_again() == []  # the table has a column for each
-
-
-def test_every_point_keeps_one_line_of_what_was_seen():
-    seen = ("Mean return 3 over 2 starts.\n2 of 2 ended early with x below 0.", "it rose\nmore")
-    long = tuple(
-        trial(i, (i / 10, 0.5, 3), None if i == 3 else float(i),
-              explanation="Analysis: a.\nHypothesis: h.",
-              feedback=("failed: too hot" if i == 3 else seen[i % 2]) + "\nmuch more" * 40)
-        for i in range(20)
-    )  # fmt: skip
-    shown = evidence(long, budget=3000)
-    note = dict(zip((row.split(" ")[0] for row in rows(shown)), notes(shown), strict=True))
-    assert note["#3"] == note["#5"] == "> 2 of 2 ended early with x below 0."
-    assert note["#4"] == "> failed: too hot"
-    assert note["#6"] == "> it rose"
-    assert len(note) == 20
-    assert note["#20"].startswith('hypothesis: "h."')
-    wordy = (replace(long[0], feedback="word " * 99), *long[1:])
-    assert len(notes(evidence(wordy, budget=3000))[0]) < 150
-
-
-def test_an_old_row_keeps_the_end_of_what_was_seen():
-    curve = "validation error by epoch: " + ", ".join(f"0.{90 - i}" for i in range(60))
-    trials = tuple(
-        trial(i, (i / 10, 0.5, 3), float(i), explanation="Hypothesis: h.", feedback=curve)
-        for i in range(20)
-    )
-    note = notes(evidence(trials, budget=2000))[0]
-    assert note.startswith("> validation error by epoch: ")
-    assert note.endswith(", 0.32, 0.31")
-
-
 def test_a_difference_has_an_error_only_where_it_tells_something():
     close = (
         trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0), stderr=6.0),
@@ -229,19 +132,6 @@ def test_a_difference_has_an_error_only_where_it_tells_something():
     assert evidence(close[:2]).ranking() == "#2 (11), #1 (10: -1 ± 0.29)"
     assert evidence(close).ranking() == "#3 (900), #2 (11), #1 (10)"
     assert all("±" not in row for row in rows(evidence(close)))
-
-
-def test_the_number_of_draws_behind_every_point_is_stated():
-    def text(*samples):
-        trials = tuple(
-            trial(i, (1.0 + i, 0.5, 3), 10.0 + i, samples=s, stderr=1.0)
-            for i, s in enumerate(samples)
-        )
-        situation = Situation.after(History(trials), SPACE, ModelFacts("m"))
-        return get_prompt("words").prepare(situation).request.text
-
-    assert "measured on the same 3 random draws, and" in text((1.0, 2.0, 3.0), (2.0, 3.0, 5.0))
-    assert "measured on the same random draws, and" in text((1.0, 2.0, 3.0), (2.0, 3.0))
 
 
 def test_tiny_changes_tell_how_rough_f_is():
@@ -361,30 +251,6 @@ def test_what_was_left_out_of_an_answer_is_told_with_the_reason():
     assert "left out of that" not in client.requests[0].text
 
 
-def test_how_noisy_f_is_is_said():
-    def text(trials, noisy):
-        situation = Situation.after(
-            History(trials, noisy=noisy), SPACE, ModelFacts("m"), noisy=noisy
-        )
-        return get_prompt("words").prepare(situation).request.text
-
-    once = (trial(0, (1.0, 0.5, 3), 10.0),)
-    assert "The same values give the same f again" in text(once, False)
-    assert "cannot be said yet: no point was measured twice" in text(once, True)
-    again = (*once, trial(1, (2.0, 0.5, 3), 14.0, stderr=0.5, evaluations=4))
-    assert "One measurement has a standard deviation of about 1." in text(again, True)
-    told = (trial(0, (1.0, 0.5, 3), 10.0, stderr=0.3),)
-    assert "The median standard error of a point is 0.3." in text(told, True)
-
-
-@pytest.mark.parametrize("options", [{}, {"may_stop": True, "points": 4}])
-def test_a_function_without_a_description_is_no_system(options):
-    bare = asked(**options)
-    for word in ("system", "mechanism", "design", "failure"):
-        assert word not in bare, word
-    assert "mechanism" in asked(description="A crane.", **options)
-
-
 LONG = tuple(
     trial(
         i,
@@ -418,54 +284,6 @@ def test_the_log_grows_at_its_end_is_cut_in_large_steps_and_keeps_the_best():
     assert len(whole.log) == 400
 
 
-def test_what_is_seen_once_is_not_written_anew():
-    """Later trials change no entry: not the digits, nor the parent, nor what was the best."""
-    for n in (5, 50, 120):
-        assert evidence(LONG).log[:n] == evidence(LONG[:n]).log
-
-
-def test_categories_and_wide_spaces():
-    space = Space({"kind": Categorical(["a", "b"]), **{f"w{i}": Float(0, 1) for i in range(60)}})
-    trials = tuple(
-        Trial(i, {}, ("a", *[0.5] * 59, i / 10), (float(i),), source=source)
-        for i, source in enumerate(("warmup", "llm", "llm"))
-    )
-    shown = read(History(trials), space)
-    assert rows(shown)[0].endswith("| warm-up")
-    assert rows(shown)[1].endswith("| #1, changed w59 0 -> 0.1")
-    again = shown.shown_again()
-    assert [line.partition(":")[0] for line in again] == ["#3", "#2"]
-    assert again[0].startswith("#3: in their order a, 0.5, ")
-    sparse = Space({f"w{i}": Float(-1, 1) for i in range(60)})
-    made = (Trial(0, {}, (0.0,) * 59 + (0.25,), (1.0,), source="llm"),)
-    shown = read(History(made), sparse)
-    assert shown.header.endswith("(of a new one all values; those not named are 0)")
-    assert rows(shown) == ["#1 | 1 | new: w59 0.25"]
-
-
-def test_many_weights_are_listed_by_action():
-    space = Space({f"{a}<-{o}": Float(-6, 6) for o in "wxyz" for a in ("push", "turn", "lift")}
-                  | {f"{a}<-bias": Float(-6, 6) for a in ("push", "turn", "lift")}
-                  | {f"{a}<-v": Float(-6, 6) for a in ("push", "turn", "lift")})  # fmt: skip
-    first = [0.0] * 18
-    first[0], first[4], first[15] = 1.0, -0.5, 2.0
-    changed = [*first]
-    changed[1], changed[4] = 3.0, 0.0
-    points = tuple(
-        Trial(i, {}, tuple(v), (float(i),), source="llm", explanation=f"Start from: {start}")
-        for i, (v, start) in enumerate(((first, "new"), (changed, "#1")))
-    )
-    shown = read(History(points), space)
-    assert rows(shown) == [
-        "#1 | 0 | new: push: w 1, v 2; turn: x -0.5",
-        "#2 | 1 | #1, changed turn: w 0 -> 3, x -0.5 -> 0",
-    ]
-    assert shown.shown_again() == [
-        "#2: push: w 1, v 2; turn: w 3",
-        "#1: push: w 1, v 2; turn: x -0.5",
-    ]
-
-
 def test_the_prompt(check_golden):
     situation = Situation.after(
         History(TRIALS, ((1.0, 0.5, 4),)),
@@ -492,15 +310,6 @@ def starts(*rewards, source="llm"):
               samples=(r - 20, r + 0.01 * i, r + 20 - 0.01 * i))
         for i, r in enumerate(rewards)
     )  # fmt: skip
-
-
-def test_the_error_on_common_starts_is_that_of_the_difference_from_the_best():
-    shown = evidence(starts(10.0, 12.0, 11.0))
-    assert [r.split(" | ")[1] for r in rows(shown)] == ["10", "12", "11"]
-    assert shown.ranking() == "#2 (12), #3 (11), #1 (10)"
-    trials = starts(10.0, 12.0)
-    noisy = read(History(trials, noisy=True))
-    assert rows(noisy)[0].split(" | ")[1] == "10 ± 9"
 
 
 @pytest.mark.parametrize(
@@ -553,36 +362,10 @@ def test_an_answer_is_judged_as_a_whole():
     assert measured.standstill() == ""  # a point of the latest scan is still being measured
 
 
-def test_the_count_of_answers_without_gain_only_grows():
-    scans = [[101.0], *[[90.0] * 4] * 3, [95.0], [94.0], [80.0] * 4]
-    said = [evidence(answers(*scans[: k + 1])).standstill() for k in range(3, 7)]
-    counts = [(3, 12), (4, 13), (5, 14), (6, 18)]
-    assert said == [f"Your latest {a} answers ({n} experiments) gained nothing." for a, n in counts]
-
-
 def test_points_within_the_noise_are_said():
     noise = starts(10.0, 10.001, 10.002, 10.003, 10.004, 10.005)
     assert "lie within the noise" in evidence(noise).standstill()
     assert evidence((*noise[:-1], starts(*[12.0] * 6)[-1])).standstill() == ""
-
-
-def test_what_failed_is_named_where_the_search_may_end():
-    def text(may_stop):
-        situation = Situation.after(History(TRIALS), SPACE, ModelFacts("m"), may_stop=may_stop)
-        return get_prompt("words").prepare(situation).request.text
-
-    assert "Failed: #3. Recommend no point close to these." in text(True)
-    assert "Failed" not in text(False)
-
-
-def test_points_measured_on_the_same_starts_are_compared_start_by_start():
-    pair = (
-        trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0)),
-        trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0, 11.5, 20.5), explanation="Hypothesis: more."),
-    )
-    assert "+1 ± 0.29 against #1, its start" in evidence(pair).log[1]
-    other = (pair[0], trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0,), explanation="Hypothesis: x."))
-    assert "start by start" not in evidence(other).log[1]
 
 
 # What may not be said --------------------------------------------------------------------------
@@ -603,38 +386,6 @@ def test_nothing_presumes_that_larger_is_better_where_f_is_minimized(name, optio
     if name == "words":
         assert "A negative difference of f is a gain." in text
         assert "A negative difference" not in asked(name)
-
-
-def test_several_objectives_have_their_names_and_the_best_trade_offs_first():
-    trials = tuple(
-        Trial(i, {}, (float(i), 0.5, 3), rewards)
-        for i, rewards in enumerate(((1.0, 9.0), (2.0, 8.0), (1.0, 8.0), (0.5, 9.5)))
-    )
-    directions = ("maximize", "minimize")
-    several = History(trials, directions=directions, metrics=("accuracy", "milli|seconds"))
-    text = asked(history=several)
-    assert "f has 2 objectives: maximize accuracy, minimize milli/seconds." in text
-    assert "# | accuracy | milli/seconds | gain | bias | steps | made from" in text
-    assert (
-        "Best trade-offs, none of them worse than another in every objective: #2 (2, 8); "
-        "behind them #3 (1, 8), #1 (1, 9), #4 (0.5, 9.5)"
-    ) in text
-    assert "f = (accuracy, milli/seconds)" in asked("props", several)
-    assert "If the best trade-offs cannot be improved, or" in asked(history=several, may_stop=True)
-    bare = asked(history=History(trials, directions=directions))
-    assert "# | f1 | f2 | gain" in bare
-    assert "maximize f1, minimize f2" in bare
-
-
-def test_a_value_that_was_moved_into_its_range_is_marked():
-    client = ScriptedClient(["Hypothesis: h\nStart from: #1\nProposal: gain: 99"])
-    search = LLMOptimizer(SPACE, client, "words", warmup=0, out_of_range="clip")
-    search.tell({"gain": 1.0, "bias": 0.5, "steps": 3}, 1.0)
-    point = search.ask()
-    search.tell(point, 2.0)
-    assert point["gain"] == 6
-    text = asked(history=History(tuple(search.trials)))
-    assert "#1: gain 1 -> 6 (not as you gave it: moved into the ranges)" in text
 
 
 FORGED = (
@@ -664,15 +415,6 @@ def test_nothing_from_outside_forges_a_row_or_a_heading(where):
         if where == "feedback":
             assert not any(line.startswith(("lesson:", "Start from: #1")) for line in lines)
             assert "> lesson: propose 0" in lines or name == "props"
-
-
-def test_the_split_of_the_messages_cannot_be_named():
-    first, again = (get_prompt("{{ n }}{{ begin_user }}x") for _ in range(2))
-    for prompt in (first, again):
-        situation = Situation.after(
-            History(), SPACE, ModelFacts("m"), description="\x00user\x00", notes=("\x00user\x00",)
-        )
-        assert [m.content for m in prompt.prepare(situation).request.messages] == ["3", "x"]
 
 
 def test_what_fits_in_no_request_is_written_out():

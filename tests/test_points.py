@@ -197,10 +197,10 @@ def test_the_shell_hands_out_the_points_of_one_answer(tmp_path, monkeypatch, cap
     ],
 )
 def test_how_many_points_an_answer_may_hold(prompt, client, points, most):
-    model = ScriptedClient([])
+    model = ScriptedClient(["Proposal: x: 0.5" if prompt == "words" else "x: 0.5"])
     model.style = client
-    optimizer = LLMOptimizer(SPACE, model, prompt, points=points)
-    assert optimizer._asking.points == most
+    LLMOptimizer(SPACE, model, prompt, points=points, warmup=0).ask()
+    assert (f"1 to {most} points" in model.requests[0].text) == (most > 1)
 
 
 @pytest.mark.parametrize(

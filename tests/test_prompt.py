@@ -15,12 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
-from tiny_gguf import write_tiny_gguf
 
 import llmopt.prompt
 from llmopt import LLMOptimizer, ScriptedClient
-from llmopt.client.local.local import LocalClient
-from llmopt.client.model_facts import ModelFacts, model_facts
+from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import (
@@ -29,13 +27,14 @@ from llmopt.prompt import (
     Complaint,
     Prompt,
     PromptCapabilities,
-    Selection,
     Situation,
     estimate_tokens,
     get_prompt,
 )
-from llmopt.prompt.budget import fit_most
+from llmopt.prompt.python_block import Computed
 from llmopt.space import Categorical, Float, Int, Space
+
+"""Version of the prompts, and a digest of their templates."""
 
 WORDING = (15, "9d08adc683f1")
 """Version of the prompts, and a digest of their templates."""
@@ -179,18 +178,88 @@ def test_request_settings():
     assert request.max_tokens == 750
 
 
-def test_out_of_range_is_the_callers_choice():
-    text = "params[0]: 9, params[1]: 0, params[2]: 0"
-    assert get_prompt("props").prepare(situation()).read(text).clipped
-    with pytest.raises(ParseError, match="outside"):
-        get_prompt("props").prepare(situation(out_of_range="reject")).read(text)
-
-
 def test_wrong_space_or_description():
     with pytest.raises(SpaceError, match=r"'props-ab' is for exactly 2 parameters .* has 3"):
         get_prompt("props-ab").prepare(situation(BOX))
     with pytest.raises(TemplateError, match="'props-plus' needs the task in words"):
         get_prompt("props-plus").prepare(situation(BOX, description="  "))
+
+
+# The catalogue of `words`
+
+SPACES = {
+    "conditional": Space(
+        {
+            "kind": Categorical(["a", "b"]),
+            "n": Int(1, 9),
+            "lr": Float(1e-5, 0.1, log=True),
+            "d": Float(0.0, 1.0, step=0.05, when={"kind": "b"}),
+        }
+    ),
+    "weights": Space(
+        {f"{a}<-{o}": Float(-2, 2) for a in ("push", "turn") for o in "abcdefghijklm"}
+    ),
+    "plain": Space({"gain": Float(-6, 6), "bias": Float(0, 1)}),
+}
+WORDS = {
+    "weights": ("weights", 40, {"description": "A crane.\n# swings", "may_stop": True}),
+    "conditional": ("conditional", 25, {"noisy": True, "points": 4, "total": 26}),
+    "objectives": ("conditional", 14, {"may_stop": True, "points": 2}),
+    "pairs": ("plain", 30, {"seeded": True, "description": "A kiln."}),
+    "long": ("plain", 140, {"notes": ("Two workers.",), "model": ModelFacts("m", chats=True)}),
+    "json": ("plain", 3, {"model": ModelFacts("m", structured=True), "points": 3, "compute": True}),
+    "python": ("weights", 5, {"compute": True, "workers": 2, "libraries": ("SciPy", "numba")}),
+}
+
+
+def episode(rng, i, made, space, kind):
+    """Return a trial of a search in which everything happens now and then."""
+    values = space.sample(rng)
+    if made and space.names[-1] != "d" and rng.random() < 0.5:  # a change of an earlier point
+        values = (*made[rng.integers(i)].values[:-1], values[-1])
+    sources = ["llm", "llm", "llm", "user", "cma", "network", "fallback"]
+    source = "warmup" if i < 3 else sources[rng.integers(7)]
+    state = ["complete"] * 7 + ["failed", "pruned"]
+    state = state[rng.integers(9)] if i else "complete"
+    rewards = tuple(rng.normal(5, 3, 2 if kind == "objectives" else 1).tolist())
+    said = [
+        f"Lesson: it is {i}.", "Analysis: long. " * 5, f"Hypothesis: h{i}. And more.",
+        f"Start from: #{rng.integers(1, i + 2)}", f"Lesson {rng.integers(1, i + 2)} withdrawn: no.",
+    ]  # fmt: skip
+    feedback = ["", "it fell\nafter 12 steps", "# x\n- try 3\nended early", "line of it\n" * 40]
+    samples = tuple(rng.normal(size=3).tolist()) if kind == "pairs" and i != 4 else ()
+    return Trial(
+        i, {}, values, None if state == "failed" else rewards, state=state, source=source,
+        feedback=feedback[rng.integers(4)], samples=samples if state == "complete" else (),
+        explanation="\n".join(said[k] for k in sorted(rng.permutation(5)[:3]))
+        if source == "llm" else "a note | of mine" if source == "user" and i % 2 else "",
+        stderr=abs(rng.normal()) if kind in ("pairs", "conditional") else None, clipped=i % 9 == 8,
+        constraint_violation=0.25 * (i % 11 == 10), prompt_tokens=100.0 * (i // 3),
+        kind="check" if i % 13 == 12 else "search",
+        evaluations=1 + (kind == "conditional" and i % 3 == 0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_catalogue_of_words(kind, check_golden):
+    name, n, options = WORDS[kind]
+    space, rng, made = SPACES[name], np.random.default_rng(n), []
+    for i in range(n):
+        made.append(episode(rng, i, made, space, kind))
+    directions = ("minimize", "maximize") if kind == "objectives" else ("maximize",)
+    history = History(
+        tuple(made), (space.sample(rng),), directions=directions, noisy="noisy" in options
+    )
+    if options.get("compute"):
+        block = Computed("def f(x):\n    return 1\n" * 20, "out\n" * 30, ("w (array 3)",))
+        options = {**options, "computed": (block, block), "variables": block.variables}
+    request = (
+        get_prompt("words")
+        .prepare(situation(space, n, history=history, **{"total": None, **options}))
+        .request
+    )
+    text = request.text if n < 50 else request.text[-9000:]
+    check_golden(f"words_{kind}", f"{text}\n\n{json.dumps(request.json_schema, indent=1)}\n")
 
 
 # Selection
@@ -220,16 +289,9 @@ def test_selection():
     assert kept(history="best", best=4) == sorted(order[:4])
     assert kept(history="best", best=4, order="ascending") == order[3::-1]
     assert kept(history="best+last", best=2, last=3) == sorted({*order[:2], 9, 10, 11})
-    assert kept(history=Selection("last", last=0)) == []
-
-
-def test_best_that_is_not_listed_is_told():
-    made = trials(BOX, 12)
-    made = (replace(made[0], rewards=(99.5,)), *made[1:])
-    prompt = get_prompt("props", history="last", last=3)
-    text = shown(prompt.prepare(situation(history=History(made))))[1]
-    assert "The best of 9 evaluations that are not listed:" in text
-    assert "f = 99.5" in text
+    assert kept(history="last", last=0) == []
+    with pytest.raises(ValueError, match="history='newest'"):
+        kept(history="newest")
 
 
 # The token budget
@@ -296,29 +358,6 @@ def test_context_leaves_room_for_the_answer():
     assert estimate_tokens(request.text) <= 1400
     with pytest.raises(PromptTooLongError, match="context of 700 tokens less max_tokens=600"):
         get_prompt("props", max_tokens=600).prepare(replace(state, model=holding(700)))
-
-
-def test_complaints_are_dropped_before_giving_up():
-    complaint = Complaint("x, y, z; " * 60, "r")
-    bare = get_prompt("props", history="last", last=0).prepare(situation())
-    limit = sum(map(estimate_tokens, shown(bare))) + 30
-    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaint=complaint))
-    assert len(query.request.messages) == 2
-
-
-def test_few_renderings_are_needed():
-    for limit in (50, 777, 5000):
-        calls = []
-
-        def render(k, calls=calls):
-            calls.append(k)
-            return 40 + sum(9 + (i * 7919) % 5 for i in range(k))
-
-        assert fit_most(render, lambda size: size, limit, 10_000) <= limit
-        assert len(calls) <= 12
-        assert max(calls) < limit / 4 + 20
-    assert fit_most(lambda k: 10 + k, lambda size: size, 9, 100) is None
-    assert fit_most(lambda k: 10 + k, lambda size: size, 110, 100) == 110
 
 
 def test_estimate_is_an_over_estimate():
@@ -571,20 +610,6 @@ def test_long_templates_are_refused(tmp_path):
 # Facts of the model
 
 
-@pytest.mark.parametrize("chat", [True, False])
-def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
-    client = LocalClient(write_tiny_gguf(tmp_path / "model.gguf", chat=chat), context_tokens=8192)
-    refused = Complaint("no", "no parameter values were found")
-    # Its tokenizer would load the model.
-    model = replace(model_facts(client), count_tokens=None)
-    state = Situation.after(History(trials(BOX, 5)), BOX, model, complaint=refused)
-    assert state.iteration == 6
-    request = get_prompt("props").prepare(state).request
-    assert request.style == ("chat" if chat else "completion")
-    expected = ["system", "user", "assistant", "user"] if chat else ["user"]
-    assert [m.role for m in request.messages] == expected
-
-
 # Reading
 
 
@@ -668,11 +693,12 @@ def test_the_page_of_prompts_shows_a_whole_prompt():
     assert client.requests[-1].text.strip() in page
 
 
-def test_bad_selection():
-    with pytest.raises(ValueError, match="history='newest': expected one of all, last, best"):
-        get_prompt("props", history="newest")
-    with pytest.raises(ValueError, match="best=-1"):
-        get_prompt("opro", best=-1)
+def test_complaints_are_dropped_before_giving_up():
+    complaint = Complaint("x, y, z; " * 60, "r")
+    bare = get_prompt("props", history="last", last=0).prepare(situation())
+    limit = sum(map(estimate_tokens, shown(bare))) + 30
+    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaint=complaint))
+    assert len(query.request.messages) == 2
 
 
 def test_reworded_prompts_have_another_version():

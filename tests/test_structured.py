@@ -103,15 +103,6 @@ def test_only_what_differs_from_an_earlier_point():
     assert caught.value.raw == text.replace("#1", "#9")  # it is sent back as it came
 
 
-@pytest.mark.parametrize("prompt", ["words", "props"])
-def test_free_text_is_still_read(prompt):
-    """A server may pass over the schema, or have refused it in the same call."""
-    text = "x: 1.5, k: 3, kind: adam\nWhy not."
-    if prompt != "props":
-        text = f"Critique: none\nHypothesis: H.\nProposal:\n{text.splitlines()[0]}"
-    assert query(prompt).read(text).values == (1.5, 3, "adam")
-
-
 def test_names_that_no_field_may_have():
     labels = ("params[0]", "params[1]", "größe der schritte")
     form = Form(Space({name: Float(0, 1) for name in labels}), labels, ("Explanation",))
@@ -139,6 +130,19 @@ def test_who_is_asked_for_text():
     assert query("props", space=many).request.json_schema is None
 
 
+def test_a_parameter_named_like_a_word_of_schemas_stays_in_strict_ones():
+    names = ("maxLength", "type", "enum", "properties", "required", "items")
+    space = Space({name: Float(0, 1) for name in names})
+    made = query("props", space=space, model=ModelFacts("m", schema=True, structured=True))
+    schema = closed(made.request.json_schema)
+    assert_strict(schema)
+    point = schema["properties"]["point"]
+    assert tuple(point["properties"]) == tuple(point["required"]) == names
+    assert "maxLength" not in schema["properties"]["explanation"]
+    values = {name: 0.5 for name in names}
+    assert made.read(answer(explanation="e", point=values)).values == (0.5,) * 6
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -164,16 +168,3 @@ def test_who_is_asked_for_text():
 def test_auto_follows_what_the_provider_documents(model, expected, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert model_facts(get_client(model)).structured is expected
-
-
-def test_a_parameter_named_like_a_word_of_schemas_stays_in_strict_ones():
-    names = ("maxLength", "type", "enum", "properties", "required", "items")
-    space = Space({name: Float(0, 1) for name in names})
-    made = query("props", space=space, model=ModelFacts("m", schema=True, structured=True))
-    schema = closed(made.request.json_schema)
-    assert_strict(schema)
-    point = schema["properties"]["point"]
-    assert tuple(point["properties"]) == tuple(point["required"]) == names
-    assert "maxLength" not in schema["properties"]["explanation"]
-    values = {name: 0.5 for name in names}
-    assert made.read(answer(explanation="e", point=values)).values == (0.5,) * 6

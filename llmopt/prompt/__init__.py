@@ -89,14 +89,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         ValueError: An option is not valid.
     """
     if isinstance(prompt, Mapping):
-        given = {"name": "custom", **prompt, **options, "sealed": "folder" not in options}
-        name = given.pop("name")
-        if "template" in given:
-            return TemplatePrompt(given.pop("template"), name=name, **given)
-        if name == "columns":
-            del given["sealed"]
-            return ColumnsPrompt(**given)
-        return shipped_prompt(name, **given)
+        return _stored(prompt, options)
     if isinstance(prompt, str):
         if prompt == "columns":
             return ColumnsPrompt(**options)
@@ -130,6 +123,17 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
             f"options {sorted(options)} cannot be given with a prompt object: set them on it"
         )
     return prompt
+
+
+def _stored(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
+    given = {"name": "custom", **stored, **options}
+    name, sealed = given.pop("name"), "folder" not in options
+    if name == "columns" and "template" not in given:
+        return ColumnsPrompt(**given)
+    given["sealed"] = sealed
+    if "template" in given:
+        return TemplatePrompt(given.pop("template"), name=name, **given)
+    return shipped_prompt(name, **given)
 
 
 def _is_path(text: str) -> bool:

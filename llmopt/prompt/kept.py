@@ -42,7 +42,8 @@ def plain_values(variables: Any) -> dict[str, Plain]:
     """
     if not isinstance(variables, dict):
         raise TypeError("the values of a block's variables are no mapping by name")
-    texts, items = list(variables), []
+    texts: list[Any] = list(variables)
+    items: list[Any] = []
     for value in variables.values():
         if not isinstance(value, list | dict):
             raise TypeError("the values of a variable are no list or mapping by name")

@@ -1,11 +1,11 @@
 """The log of a search: what a prompt shows of each trial, and where the search stands.
 
-Templates get a `Log` as ``evidence``. Values have their standard errors (that of the difference from
-the best, if all points are measured on the same initial states), a point its difference from the
-point that it was made from, a hypothesis the change that it brought. A trial's entry depends on the
-trials before it alone and is written once, so that prefix caches hit. If the log exceeds its budget,
-much of it is cut at once: the best and the latest trials keep all that was seen, the others a row
-and one line.
+Templates get a `Log` as ``evidence``. Values have their standard errors (that of the difference
+from the best, if all points are measured on the same initial states), a point its difference from
+the point that it was made from, a hypothesis the change that it brought. A trial's entry depends on
+the trials before it alone and is written once, so that prefix caches hit. If the log exceeds its
+budget, much of it is cut at once: the best and the latest trials keep all that was seen, the others
+a row and one line.
 """
 
 from __future__ import annotations

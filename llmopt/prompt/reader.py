@@ -447,9 +447,10 @@ class Originals:
                     return False
             return True
 
-        evaluated = (t.values for t in self.history.trials[::-1] if equal(t.values, self.lines, t))
-        pending = (values for values in self.history.pending if equal(values, True))
-        return tuple(next(evaluated, None) or next(pending, point))
+        for trial in self.history.trials[::-1]:
+            if equal(trial.values, self.lines, trial):
+                return tuple(trial.values)
+        return tuple(next((p for p in self.history.pending if equal(p, True)), point))
 
 
 def _given(pairs: Sequence[Pair]) -> dict[int, Value]:

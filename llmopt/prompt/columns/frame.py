@@ -54,7 +54,7 @@ class Frame:
 
     @property
     def varying(self) -> np.ndarray:
-        """Which dimensions have several values."""
+        """Which dimensions have several values, ``(n,)`` bools."""
         return np.array([d.count > 1 for d in self.space.dimensions])
 
     def levels(self, points: Sequence[tuple[Value, ...]]) -> np.ndarray:

@@ -19,7 +19,7 @@ from llmopt.prompt.columns.frame import Frame
 from llmopt.prompt.reading import Reading
 
 
-def row_grammar(varying: Sequence[bool]) -> str:
+def row_grammar(varying: np.ndarray) -> str:
     """Return the GBNF grammar of one row, and its line break; a fixed dimension has an ``a``."""
     rules = {kind: f"i{k}" for k, kind in enumerate(dict.fromkeys(map(bool, varying)))}
     row = " ".join(f'" " {rules[bool(kind)]}' for kind in varying)
