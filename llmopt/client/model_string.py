@@ -7,6 +7,7 @@ cannot be part of a model string, because model strings are shown and stored.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -160,15 +161,26 @@ def _make_client(
 def _unknown_model(model: str) -> ModelNotFoundError:
     address = re.fullmatch(r"(https?://[^/\s]+(?:/[^:\s]*)?)(?::(\S+))?", model)
     if address:
-        model_name = address[2] or "MODEL"
-        hint = f"a server that speaks OpenAI's protocol is 'openai+{address[1]}:{model_name}'"
-    elif near := _nearest(model):
-        hint = f"did you mean {' or '.join(map(repr, near))}?"
+        name = address[2] or "MODEL"
+        hint = f"a server that speaks OpenAI's protocol is 'openai+{address[1]}:{name}'"
+    elif model.lower().endswith(".gguf") and ":" not in model:
+        hint = f"did you mean 'gguf:{model}'?"
     else:
-        name = model.rpartition(":")[2] or "NAME"
-        such = f"{next((p for family, p in _FAMILIES.items() if family in name), 'openai')}:{name}"
-        hint = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
-        hint += "'network', the small network."
+        name, _, rest = model.lower().partition(":")
+        written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
+        # Some names, such as the embedded model's, have no part after ':'.
+        near = [
+            f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
+            for n in difflib.get_close_matches(name, written, n=3, cutoff=0.7)
+        ]
+        hint = (
+            f"did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else (
+                "expected PROVIDER:MODEL, such as 'openai:gpt-6-luna', or 'smollm2', the embedded "
+                "model, or 'network', the small network."
+            )
+        )
     return ModelNotFoundError(
         f"unknown model {model!r}: {hint} `llmopt models` lists all model strings"
     )
@@ -182,27 +194,6 @@ def one_model(client: str | Client | None, model: str | Client | None) -> str | 
         )
     given = model if client is None else client
     return "smollm2" if given is None else given
-
-
-# How the names of a provider's own models begin.
-_FAMILIES = {
-    "claude": "anthropic", "gemini": "gemini", "grok": "xai", "deepseek": "deepseek",
-    "kimi": "moonshot", "glm": "zai", "mistral": "mistral",
-}  # fmt: skip
-
-
-def _nearest(model: str) -> list[str]:
-    """Return known model strings that are spelt like an unknown one."""
-    if model.lower().endswith(".gguf") and ":" not in model:
-        return [f"gguf:{model}"]
-    name, _, rest = model.lower().partition(":")
-    written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
-    near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
-    return [
-        # Some names, such as the embedded model's, have no part after ':'.
-        f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
-        for n in near
-    ]
 
 
 # Options.
@@ -264,49 +255,38 @@ def _options_of(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, 
     return found
 
 
-def _yes_or_no(text: str) -> bool:
-    if text.lower() not in ("true", "yes", "1", "false", "no", "0"):
-        raise ValueError("neither")
-    return text.lower() in ("true", "yes", "1")
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("no object")
-    return value
-
-
-_KINDS: dict[Any, tuple[Any, str]] = {
-    bool: (_yes_or_no, "true or false"),
-    int: (int, "a whole number"),
-    float: (float, "a number"),
-    Price: (
-        lambda text: Price(**_object(text)),
-        'dollars per million tokens, such as {"input": 2.0, "output": 10.0}',
-    ),
-    Mapping: (_object, "a JSON object"),
-}
-
-
 def _read(name: str, text: str, hint: Any) -> Any:
+    """Return an option's value: JSON if its type allows that, or else its text."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    expected = []
-    for one in typing.get_args(hint) if union else (hint,):
-        if typing.get_origin(one) is Literal:
-            choices = [str(c) for c in typing.get_args(one)]
-            if text in choices:
-                return text
-            expected.append(f"one of {', '.join(choices)}")
-        elif one is not type(None):
-            convert, words = _KINDS.get(typing.get_origin(one) or one, (str, "a text"))
-            try:
-                return convert(text)
-            except (ValueError, TypeError):
-                expected.append(words)
-        elif text.lower() == "none":
-            return None
-    raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}")
+    kinds = typing.get_args(hint) if union else (hint,)
+    literals = [c for kind in kinds if typing.get_origin(kind) is Literal for c in kind.__args__]
+    names = ["a text" if k is str else getattr(k, "__name__", str(k)) for k in kinds]
+    try:
+        value = json.loads({"none": "null"}.get(text.lower(), text))
+    except ValueError:
+        value = text
+    if text in literals:
+        return text
+    for kind in kinds:
+        if kind is Price and isinstance(value, dict):
+            with contextlib.suppress(TypeError):
+                return Price(**value)
+        if kind is float and type(value) is int:
+            return float(value)
+        origin = typing.get_origin(kind) or kind
+        if (
+            origin is not Literal
+            and isinstance(value, origin)
+            and (kind is bool or not isinstance(value, bool))
+        ):
+            return value
+        if kind not in _JSON_TYPES and origin not in (Literal, Mapping):
+            return text
+    expected = [*map(repr, literals), *(n for n in names if "Literal" not in n)]
+    raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}, in JSON")
+
+
+_JSON_TYPES = (bool, int, float, Price, types.NoneType)
 
 
 # Providers whose model strings contain an address, a file or a folder.

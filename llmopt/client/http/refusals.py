@@ -23,7 +23,7 @@ CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 ROOM = 16_384
 """Default tokens for hidden reasoning, in addition to those of the answer."""
 _STREAM = frozenset({"stream", "stream_options"})
-_MOST_HALVINGS = 3  # of the cap of one request
+_LARGEST_CUT = 8  # of the cap of one request
 _LEAST_CAP = 16
 _LEAST_LIMIT = 256  # tokens; a smaller number is not a limit
 _CONTEXT = (
@@ -85,86 +85,74 @@ class Refusals:
     Args:
         learned: What its client has learnt.
         request: The request, with its cap.
+        least: The cap without room for hidden reasoning.
         offered: Its optional parameters before any change.
         fields: The parameter for each field name that the provider uses in errors.
-        least: The cap without room for hidden reasoning.
     """
 
     def __init__(
         self,
         learned: Learned,
         request: Request,
+        least: int | None,
         offered: Collection[str],
         fields: Mapping[str, str],
-        least: int | None,
     ) -> None:
         self.without: frozenset[str] = frozenset()
-        self.cap = request.max_tokens
-        self.guess = Guess()  # the latest one, if no name came after it
         self.guessed: frozenset[str] = frozenset()  # parameters of `without` that were guesses
-        self._learned, self._request, self._offered = learned, request, frozenset(offered)
-        self._fields, self._least = fields, least
-        self._guesses: list[Guess] | None = None
-        self._halvings = 0
+        cap = self.cap = self._first_cap = request.max_tokens
+        self._prompt_tokens = estimate_tokens(request.text)
+        self.guess = Guess()  # the latest one, if no name came after it
+        self._offered, self._fields = frozenset(offered), fields
+        schemas = SCHEMA_FIELDS & self._offered
+        guesses = [Guess(schemas), Guess(self._offered - schemas - CAPS - _STREAM)]
+        if None not in (cap, least) and least < cap and learned.most_tokens is None:  # type: ignore[operator]
+            guesses.append(Guess(cap=least))
+        self._guesses = guesses if learned.guesses else []
 
     @property
     def lowered(self) -> int | None:
         """The cap, if it was lowered."""
-        return None if self.cap == self._request.max_tokens else self.cap
+        return None if self.cap == self._first_cap else self.cap
 
     def change(self, fault: Fault) -> bool:
         """Change the request after a fault; return whether sending it again may help."""
+        named = self._parameter(fault.parameter)
+        range_error = "above" in fault.code or "below" in fault.code  # the user's own value
         minute = fault.headers.get("x-ratelimit-limit-tokens", "")
         if fault.status == 429 and re.fullmatch(r"[0-9]{1,12}", minute):
             # The cap counts against the tokens per minute, even if it is not used.
-            left = int(minute) - estimate_tokens(self._request.text)
-            return left >= _LEAST_CAP and self._lower(left)
-        if fault.status not in (400, 422):
+            return self._lower(int(minute) - self._prompt_tokens)
+        if fault.code == "context_length_exceeded":
+            self._guesses = [guess for guess in self._guesses if guess.cap]
+        elif fault.status not in (400, 422) or (fault.parameter and not named):
             return False
-        named = self._parameter(fault.parameter)
-        if named in CAPS and fault.code != "unsupported_parameter":
-            self._settle()
-            return self.cap is not None and self._lower(self.cap // 2)
-        if "above" in fault.code or "below" in fault.code:
-            return False  # the value is the user's own
-        if named:
-            self._settle()
-            again = named in self.without
-            self.without |= {named}
-            return not again
-        if fault.code == "context_length_exceeded" and self._guesses is None:
-            self._guesses = self._lower_caps()
-        return (not fault.parameter or self._guesses is not None) and self._next_guess()
-
-    def _settle(self) -> None:
-        """Keep the latest guess: the server now names something else."""
-        self.without |= self.guess.without
+        if not named:
+            return self._next_guess()
+        self.without |= self.guess.without  # the server now names something else
         self.guessed |= self.guess.without
-        self.cap = self.guess.cap or self.cap
-        self.guess = Guess()
+        self.cap, self.guess = self.guess.cap or self.cap, Guess()
+        if named in CAPS and fault.code != "unsupported_parameter":
+            return self._lower((self.cap or 0) // 2)
+        again = named in self.without
+        self.without |= {named}
+        return not again and not range_error
 
     def _lower(self, cap: int) -> bool:
-        if self.cap is None or not _LEAST_CAP <= cap < self.cap or self._halvings == _MOST_HALVINGS:
+        least = max(_LEAST_CAP, (self._first_cap or 0) // _LARGEST_CUT)
+        if self.cap is None or not least <= cap < self.cap:
             return False
         self.cap = cap
-        self._halvings += 1
         return True
 
     def _next_guess(self) -> bool:
-        if self._guesses is None:
-            schemas = SCHEMA_FIELDS & self._offered - self.without
-            others = self._offered - self.without - schemas - CAPS - _STREAM
-            self._guesses = [Guess(group) for group in (schemas, others) if group]
-            self._guesses += self._lower_caps()
-            self._guesses = self._guesses if self._learned.guesses else []
-        self.guess = self._guesses.pop(0) if self._guesses else Guess()
-        return self.guess != Guess()
-
-    def _lower_caps(self) -> list[Guess]:
-        """Return one guess with a lower cap, unless the limits are known."""
-        limited = self._learned.most_tokens is not None
-        lower = self.cap is not None and self._least is not None and self._least < self.cap
-        return [Guess(cap=self._least)] if lower and not limited else []
+        while self._guesses:
+            guess = self._guesses.pop(0)
+            self.guess = Guess(guess.without - self.without, guess.cap)
+            if self.guess != Guess() and (guess.cap is None or guess.cap < (self.cap or 0)):
+                return True
+        self.guess = Guess()
+        return False
 
     def _parameter(self, place: str) -> str:
         """Return the parameter to which a path such as ``messages[0].content`` belongs."""

@@ -381,7 +381,7 @@ class RemoteClient:
         request = replace(request, max_tokens=self._cap(request))
         offered = {n for n, v in self._parameters(request).items() if v is not None}
         offered -= self._learned.refused
-        refusals = Refusals(self._learned, request, offered, self.fields, least)
+        refusals = Refusals(self._learned, request, least, offered, self.fields)
         failure: ClientError | None = None
         first: ClientError | None = None
         fault = Fault("other")
