@@ -9,20 +9,17 @@ import json
 import logging
 import pickle
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
-from llmopt import Float, LLMOptimizer, get_client
+from llmopt import get_client
 from llmopt.caps import Limits
 from llmopt.client.base import Client, Message, Request, check_ready
-from llmopt.client.http import transport
 from llmopt.client.http.endpoint import Server
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.http.retry import complete_with_retries
@@ -402,37 +399,20 @@ class ProviderContract:
     schema_refusal: ClassVar[str] = ""
     """How the provider says that a model takes no schema; its words are not read."""
 
-    def test_points_are_asked_by_a_schema_until_the_model_refuses(self, server):
-        if not self.schema_refusal:
-            assert not self.client(server, api_key=KEY).facts().structured
-            return
-
-        def refusing(body: Any) -> Say:
-            if '"additionalProperties": false' in json.dumps(body):
-                return Say(self.error(self.schema_refusal), 400)
-            return Say(self.body(f"x: {len(server.seen)}, y: 2\nWhy."))
-
+    def test_a_schema_is_sent_until_the_model_refuses(self, server):
         client = self.client(server, api_key=KEY, structured=True)
-        space = {"x": Float(0.0, 99.0), "y": Float(0.0, 9.0)}
-        optimizer = LLMOptimizer(space, client, "props", warmup=0, seed=1)
-        server.play(Say(self.body('{"explanation": "e", "point": {"x": 1.5, "y": 3}}')))
-        point = optimizer.ask()
-        assert point == {"x": 1.5, "y": 3.0}
-        optimizer.tell(point, 1.0)
-        first = json.dumps(server.seen[0].body)
+        if not self.schema_refusal:
+            return
+        assert client.facts().structured
+        schema = {"type": "object", "properties": {"x": {"type": "string", "maxLength": 9}}}
+        server.play(Say(self.error(self.schema_refusal), 400), Say(self.body("x")))
+        assert client.complete(replace(ASK, json_schema=schema)).requests == 2
+        first, second = (json.dumps(seen.body) for seen in server.seen)
         assert '"additionalProperties": false' in first
         assert "maxLength" not in first
-        server.play(refusing)
-        for number in range(2):
-            optimizer.tell(optimizer.ask(), float(number))
-        # Refused once, asked again at once as text, and as text from then on.
-        assert len(server.seen) == 3
-        assert "as one JSON object" not in json.dumps(server.seen[-1].body)
+        assert "additionalProperties" not in second
+        assert "temperature" in second
         assert not client.facts().structured
-        assert optimizer.usage.requests == 4
-        assert optimizer.usage.failed_requests == 0
-        assert optimizer.usage.prompt_tokens == 300
-        assert optimizer.usage.proposals == {"llm": 3}
 
     # Keys.
 
@@ -584,17 +564,6 @@ class ProviderContract:
 
     # The transport.
 
-    def test_rate_limit(self, server, monkeypatch):
-        client = self.client(server, api_key=KEY, requests_per_minute=2)
-        waited: list[float] = []
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)
-        monkeypatch.setattr(transport, "time", clock)
-        server.play(Say(self.body("x")))
-        for _ in range(4):
-            client.complete(ASK)
-        assert len(waited) == 2
-        assert all(50 < w <= 60 for w in waited)
-
     @pytest.mark.parametrize("status", [408, 409, 500, 503])
     def test_server_errors_then_success(self, server, connected, status):
         server.play(Say(self.error("oops"), status), Say(self.body("x")))
@@ -646,13 +615,6 @@ class ProviderContract:
         assert reply.seconds > hasty.timeout
         assert reply.completions[0].text == "a long answer"
         assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (100, 60, 7)
-
-    def test_a_lost_sample_is_counted_apart(self, server):
-        client = self.client(server, api_key=KEY, timeout=0.8, concurrency=1)
-        server.play(Say(self.body("a")), Hang(), Say(self.body("b")))
-        reply = client.complete(Request(ASK.messages, n=3))
-        assert len(reply.completions) == 2
-        assert _in_doubt(reply) == 1
 
     def test_a_call_that_was_given_up_counts_with_the_most_that_it_may_cost(self, server):
         client = self.client(server, api_key=KEY, timeout=0.8, price=Price(1.0, 2.0))
@@ -717,29 +679,13 @@ class ProviderContract:
         assert connected.complete(ASK).completions[0].text == "x"
 
     @pytest.mark.parametrize(
-        "answer",
-        [
-            Say({}, 403),
-            Say({}, 404),
-            Say({}, 429),
-            Say({}, 503),
-            Say(b"<html>"),
-            Say([1]),
-            Say({"data": [{"id": ["m"]}, 7]}),
-            Cut(),
-            Hang(),
-        ],
+        "answer", [Say({}, 403), Say({}, 503), Say(b"<html>"), Say([1]), Cut(), Hang()]
     )
     def test_what_tells_nothing_sure_is_left_to_the_first_request(
         self, server, connected, monkeypatch, answer
     ):
-        for module in (
-            "http.remote",
-            "providers.openai",
-            "providers.anthropic",
-            "providers.gemini",
-        ):
-            monkeypatch.setattr(f"llmopt.client.{module}.ASIDE_SECONDS", 0.1, raising=False)
+        for name in ("http.remote", "providers.gemini"):
+            monkeypatch.setattr(f"llmopt.client.{name}.ASIDE_SECONDS", 0.1)
         server.lists = answer
         check_ready(connected)
 

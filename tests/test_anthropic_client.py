@@ -92,23 +92,6 @@ def _prompt(trials: int, iteration: int) -> Request:
     return Request((Message("system", "You optimize."), Message("user", text)))
 
 
-def _prefixes(body, marked_only: bool) -> list[str]:
-    """The texts that the provider caches, or looks up, at the ends of blocks."""
-    ends, text, since = [], "", 0
-    flat = [*body["system"], *(b for m in body["messages"] for b in m["content"])]
-    for block in flat:
-        text += block["text"]
-        ends.append((text, "cache_control" in block))
-    if marked_only:
-        return [t for t, marked in ends if marked]
-    found: list[str] = []
-    for position, (_, marked) in enumerate(ends):
-        if marked:
-            since = max(0, position - 20)
-            found += [t for t, _ in ends[since : position + 1]]
-    return found
-
-
 def test_samples_wait_for_the_first_one_to_fill_the_cache(server, claude):
     server.play(Say(anthropic_body("x")))
     request = Request(_prompt(300, 1).messages, n=4)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import importlib.util
 import os
 import shutil
 import sys
@@ -11,11 +10,7 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import platformdirs
 import pytest
-from platformdirs.macos import MacOS
-from platformdirs.unix import Unix
-from platformdirs.windows import Windows
 from stubs import in_threads
 
 from llmopt.client.local import embedded
@@ -78,29 +73,6 @@ def left_over(folder: Path) -> list[str]:
 
 def fill_the_disk(source: object, target: object, size: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-class TestFolder:
-    @pytest.mark.parametrize(
-        ("platform", "variable", "expected"),
-        [
-            (Unix, "XDG_CACHE_HOME", "/cache/llmopt"),
-            (Unix, None, "~/.cache/llmopt"),
-            (MacOS, None, "~/Library/Caches/llmopt"),
-            (Windows, "LOCALAPPDATA", "/cache/llmopt"),
-        ],
-    )
-    def test_platform(self, monkeypatch, platform, variable, expected):
-        for name in ("LLMOPT_MODEL_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-            monkeypatch.delenv(name, raising=False)
-        if variable:
-            monkeypatch.setenv(variable, "/cache")
-        monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
-        # Windows is asked through its own library.
-        monkeypatch.setattr(
-            platformdirs.windows, "get_win_folder", lambda name: os.environ["LOCALAPPDATA"]
-        )
-        assert embedded.model_folder() == Path(expected).expanduser()
 
 
 class TestFetch:
@@ -195,38 +167,6 @@ class TestFetch:
         monkeypatch.setattr(embedded, "_download", slow)
         in_threads(lambda _: work(), range(4))
         assert len(fetches) == 1
-
-
-class TestInstaller:
-    @pytest.fixture
-    def programs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """An empty ``PATH``, and a Python without pip."""
-        programs = tmp_path / "bin"
-        programs.mkdir()
-        find_spec = importlib.util.find_spec
-        monkeypatch.setenv("PATH", str(programs))
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python" / "python"))
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
-        )
-        return programs
-
-    @staticmethod
-    def program(folder: Path, name: str, script: str = "exit 0") -> Path:
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
-
-    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_uv_then_pip_of_the_system(self, programs):
-        pip = self.program(programs, "pip3")
-        command = embedded._installer(Path("to"), Path("r.txt"))
-        assert command[:2] == [str(pip), "download"]
-        uv = self.program(programs, "uv")
-        command = embedded._installer(Path("to"), Path("r.txt"))
-        assert command[:3] == [str(uv), "pip", "install"]
-        assert "--no-deps" in command
 
 
 @pytest.mark.embedded

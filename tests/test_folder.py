@@ -6,10 +6,7 @@ import contextlib
 import copy
 import io
 import json
-import os
 import pickle
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -178,32 +175,12 @@ def by_hand(client: FolderClient) -> None:
         raise ZeroDivisionError("of the caller")
 
 
-def by_optuna(client: FolderClient) -> None:
-    optuna = pytest.importorskip("optuna")
-    from llmopt.adapters.optuna import LLMSampler
-
-    sampler = LLMSampler(client, prompt="words", space=SPACE, total=2, n_startup_trials=0)
-    study = optuna.create_study(sampler=sampler)
-    study.optimize(lambda trial: abs(trial.suggest_float("x", -3, 3)), n_trials=2)
-
-
-def by_nevergrad(client: FolderClient) -> None:
-    ng = pytest.importorskip("nevergrad")
-    from llmopt.adapters.nevergrad import ParametrizedLLM
-
-    instrument = ng.p.Instrumentation(x=ng.p.Scalar(lower=-3, upper=3))
-    make = ParametrizedLLM(client=client, prompt="words", warmup=0)
-    make(instrument, budget=2).minimize(lambda x: abs(x))
-
-
 SPACE = {"x": Float(-3, 3)}
 SEARCHES: dict[str, Callable[[FolderClient], object]] = {
     "budget": lambda client: minimize(square, SPACE, 2, client, prompt="words", warmup=0),
     "stop": lambda client: minimize(square, SPACE, 9, client, prompt="words", warmup=0),
     "cap": lambda c: minimize(square, SPACE, 9, c, prompt="words", warmup=0, max_requests=2),
     "raised": lambda client: by_hand(client),
-    "optuna": lambda client: by_optuna(client),
-    "nevergrad": lambda client: by_nevergrad(client),
 }
 REASONS = {
     "stop": "ended the search",
@@ -312,20 +289,3 @@ def test_a_study_takes_the_answer_to_the_request_of_a_killed_trial(folder):
     hand_in(folder, 1, ANSWER.format(x=2).encode())
     assert ask_for_a_trial() == 2
     assert len(list(folder.glob("*.request.md"))) == 1
-
-
-def test_ctrl_c_ends_the_wait(folder):
-    code = (
-        "import signal, sys\n"
-        "from llmopt.client import Message, Request\n"
-        "from llmopt.client.folder import FolderClient\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "FolderClient(sys.argv[1]).complete(Request((Message('user', 'hi'),)))\n"
-    )
-    waiting = subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.PIPE)
-    wait_for(folder / "0001.request.md")
-    os.kill(waiting.pid, signal.SIGINT)
-    _, err = waiting.communicate(timeout=300)
-    assert b"KeyboardInterrupt" in err
-    assert next_request(folder) is not None
-    assert "open requests: 1" in (folder / "done").read_text()

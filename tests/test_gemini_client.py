@@ -10,7 +10,7 @@ from provider_contract import (
 )
 from wire import Say, gemini_body, gemini_error
 
-from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.base import Request, check_ready
 from llmopt.client.http.request_form import closed
 from llmopt.client.providers.gemini import GeminiClient
 from llmopt.client.providers.gemini_legacy import GeminiLegacyClient
@@ -103,25 +103,6 @@ def test_parameters_on_the_wire(server, either):
         "candidateCount": 2,
         "maxOutputTokens": 40 + 16_384,
     }
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Multiple candidates is not enabled for this model",
-        "Only one candidate can be specified in the current model",
-        "Invalid JSON payload received. Unknown name \"candidateCount\" at 'generation_config'",
-    ],
-)
-def test_models_that_give_one_candidate(server, either, said):
-    def picky(body):
-        if "candidateCount" in body.get("generationConfig", {}):
-            return Say(gemini_error(said), 400)
-        return Say(gemini_body("x"))
-
-    server.play(picky)
-    assert len(either.complete(Request((Message("user", "hi"),), n=3)).completions) == 3
-    assert either.complete(Request((Message("user", "hi"),), n=3)).requests == 3
 
 
 def test_thoughts_are_counted_and_not_shown(server, gemini):

@@ -67,9 +67,9 @@ class Connection:
     endpoint: Endpoint
     sdk: Any
 
-    def get(self, path: str, seconds: float = ASIDE_SECONDS) -> Any:
+    def get(self, path: str, seconds: float | None = None) -> Any:
         """Return the body at a path or an address, free of charge (OpenAI and Anthropic)."""
-        return self.sdk.get(path, cast_to=object, options={"timeout": seconds})
+        return self.sdk.get(path, cast_to=object, options={"timeout": seconds or ASIDE_SECONDS})
 
 
 class RemoteClient:

@@ -1,4 +1,7 @@
-"""The header of a GGUF model file: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+"""The header of a GGUF model file: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+
+The package `gguf` reads it as well, but keeps every token: 11 seconds for 49,000 of them.
+"""
 
 from __future__ import annotations
 
