@@ -48,7 +48,6 @@ from llmopt.views import outcome
 _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
 _CLASHES = 4  # points that other workers may take before this one takes a repeat
-_BACKOFF = 0.1  # seconds that a worker waits at most after its first clash, then twice as long
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
@@ -253,13 +252,14 @@ class Asker:
                 raise StudyStopped(offer.stop, offer.named)
             publish(study, trial, space, offer.params)
             key, taken = space.key(offer.params), view.taken
-            view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
-            if self.asking.options.noisy or key in taken or key not in view.taken:
-                break
-            # Another worker took it, too: after a random wait only one of them is first.
-            publish(study, trial, space, {})
-            time.sleep(rng.random() * _BACKOFF * 2**attempt)
-            view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
+            trials = study.get_trials(deepcopy=False)
+            view = reader.view(study, trials, trial.number)
+            rivals = view.taken
+            if attempt:  # of two workers that took the same point again, the later one yields
+                first = [t for t in trials if t.state.is_finished() or t.number < trial.number]
+                rivals = reader.view(study, first, trial.number).taken
+            if self.asking.options.noisy or key in taken or key not in rivals:
+                break  # else another worker took it while the model was asked
         try:
             annotate(
                 study, trial, offer.proposal, offer.start, offer.cost, offer.model, offer.named

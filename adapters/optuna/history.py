@@ -120,6 +120,17 @@ class View:
         return self.numbers[named - 1] if named and named <= len(self.numbers) else None
 
 
+@dataclass
+class _Row:
+    """A finished trial as the latest prompt shows it."""
+
+    frozen: FrozenTrial
+    trial: Trial | None  # ``None`` if it has no place in the space
+    key: Hashable
+    named: int | None  # number in the study of the trial that the answer starts from
+    start: int | None = None  # the place of that trial, as `trial` names it
+
+
 class StudyHistory:
     """Reads a study's trials as a history.
 
@@ -133,7 +144,7 @@ class StudyHistory:
     ) -> None:
         self.space = space
         self._constraints, self._noisy, self._curves = constraints, noisy, curves
-        self._rows: dict[int, tuple[FrozenTrial, Trial | None]] = {}
+        self._rows: dict[int, _Row] = {}
 
     def view(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> View:
         """Return the history for the proposal of one trial, by its number."""
@@ -143,49 +154,49 @@ class StudyHistory:
         key, rows, points = self.space.space.key, [], []
         for frozen in trials:
             if frozen.state.is_finished():
-                kept, row = self._rows.get(frozen.number, (None, None))
-                if kept is not frozen:
-                    row = self._row(frozen, directions)
-                    self._rows[frozen.number] = frozen, row
-                if row is not None:
-                    rows.append((frozen, row))
+                row = self._rows.get(frozen.number)
+                if row is None or row.frozen is not frozen:
+                    trial = self._trial(frozen, directions)
+                    row = _Row(frozen, trial, trial and key(trial.values), read_start(frozen))
+                    self._rows[frozen.number] = row
+                if row.trial is not None:
+                    rows.append(row)
             elif frozen.number != number:
                 values = self.space.flatten(known_params(frozen, self.space))
                 points += [] if values is None else [values]
-        rows.sort(key=_recorded([frozen for frozen, _ in rows]))
+        rows.sort(key=_recorded([row.frozen for row in rows]))
         places, told = self._numbered(rows)
         history = History(told, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
             history = history.merged(key)
         numbers = {place: number for number, place in reversed(places.items())}
-        taken = frozenset([*(key(t.values) for t in told), *map(key, points)])
+        taken = frozenset([*(row.key for row in rows), *map(key, points)])
         return View(history, taken, tuple(numbers[place] for place in range(len(numbers))))
 
-    def _numbered(
-        self, rows: Sequence[tuple[FrozenTrial, Trial]]
-    ) -> tuple[dict[int, int], tuple[Trial, ...]]:
+    def _numbered(self, rows: Sequence[_Row]) -> tuple[dict[int, int], tuple[Trial, ...]]:
         """Return the place at which a prompt shows each trial, and the trials with these numbers.
 
         The start that an explanation names is such a place, too.
         """
-        key, firsts, places = self.space.space.key, dict[Hashable, int](), dict[int, int]()
-        for frozen, row in rows:
-            merges = self._noisy and row.state == "complete"
-            one = key(row.values) if merges else ("", frozen.number)
-            places[frozen.number] = firsts.setdefault(one, len(firsts))
-        told = []
-        for position, (frozen, row) in enumerate(rows):
-            words = row.explanation
-            if row.source == "llm":
-                start = places.get(-1 if (named := read_start(frozen)) is None else named)
-                words = with_start(words, None if start is None else start + 1)
-            if (row.number, row.explanation) != (position, words):
-                row = replace(row, number=position, explanation=words)
-                self._rows[frozen.number] = frozen, row
-            told.append(row)
+        firsts: dict[Hashable, int] = {}
+        places, told = {}, []
+        for row in rows:
+            merges = self._noisy and row.trial is not None and row.trial.state == "complete"
+            one = row.key if merges else ("", row.frozen.number)
+            places[row.frozen.number] = firsts.setdefault(one, len(firsts))
+        for position, row in enumerate(rows):
+            trial, start = row.trial, None if row.named is None else places.get(row.named)
+            assert trial is not None
+            if trial.number != position or start != row.start:
+                words = trial.explanation
+                if trial.source == "llm":
+                    words = with_start(words, None if start is None else start + 1)
+                trial = row.trial = replace(trial, number=position, explanation=words)
+                row.start = start
+            told.append(trial)
         return places, tuple(told)
 
-    def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> Trial | None:
+    def _trial(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> Trial | None:
         """Return a finished trial; ``None`` if it has no place in the space."""
         values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
         if values is None:
@@ -227,7 +238,7 @@ class StudyHistory:
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
 
 
-def _recorded(trials: Sequence[FrozenTrial]) -> Callable[[tuple[FrozenTrial, Any]], Any]:
+def _recorded(trials: Sequence[FrozenTrial]) -> Callable[[_Row], Any]:
     """Return what sorts trials by the order in which they were recorded.
 
     Before Optuna 5 a storage holds each worker's local time without its zone. Trials are numbered
@@ -238,9 +249,9 @@ def _recorded(trials: Sequence[FrozenTrial]) -> Callable[[tuple[FrozenTrial, Any
     for trial in sorted(trials, key=lambda t: t.number):
         began = _seconds(trial.datetime_start)
         if began < latest - _CLOCKS:
-            return lambda row: row[0].number
+            return lambda row: row.frozen.number
         latest = max(latest, began)
-    return lambda row: (_seconds(row[0].datetime_complete), row[0].number)
+    return lambda row: (_seconds(row.frozen.datetime_complete), row.frozen.number)
 
 
 def _seconds(when: datetime | None) -> float:
