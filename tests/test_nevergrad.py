@@ -31,6 +31,7 @@ from llmopt import (  # noqa: E402
     ModelNotFoundError,
     ScriptedClient,
     SearchStopped,
+    SpaceError,
     TemplateError,
 )
 from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
@@ -492,6 +493,10 @@ class TestParametrizations:
     def test_bounds_are_reached_through_transforms(self, parametrization, asked, given):
         candidate = make([f"params: {asked}"], parametrization()).ask()
         assert candidate.value == pytest.approx(given, rel=1e-9)
+
+    def test_a_type_it_does_not_know_is_refused_with_those_that_it_does(self):
+        with pytest.raises(SpaceError, match=r"pair: Pair is no parameter type .* Scalar, Log"):
+            make([], P.Dict(x=P.Scalar(), pair=Pair()))
 
     def test_what_a_parametrization_refuses_becomes_its_initial_point(self):
         optimizer = make(points((0.5, 1.5), (0.5, 2.5)), Picky(shape=(2,)))

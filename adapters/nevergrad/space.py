@@ -27,6 +27,7 @@ from nevergrad.parametrization.choice import BaseChoice
 from nevergrad.parametrization.container import Container
 from nevergrad.parametrization.data import Data
 
+from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
 
 # Log and sigma are multiplicative: three of Nevergrad's steps each way, as for its bounds.
@@ -79,20 +80,16 @@ class _Leaf:
 
 
 @dataclass
-class _NumbersLeaf(_Leaf):
+class _Numbers(_Leaf):
+    """An `Array`, `Scalar` or `Log`."""
+
     numbers: list[_Number]
+    shape: tuple[int, ...]
+    scalar: bool
 
     @property
     def names(self) -> list[str]:
         return [n.name for n in self.numbers]
-
-
-@dataclass
-class _Numbers(_NumbersLeaf):
-    """An `Array`, `Scalar` or `Log`."""
-
-    shape: tuple[int, ...]
-    scalar: bool
 
     def read(self, root: p.Parameter) -> list[Value]:
         found = np.asarray(self.find(root).value, dtype=float).ravel().tolist()
@@ -150,21 +147,7 @@ class _Choices(_Leaf):
         self.find(root).indices.value = np.array([self.tokens.index(v) for v in values], dtype=int)
 
 
-@dataclass
-class _Standardized(_NumbersLeaf):
-    """A parameter of an unknown type: the coordinates that it gives to any optimizer."""
-
-    reference: Any
-
-    def read(self, root: p.Parameter) -> list[Value]:
-        data = self.find(root).get_standardized_data(reference=self.reference)
-        return [float(v) for v in data]
-
-    def write(self, root: p.Parameter, values: Sequence[Value]) -> None:
-        self.find(root).set_standardized_data(np.array(values), reference=self.reference)
-
-
-_AnyLeaf = _Numbers | _Choices | _Standardized
+_AnyLeaf = _Numbers | _Choices
 
 
 class ParameterSpace:
@@ -326,11 +309,11 @@ class ParameterSpace:
             for key, item in part._content.items():
                 self._walk(item, (*path, key), _under(name or _given(part), str(key)))
         elif part.dimension:
-            names = self._indexed(name or _given(part) or "params", (part.dimension,))
-            numbers = [
-                _Number(n, -_SIGMAS, _SIGMAS, 0.0, open_low=True, open_high=True) for n in names
-            ]
-            self._leaves.append(_Standardized(path, numbers, part.copy()))
+            raise SpaceError(
+                f"{name or _given(part) or 'params'}: {type(part).__name__} is no parameter type "
+                "that a model can be asked for: expected Scalar, Log, Array, Choice or "
+                "TransitionChoice, or Tuple, Dict or Instrumentation of these"
+            )
 
     def _add_choice(self, part: Any, path: tuple[Any, ...], name: str) -> None:
         options = list(part.choices)

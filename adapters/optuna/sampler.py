@@ -129,9 +129,9 @@ class LLMSampler(BaseSampler):
         intermediate: Whether the model sees the reported values and the duration of a trial.
         partner: Numeric method that proposes some of the trials: ``"cma"`` for CMA-ES (needs the
             package `cma`), ``"network"`` for the small network, an Optuna sampler
-            (``TPESampler()``), or a list of them. Each learns from all trials, and the one with
-            better recent proposals proposes more. With ``max_requests`` the model proposes first,
-            and then the partner proposes the rest. CMA-ES searches the numbers of the best branch.
+            (``TPESampler()``), or a list of them. Each learns from all trials, and they take
+            turns. With ``max_requests`` the model proposes first, and then the partner proposes the
+            rest. CMA-ES searches the numbers of the best branch.
             Only for one objective. All partners except Optuna samplers compute their state from the
             study's storage, so that workers share one search.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The prompt
