@@ -204,10 +204,12 @@ def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:
     if its similarity is at least `least`, from 0 to 1.
     """
     names = sorted(set(valid))
+    if not names:
+        return "there are none"
     near = difflib.get_close_matches(name, names, n=3, cutoff=least)
     ordered = near + [n for n in names if n not in near]
     left = len(ordered) - _LISTED if near or len(ordered) > _VERY_MANY else 0
-    listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered)) or "none"
+    listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered))
     more = f", and {left} more" if left > 0 else ""
     return (f"did you mean {near[0]!r}? " if near else "") + f"Valid: {listed}{more}"
 

@@ -61,7 +61,7 @@ def server(monkeypatch, tmp_path) -> Iterator[WireServer]:
 # -- the model of a stored search ---------------------------------------------------------------
 
 
-@defect(3, "load() takes the embedded model in place of the stored one")
+@pytest.mark.defect(3)
 def test_load_without_a_client_takes_the_stored_model_or_refuses(server, tmp_path):
     server.play(Say(openai_body(proposal("x: 0.25"))))
     space, path = {"x": llmopt.Float(0, 1)}, tmp_path / "s.jsonl"
@@ -179,7 +179,7 @@ def test_max_requests_holds_after_an_interrupt_with_several_samples(server):
 
 
 @pytest.mark.parametrize("end", ["cap", "stop"])
-@defect(34, "minimize(progress=True) ends in silence")
+@pytest.mark.defect(34)
 def test_progress_says_why_a_search_ended(end, capsys):
     stop = "Analysis: flat\nHypothesis: done\nStart from: #1\nProposal: stop"
     client = ScriptedClient([proposal("x: 0.5"), stop if end == "stop" else proposal("x: 0.2")])
@@ -251,7 +251,7 @@ def test_resume_of_a_folder_that_is_not_there_names_the_folder(tmp_path, capsys,
     assert "run of nothere" not in said
 
 
-@defect(35, "an answer to a request that is not open is refused as empty")
+@pytest.mark.defect(35)
 def test_next_names_the_request_that_is_not_open(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "chat"
     folder.mkdir()
@@ -262,7 +262,7 @@ def test_next_names_the_request_that_is_not_open(tmp_path, capsys, monkeypatch):
     assert "empty" not in said
 
 
-@defect(35, "an option is answered with a list of nothing")
+@pytest.mark.defect(35)
 def test_no_message_lists_valid_names_where_there_are_none():
     with pytest.raises((LLMOptError, TypeError)) as caught:
         llmopt.get_client("network?x=1")

@@ -92,7 +92,6 @@ class TestSearchFolder:
             lambda: searches.ask(name),
             lambda: searches.tell(name, {}, 1),
             lambda: searches.status(name),
-            lambda: searches.plot(name),
         ):
             with pytest.raises(LLMOptError, match="name="):
                 call()
@@ -228,7 +227,7 @@ class TestClient:
         async def go():
             async with connected(tmp_path / "s") as client:
                 tools = {t.name: t for t in (await client.list_tools()).tools}
-                assert {"create_search", "ask", "answer", "tell", "status", "plot"} <= set(tools)
+                assert {"create_search", "ask", "answer", "tell", "status"} <= set(tools)
                 assert "space" in tools["create_search"].input_schema["properties"]
                 await call(
                     client,
@@ -252,8 +251,6 @@ class TestClient:
                 assert told["trial"]["state"] == "failed"
                 assert (await call(client, "status", name="mine"))["trials"] == 3
                 assert len(await call(client, "trials", name="mine", last=2)) == 2
-                picture = await client.call_tool("plot", {"name": "mine"})
-                assert picture.content[0].type == "image"
                 with pytest.raises(LLMOptError, match="name="):
                     await call(client, "ask", name="../../etc/passwd")
                 with pytest.raises(LLMOptError, match="outside"):
@@ -313,10 +310,22 @@ def children():
     return found
 
 
+@pytest.mark.defect(15)
+@pytest.mark.parametrize("text", ['{"loss": 0.3}', "[1, 2]", "null", "true", "3", '"a"'])
+@pytest.mark.parametrize("key", ["feedback", "failed"])
+def test_text_that_is_json_stays_text(searches, key, text):
+    pytest.importorskip("mcp")
+    from llmopt.service.mcp import make_server
+
+    server = make_server(searches)
+    create(searches, "mine", SEARCH)
+    told = {"name": "mine", "params": {"x": 1, "k": 1}, key: text}
+    asyncio.run(server.call_tool("tell", told | ({"reward": 1.0} if key == "feedback" else {})))
+    assert searches.trials("mine")[0]["feedback"] == text
+
+
 def test_no_error_repeats_the_whole_of_a_long_word(searches):
     pytest.importorskip("mcp")
-    import asyncio
-
     from llmopt.service.mcp import make_server
 
     server = make_server(searches)

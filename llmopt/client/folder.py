@@ -249,26 +249,28 @@ def next_request(folder: Path) -> OpenRequest | None:
 
 def hand_in(folder: Path, number: int, answer: bytes) -> None:
     """Write the answer to a request, UTF-8 text, into its folder atomically."""
+    path = _path(folder, number, _ANSWER)
+    answered = f"{folder} has an answer to request {number} already; it is not replaced"
+    if path.exists() or path.is_symlink():
+        raise FolderError(answered)
+    if number not in _open_numbers(folder):
+        raise FolderError(
+            f"there is no request {number} in {folder}; `llmopt next {folder}` shows the open one"
+        )
     if not answer.strip():
         raise FolderError(f"the answer to request {number} is empty: give it on standard input")
     if len(answer) > ANSWER_BYTES:
         raise FolderError(
-            f"the answer to request {number} is too long: at most {ANSWER_BYTES} bytes are taken"
+            f"the answer to request {number} has more than {ANSWER_BYTES:,} bytes: shorten it"
         )
     try:
         text = answer.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FolderError(f"the answer to request {number} is not UTF-8 text: {error}") from error
-    path = _path(folder, number, _ANSWER)
-    with contextlib.suppress(FileExistsError):
-        if number in _open_numbers(folder):
-            write_bytes_atomically(path, text.encode(), anew=True)
-            return
-    raise FolderError(
-        f"{folder} has an answer to request {number} already; it is not replaced"
-        if path.exists() or path.is_symlink()
-        else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the open one"
-    )
+    try:
+        write_bytes_atomically(path, text.encode(), anew=True)
+    except FileExistsError:  # another process was faster
+        raise FolderError(answered) from None
 
 
 def ended(folder: Path) -> str | None:

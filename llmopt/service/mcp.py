@@ -50,12 +50,12 @@ def main(args: argparse.Namespace) -> int:
 def make_server(searches: SearchFolder) -> Any:
     """Return a server of the official SDK; `ImportError` without the package `mcp` of version 2."""
     with needs("llmopt mcp", "mcp>=2", extra="mcp"):
-        from mcp.server.mcpserver import Image, MCPServer
+        from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
     server = MCPServer("llmopt", instructions=_INSTRUCTIONS, version=__version__)
 
-    def tool(function: Callable[..., Any]) -> Callable[..., Any]:
+    def tool(function: Callable[..., Any]) -> None:
         @functools.wraps(function)
         def told(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -64,7 +64,6 @@ def make_server(searches: SearchFolder) -> Any:
                 raise ToolError(shortened(str(error))) from None
 
         server.tool()(told)
-        return told
 
     for method in (
         searches.create_search,
@@ -77,10 +76,4 @@ def make_server(searches: SearchFolder) -> Any:
         searches.trials,
     ):
         tool(method)
-
-    @tool
-    def plot(name: str) -> Any:
-        """Get a picture of the rewards and of the best so far."""
-        return Image(data=searches.plot(name), format="png")
-
     return server

@@ -7,7 +7,6 @@ call lasts: several servers may share a folder, and each may be killed at any ti
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.data import read_data_file
-from llmopt.errors import ClientError, LLMOptError, did_you_mean, needs
+from llmopt.errors import ClientError, LLMOptError, did_you_mean
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.description import read_description
@@ -253,11 +252,11 @@ class SearchFolder:
         name: str,
         params: dict[str, Any],
         reward: float | list[float] | None = None,
-        failed: str | None = None,
-        feedback: str | None = None,
+        failed: str = "",  # the SDK reads JSON in a text that may be `None`, too
+        feedback: str = "",
         stderr: float | None = None,
         constraint_violation: float | None = None,
-        data: str | None = None,
+        data: str = "",
     ) -> dict[str, Any]:
         """Record a point's result, or why it failed. Points that `ask` did not return are accepted.
 
@@ -274,7 +273,7 @@ class SearchFolder:
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
         told |= {"stderr": stderr, "constraint_violation": constraint_violation}
-        if data is not None:
+        if data:
             if not re.fullmatch(r"[\w-]+\.(npz|csv)", data, re.ASCII):
                 raise LLMOptError(
                     f"data={short(data)}: expected the name of an .npz or .csv file in the folder, "
@@ -285,7 +284,7 @@ class SearchFolder:
             if len(str(told[key])) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
-            (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v is not None}])
+            (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v not in (None, "")}])
             return {"trial": of_trial(trial, optimizer.metrics), **leaders(optimizer.history)}
 
     def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
@@ -304,18 +303,6 @@ class SearchFolder:
         last = whole_number("last", last, 1, 1000)
         with self._search(name, reads=True) as optimizer:
             return [of_trial(t, optimizer.metrics) for t in optimizer.trials[-last:]]
-
-    def plot(self, name: Any) -> bytes:
-        """Return a picture of the rewards and the best so far, as PNG."""
-        otherwise = "; trials() has the numbers"
-        with needs("a plot", "matplotlib", extra="bench", otherwise=otherwise):
-            from matplotlib.figure import Figure
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        with self._search(name, reads=True) as optimizer:
-            optimizer.plot_history(figure.subplots()).set_title(str(name))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
 
 
 def _read(path: Path) -> dict[str, Any]:

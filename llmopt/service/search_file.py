@@ -136,11 +136,11 @@ def _open(
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
-    if not asks and isinstance(arguments.get("client"), str):
-        try:
-            get_client(arguments["client"])
-        except LLMOptError:
-            arguments["client"] = ScriptedClient([], name=arguments["client"])
+    if not asks:  # it keeps the model and the prompt that it has
+        if path is not None and path.is_file() and path.stat().st_size:
+            stored = _arguments(path)
+            arguments = {**arguments, "client": stored["client"], "prompt": stored["prompt"]}
+        arguments["client"] = _nobody(arguments.get("client"))
     until, said = time.monotonic() + wait, False
     try:
         if reads:
@@ -161,6 +161,18 @@ def _open(
         if isinstance(error, LLMOptError):
             raise
         raise LLMOptError(str(error)) from error
+
+
+def _nobody(model: Any) -> Any:
+    """Return a model by its name, or one that answers nothing if there is none of that name."""
+    if isinstance(model, str):
+        try:
+            if not names_a_place(model):
+                return get_client(model)
+        except LLMOptError:
+            pass
+        return ScriptedClient([], name=model)
+    return model
 
 
 def _waiting(path: Path | None, wait: float) -> str:

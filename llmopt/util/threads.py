@@ -1,4 +1,4 @@
-"""Threads, forks and Ctrl-C: a lock, steps done as a whole, calls that nobody has to wait for."""
+"""Threads and forks: a lock, and calls that an interrupted caller need not wait for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import contextvars
 import os
 import threading
 import weakref
-
-# The functions of `signal` are Python code around these, in which a signal may arrive.
-from _signal import getsignal, signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable
-from signal import SIGINT, SIGTERM
-from types import FrameType
 from typing import Any, TypeVar
 
 Argument = TypeVar("Argument")
@@ -26,9 +21,6 @@ class Lock(_RLock):  # type: ignore[misc]
 
     The thread that held it when the process was forked does not exist in the child, where
     a plain lock would stay closed for ever. Copies are open, too.
-
-    Entering and leaving it runs no Python code, so that no interrupt arrives between the lock and
-    its ``with`` block. Where Ctrl-C is to wait, too: ``with uninterrupted(), lock``.
     """
 
     def __init__(self) -> None:
@@ -46,49 +38,6 @@ def _open_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open_locks)
-
-
-class uninterrupted:
-    """Let Ctrl-C, and a SIGTERM that the program handles, wait until a step is done.
-
-    For what must happen as a whole: an event on the disk and in memory, a reply that is counted
-    and kept. Only the main thread is ever interrupted by a signal, so elsewhere this does nothing.
-    """
-
-    def __init__(self) -> None:
-        self._handlers: dict[int, Any] = {}
-        self._came: list[tuple[int, FrameType | None]] = []
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: D102
-        self._came.append((number, frame))
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        try:
-            for number in (SIGINT, SIGTERM):
-                handler = getsignal(number)
-                if callable(handler) and not isinstance(handler, uninterrupted):
-                    self._handlers[number] = handler
-                    signal(number, self)
-        except BaseException:
-            self._restore()
-            raise
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._handlers:
-            self._restore()
-            for number, frame in self._came:
-                self._handlers[number](number, frame)
-
-    def _restore(self) -> None:
-        # A handler may raise as soon as it is back, so that of Ctrl-C is the last one.
-        try:
-            if SIGTERM in self._handlers:
-                signal(SIGTERM, self._handlers[SIGTERM])
-        finally:
-            if SIGINT in self._handlers:
-                signal(SIGINT, self._handlers[SIGINT])
 
 
 class DeadlineExceeded(Exception):

@@ -1,0 +1,300 @@
+"""The messages of a newcomer's typical mistakes, in ``golden/errors.txt``.
+
+``pytest tests/test_error_messages.py --update-golden`` rewrites the catalogue. Each message says
+what was given, what was expected, and what to type instead.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import llmopt
+from llmopt import Completion, Float, Int, LLMOptimizer, Reply, ScriptedClient
+from llmopt.cli import main
+from llmopt.code import CodeOptimizer
+from llmopt.policies import LinearPolicy, PolicySearch
+from llmopt.service.description import read_description
+from llmopt.service.mcp_tools import SearchFolder
+
+SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
+POINT = {"lr": 0.5, "k": 3}
+SCHEMA = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
+
+
+def one(point: Any) -> float:
+    return 1.0
+
+
+def make(space: Any = SPACE, client: Any = None, **options: Any) -> LLMOptimizer:
+    return LLMOptimizer(space, client or ScriptedClient([]), **{"warmup": 0, "seed": 1, **options})
+
+
+def search(f: Any = one, space: Any = SPACE, trials: Any = 3, **options: Any) -> Any:
+    options = {"seed": 1, "warmup": 8, **options}
+    return llmopt.minimize(f, space, trials, ScriptedClient([]), **options)
+
+
+def several(f: Any = one, directions: Any = ("minimize", "minimize"), **options: Any) -> Any:
+    return llmopt.optimize(f, SPACE, 3, "network", directions=directions, **options)
+
+
+def conditional(test: Any) -> llmopt.Space:
+    return llmopt.Space({"k": Int(0, 9), "x": Float(0, 1, when={"k": test})})
+
+
+def policies(env: Any = "CartPole-v1", **options: Any) -> PolicySearch:
+    return PolicySearch(env, ScriptedClient([]), starts=1, max_steps=9, **options)
+
+
+def bound_policy(env: str) -> Any:
+    policy = policies(env).policy
+    return policy.bind(np.zeros(policy.n_parameters))
+
+
+def shell(*arguments: str) -> None:
+    """Run a command; raise unless it refuses its arguments."""
+    assert main(arguments) == 2
+
+
+def describe(**keys: Any) -> Any:
+    return read_description({"space": SCHEMA, **keys})
+
+
+class Careless:
+    def complete(self, request: Any) -> str:
+        return "lr: 0.1, k: 2"
+
+
+class Broken(gym.Env):
+    """An environment whose reward is no number."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.low, float("nan"), False, False, {}
+
+
+class Unplugged(Broken):
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("the motor is not connected")
+
+
+def run_all(search: PolicySearch) -> None:
+    with search:
+        search.run(8)
+
+
+def stored(**changes: Any) -> LLMOptimizer:
+    """Open the file of another search."""
+    with make(storage="s.jsonl") as optimizer:
+        optimizer.tell(POINT, 1.0)
+    return make(**{"storage": "s.jsonl", **changes})
+
+
+def altered(change: Callable[[str], str]) -> LLMOptimizer:
+    with make(storage="s.jsonl") as optimizer:
+        optimizer.tell(POINT, 1.0)
+    path = Path("s.jsonl")
+    path.write_text(change(path.read_text()))
+    return make(storage="s.jsonl")
+
+
+def in_the_future(text: str) -> str:
+    head, _, rest = text.partition("\n")
+    return json.dumps({**json.loads(head), "format": 99}) + "\n" + rest
+
+
+def foreign(text: str) -> LLMOptimizer:
+    path = Path("mine.txt")
+    path.write_text(text)
+    try:
+        return make(storage=path)
+    finally:
+        assert path.read_text() == text
+
+
+def served(call: Callable[[SearchFolder], Any]) -> Any:
+    searches = SearchFolder("searches", wait=0.1)
+    searches.create_search("mine", SCHEMA, options={"warmup": 1, "seed": 0})
+    return call(searches)
+
+
+MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
+    "spaces": {
+        "the space and the model swapped": lambda: LLMOptimizer("network", SPACE),
+        "a list of bounds": lambda: make([(-5, 5)]),
+        "an empty space": lambda: make({}),
+        "bounds swapped": lambda: Float(2, 1),
+        "a constraint that is none": lambda: search(constraints=3),
+        "a constraint of an unknown parameter": lambda: make(constraints=["lr + kk <= 3"]),
+        "a forbidden point without a list": lambda: llmopt.Space(SPACE, forbidden={"k": 1}),
+        "a condition as a text": lambda: conditional(">2"),
+        "a condition with an unknown sign": lambda: conditional(("=>", 2)),
+    },
+    "points": {
+        "a misspelt parameter": lambda: make().tell({"lrr": 0.1, "k": 1}, 1.0),
+        "a missing parameter": lambda: make().tell({"lr": 0.1}, 1.0),
+        "a value out of range": lambda: make().tell({"lr": 4.2, "k": 1}, 1.0),
+        "a number as a text": lambda: make().tell({"lr": "0.1", "k": 1}, 1.0),
+        "a choice as a text": lambda: make({"c": llmopt.Categorical([1, 2])}).tell({"c": "1"}, 1),
+        "a list": lambda: make().tell([0.1, 1], 1.0),
+        "a start point without a list": lambda: make(start=POINT),
+        "a warm-up point out of range": lambda: make(warmup=[POINT, {"lr": 4.2, "k": 1}]),
+    },
+    "results": {
+        "a reward as a text": lambda: make().tell(POINT, "2"),
+        "a reward beyond a float": lambda: make().tell(POINT, 10**400),
+        "two rewards for one objective": lambda: make().tell(POINT, (1.0, 2.0)),
+        "one reward for two objectives": lambda: make(direction=["maximize"] * 2).tell(POINT, 1.0),
+        "a missing reward of two": lambda: make(direction=["minimize"] * 2).tell(POINT, (1, None)),
+        "a negative violation": lambda: make().tell(POINT, 1.0, constraint_violation=-1.0),
+        "a standard error as a text": lambda: make().tell(POINT, 1.0, stderr="x"),
+        "the best of no trials": lambda: make().best,
+    },
+    "functions": {
+        "the space before the function": lambda: search(SPACE, one),
+        "a function of two arguments": lambda: search(lambda x, y: x),
+        "a function that computes with the point": lambda: search(lambda x: (x - 1) ** 2),
+        "a function that returns nothing": lambda: search(lambda p: None, trials=8),
+        "a function that returns a dict": lambda: search(lambda p: {"loss": 1.0}),
+        "a function that returns two numbers": lambda: search(lambda p: (1.0, 2.0)),
+        "a function that returns an array": lambda: search(lambda p: np.ones(1)),
+        "one number for two objectives": several,
+    },
+    "arguments": {
+        "a misspelt argument": lambda: search(warm_up=3),
+        "a misspelt cap": lambda: make(max_request=3),
+        "no number of trials": lambda: search(trials=None),
+        "a number of trials as a text": lambda: search(trials="10"),
+        "a misspelt direction": lambda: make(direction="min"),
+        "misspelt directions": lambda: several(directions=["min", "max"]),
+        "a direction of minimize": lambda: search(direction="minimize"),
+        "a negative cap": lambda: search(max_cost=-1),
+        "a seed that is no whole number": lambda: search(seed=0.5),
+        "a callback that is a function": lambda: search(callbacks=[print]),
+        "exceptions in a list": lambda: search(catch=[ValueError]),
+        "a misspelt prompt": lambda: make(prompt="wrds"),
+        "caps that are a number": lambda: setattr(make(), "limits", 3),
+    },
+    "models": {
+        "an address alone": lambda: llmopt.get_client("http://a:8000/v1"),
+        "a misspelt provider": lambda: llmopt.get_client("opnai:gpt-6-luna"),
+        "an option of a model without any": lambda: llmopt.get_client("network?x=1"),
+        "a key in a model string": lambda: llmopt.get_client("openai:m?api_key=x"),
+        "a client that returns a text": lambda: make(client=Careless()).ask(),
+        "one reply as a text": lambda: ScriptedClient("abc"),
+        "too few replies": lambda: make(
+            client=ScriptedClient([Reply((Completion("lr: 0.5, k: 3"),))]), on_error="raise"
+        ).ask(2),
+    },
+    "policies": {
+        "a misspelt environment": lambda: policies("CartPol-v1"),
+        "an environment of an unknown module": lambda: policies("Motor-v0"),
+        "a misspelt wrapper": lambda: policies(wrappers="ususal"),
+        "too few names": lambda: policies(observations=["a"]),
+        "too few weights": lambda: policies().policy_of([1, 2]),
+        "an observation of another size": lambda: bound_policy("CartPole-v1").act([1, 2]),
+        "a state out of range": lambda: bound_policy("FrozenLake-v1").act(16),
+        "an environment that is none": lambda: LinearPolicy.for_env(5),
+        "the choice before the run": lambda: policies().choose(),
+        "a reward that is no number": lambda: run_all(policies(Broken)),
+        "an environment that fails": lambda: run_all(policies(Unplugged)),
+    },
+    "files": {
+        "another direction": lambda: stored(direction="minimize"),
+        "another range": lambda: stored(space={**SPACE, "lr": Float(0.0, 2.0)}),
+        "other parameters": lambda: stored(space={"rate": Float(0.0, 1.0)}),
+        "a file of something else": lambda: foreign("a line\n"),
+        "a file of other JSON": lambda: foreign('{"a": 1}\n'),
+        "an altered line": lambda: altered(lambda text: text + '{"event":"told"}\n'),
+        "an event of a newer version": lambda: altered(lambda text: text + '{"event":"new"}\n'),
+        "a format of a newer version": lambda: altered(in_the_future),
+        "a folder": lambda: make(storage="."),
+        "a folder that is missing": lambda: make().save("no/ne/x.jsonl"),
+        "a database": lambda: make(storage="sqlite:///b.db"),
+        "a database for a search over code": lambda: CodeOptimizer(
+            "def f(x)", client=ScriptedClient([]), storage="sqlite:///b.db"
+        ),
+        "a report as PDF": lambda: make().report("x.pdf"),
+        "a missing table": lambda: make(import_trials="none.csv"),
+    },
+    "the shell": {
+        "a misspelt command": lambda: shell("rnu"),
+        "a misspelt task": lambda: shell("run", "cartpol"),
+        "a misspelt option": lambda: shell("run", "cartpole", "--metods", "cma"),
+        "a misspelt method": lambda: shell("run", "cartpole", "--methods", "rndom"),
+        "a misspelt tracker": lambda: shell("run", "cartpole", "--track", "wanbd"),
+        "a missing configuration": lambda: shell("run", "--config", "none.toml"),
+        "a missing description": lambda: shell("ask", "none.toml"),
+        "a missing storage": lambda: shell("status", "none.jsonl"),
+        "an answer without a request": lambda: shell("next", ".", "--answer", "99"),
+        "the report of a folder that holds no run": lambda: shell("report", "."),
+    },
+    "descriptions and agents": {
+        "a Python name in a schema": lambda: describe(space={"x": {"type": "number", "low": 0}}),
+        "a kind that cannot be searched": lambda: describe(space={"x": {"type": "string"}}),
+        "an unknown key": lambda: describe(spaces=1),
+        "a template as the prompt": lambda: describe(prompt="{{ 1 }}"),
+        "start points as warm-up": lambda: describe(warmup=[{"x": 1}]),
+        "a name that is a path": lambda: served(lambda s: s.status("../x")),
+        "an unknown search": lambda: served(lambda s: s.status("mien")),
+        "a model that is not allowed": lambda: served(
+            lambda s: s.create_search("a", SCHEMA, model="openai:gpt-6-luna")
+        ),
+        "a result and a failure": lambda: served(
+            lambda s: s.tell("mine", {"x": 0.5}, 3, failed="no power")
+        ),
+        "neither a result nor a failure": lambda: served(lambda s: s.tell("mine", {"x": 0.5})),
+    },
+}
+
+
+def message(call: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the message of a mistake, with its notes, behind the kind of its error."""
+    capsys.readouterr()
+    try:
+        call()
+    except SystemExit:
+        pass
+    except Exception as error:
+        texts = [str(error), *getattr(error, "__notes__", ())]
+        return f"{type(error).__name__}: " + "\n  ".join(texts)
+    text = capsys.readouterr().err.strip()
+    assert text.count("error:") == 1, f"no error, or several: {text!r}"
+    return text
+
+
+def neutral(text: str, folder: Path) -> str:
+    """Return a message without what differs between machines and versions of Python."""
+    text = text.replace(str(folder), "FOLDER")
+    text = re.sub(r"0x[0-9a-f]+|(?<=process )\d+", "N", text)
+    return re.sub(r'pip install (-e )?"[^"]*\[', 'pip install "llmopt[', text)
+
+
+def test_the_messages_of_typical_mistakes(tmp_path, monkeypatch, capsys, check_golden):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    lines = []
+    for kind, mistakes in MISTAKES.items():
+        lines.append(f"# {kind}\n")
+        for number, (name, call) in enumerate(mistakes.items()):
+            folder = tmp_path / kind / str(number)
+            folder.mkdir(parents=True)
+            monkeypatch.chdir(folder)
+            text = neutral(message(call, capsys), folder)
+            assert "Traceback" not in text
+            lines.append(f"{name}\n  {text}\n")
+    check_golden("errors", "\n".join(lines))
