@@ -23,9 +23,6 @@ PREFIX = "llmopt:"
 NAMED = PREFIX + "named"
 """System attribute of a trial: what `named_in` gave for the model's words about it."""
 
-CONDITIONS = PREFIX + "conditions"
-"""System attribute of a study: when its parameters are active, in words, by name."""
-
 # A point in a model's words, as prompts name it, and in the reason of an end.
 _POINT = re.compile(
     r"(?:\b(?:points?|trials?|experiments?|rows?)\s+)?(?<![\w&#/])#(\d{1,5})\b(?!\.\d)"

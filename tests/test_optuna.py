@@ -671,14 +671,6 @@ class TestFailure:
         assert sampler.usage.fallbacks == 2
         assert sampler.usage.failed_requests == 2
 
-    def test_it_raises_if_asked_to(self):
-        sampler = make([ClientError("no such key")], on_error="raise")
-        study = begun(sampler)
-        with pytest.raises(ClientError, match="no such key"):
-            study.optimize(bowl, n_trials=1)
-        assert study.trials[1].state == TrialState.FAIL
-        assert sampler.usage.fallbacks == 0
-
     def test_a_spent_budget_falls_back(self):
         sampler = make(max_requests=2)
         study = begun(sampler)

@@ -6,17 +6,12 @@ prompt, so that workers which see the same history propose the same point.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -102,85 +97,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def server_programs() -> Path | None:
-    """Return the folder with PostgreSQL's server programs."""
-    found = shutil.which("postgres")
-    folders = [Path(found).resolve().parent] if found else []
-    # Debian keeps them out of PATH.
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((f for f in folders if (f / "initdb").exists()), None)
-
-
-def _answers(port: int) -> bool:
-    import psycopg
-
-    try:
-        psycopg.connect(f"host=127.0.0.1 port={port} user=optuna dbname=postgres").close()
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server of our own on a loopback port, and yield its URL."""
-    programs = server_programs()
-    if programs is None:
-        pytest.skip(
-            "no PostgreSQL server programs (initdb, postgres) on PATH or in "
-            "/usr/lib/postgresql: apt-get install postgresql"
-        )
-    if importlib.util.find_spec("psycopg") is None:
-        pytest.skip('no PostgreSQL driver: pip install "psycopg[binary]"')
-    folder = Path(tempfile.mkdtemp(prefix="llmopt-postgresql-"))
-    port = free_port()
-    # The server refuses to run as root.
-    owner: dict[str, int | str] = {}
-    if os.geteuid() == 0:
-        owner = {"user": "nobody", "group": "nogroup", "extra_groups": []}
-        shutil.chown(folder, "nobody", "nogroup")
-    server = None
-    try:
-        subprocess.run(
-            [programs / "initdb", "-D", folder / "data", "-U", "optuna", "-A", "trust", "-N"],
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            **owner,
-        )
-        listen = ["-h", "127.0.0.1", "-p", str(port), "-k", folder]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", folder / "data", "-F", *listen],
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                **owner,
-            )
-        until = time.monotonic() + WAIT
-        while not _answers(port):
-            if server.poll() is not None or time.monotonic() > until:
-                pytest.fail(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}")
-            time.sleep(0.05)
-        yield f"postgresql+psycopg://optuna@127.0.0.1:{port}/postgres"
-    finally:
-        if server is not None:
-            server.send_signal(signal.SIGINT)
-            server.wait(WAIT)
-        shutil.rmtree(folder)
-
-
-@pytest.fixture(
-    params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.sweep), "grpc"]
-)
+@pytest.fixture(params=["journal", "sqlite", "grpc"])
 def address(request, tmp_path) -> Iterator[str]:
     if request.param == "journal":
         yield f"journal={tmp_path / 'journal.log'}"
     elif request.param == "sqlite":
         yield f"rdb=sqlite:///{tmp_path / 'study.db'}"
-    elif request.param == "postgresql":
-        with postgresql() as url:
-            yield f"rdb={url}"
     else:
         pytest.importorskip("grpc", reason="the gRPC proxy needs grpcio")
         port = free_port()

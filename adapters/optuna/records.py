@@ -15,7 +15,6 @@ from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
 from llmopt.optuna_trials import (
     AMOUNTS,
-    CONDITIONS,
     NAMED,
     PREFIX,
     WAITED,
@@ -54,17 +53,6 @@ def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
     found = json_of(system_attrs, _PROPOSAL)
     return found if isinstance(found, dict) else {}
-
-
-def keep_conditions(study: Study, conditions: Mapping[str, str]) -> None:
-    """Keep in a study when its parameters are active, in words; reports have nothing else to read.
-
-    Nothing is written if the study has the same already.
-    """
-    stored = study._storage.get_study_system_attrs(study._study_id)
-    if conditions and json_of(stored, CONDITIONS) != conditions:
-        for i, chunk in enumerate(_chunks(json.dumps(conditions))):
-            study._storage.set_study_system_attr(study._study_id, f"{CONDITIONS}:{i}", chunk)
 
 
 def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:

@@ -34,7 +34,6 @@ from llmopt.adapters.optuna.history import is_learned, known_params, learned, re
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
-    keep_conditions,
     note_drawn,
     raised_in_objective,
     read_fixed,
@@ -407,8 +406,6 @@ class LLMSampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         space = self._asker.space(trials)
-        if not trials[1:]:
-            keep_conditions(study, space.conditions)
         self._asker.compare(study, space.distributions)
         if not self._asks(trials) or not (space or learned(trials)):
             if not trials[1:] and self.n_startup_trials > 1:

@@ -174,16 +174,6 @@ class StudySpace:
         if self:
             self.space = BranchedSpace(self._dimensions, dict.fromkeys(self._dimensions))
 
-    @property
-    def conditions(self) -> dict[str, str]:
-        """The declared conditions in words, by the names of the parameters that have one."""
-        own = self._dimensions
-        return {
-            name: d.when.said(lambda other, value: own[other].format(value))
-            for name, d in own.items()
-            if d.when is not None
-        }
-
     @cached_property
     def _points(self) -> list[dict[str, Value]]:
         """The trials' parameters by name; a removed choice is kept as it is."""

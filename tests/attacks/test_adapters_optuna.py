@@ -70,7 +70,7 @@ NAMES = (
     "prompt_tokens", "completion_tokens", "seconds", "cost", "model",
 )  # fmt: skip
 USER = ["feedback", "stderr", *(f"llmopt:{name}" for name in NAMES)]
-SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "llmopt:parts:0", "fixed_params"]
+SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "fixed_params"]
 
 
 def answer(request: Request, n: int = 1) -> Reply:
@@ -157,25 +157,6 @@ class TestHostileAttributes:
         study._storage.set_trial_system_attr(trial._trial_id, "llmopt:proposal:0", text)
         asks_well(study)
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "7",
-            '[7, "x", [], [1, 2, 3, 4, 5], [["x"], "llm", 0, 5, 9]]',
-            '[[["x", "y"], "llm", "a", {}, 1e999]]',
-            '[[["x", "y"], "llm", -9, 99, -1], [[["x"]], "llm", 0, 5, 0]]',
-            '[[["x", "y"], 5, 0, 5, true]]',
-            '[[["x", "y"], "forged", 0, 5, ' + "9" * 4000 + "]]",
-            DEEP,
-        ],
-    )
-    def test_forged_parts_of_an_answer(self, text):
-        study = seeded(prompt="words")
-        trial = study.ask(XY)
-        study._storage.set_trial_system_attr(trial._trial_id, "llmopt:parts:0", text)
-        study.tell(trial, 3.0)
-        asks_well(study)
-
     def test_a_forged_proposal_for_choices(self):
         space = {"c": CategoricalDistribution(["a", "b"]), "x": FloatDistribution(0, 1)}
         client = ScriptedClient(["c: a, x: 0.5"])
@@ -197,7 +178,7 @@ class TestHostileAttributes:
         storage, study_id = study._storage, study._study_id
         storage.set_study_user_attr(study_id, "hint", VALUES[value])
         storage.set_study_system_attr(study_id, "study:metric_names", VALUES[value])
-        storage.set_study_system_attr(study_id, "llmopt:spent:forged", VALUES[value])
+        storage.set_study_system_attr(study_id, "llmopt:call:forged", VALUES[value])
         asks_well(study)
 
     def test_ten_thousand_attributes_are_not_all_shown(self):
@@ -419,7 +400,7 @@ class TestCaps:
     def test_forged_entries_cannot_raise_a_cap(self):
         study = seeded(max_requests=2)
         forged = {"requests": -100, "tokens": -1, "cost": -1e9}
-        study._storage.set_study_system_attr(study._study_id, "llmopt:spent:forged", forged)
+        study._storage.set_study_system_attr(study._study_id, "llmopt:call:forged", forged)
         study.ask(XY)
         study.ask(XY)
         with pytest.raises(Exception, match="max_requests=2"):
@@ -428,4 +409,7 @@ class TestCaps:
     def test_without_caps_nothing_is_written(self):
         study = seeded()
         study.ask(XY)
-        assert not any("spent" in k for k in study._storage.get_study_system_attrs(study._study_id))
+        assert not any(
+            k.startswith("llmopt:call")
+            for k in study._storage.get_study_system_attrs(study._study_id)
+        )
