@@ -239,10 +239,19 @@ class Scope:
     def __init__(self, owner: Journaled, base: int, repeats: bool) -> None:
         self._owner, self.base, self.client = owner, base, owner.client
         self._repeats = repeats
+        cap, state = owner.limits.max_requests, owner.journal.state
+        before = state.usage.requests - sum(paid.reply.requests for paid in state.paid)
+        self._requests = None if cap is None else cap - before  # that this ask may send
         self._known: list[Run] = [run for run in owner.journal.state.open_runs]
         self._used: set[int] = set()  # numbers of the replies of this ask
         self.runs: list[Run] = []
         self.replies: list[Reply] = []
+
+    @property
+    def requests_left(self) -> int | None:
+        """What `max_requests` leaves for further requests; ``None`` without it."""
+        sent = sum(reply.requests for reply in self.replies)
+        return None if self._requests is None else max(0, self._requests - sent)
 
     def complete(self, request: Request) -> Reply:
         """Return the reply to a request: of the journal, or of the model.

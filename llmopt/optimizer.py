@@ -172,8 +172,7 @@ class LLMOptimizer(Results[Params], Closing):
         client = get_client(one_model(client, given.model))
         asking = asking_of(client, prompt, given, seeded=given.seeded)
         tool = laboratory(given, client, asking.prompt)
-        workers = 0 if tool is None else tool.workers
-        self._asking = replace(asking, tool=tool, workers=workers)
+        self._asking = asking.with_tool(tool)
         self.n_warmup = len(self._warmup_points or ())
         if given.warmup == "auto":
             self.n_warmup = asking.start_up()
@@ -248,8 +247,7 @@ class LLMOptimizer(Results[Params], Closing):
         about = {
             "llmopt": __version__,
             "prompts": PROMPT_VERSION,
-            "model": self._asking.facts.to_json(),
-            "workers": self._asking.workers,
+            **self._asking.facts_to_store(),
         }
         return Started(FORMAT, identity, changing, about)
 
@@ -414,14 +412,10 @@ class LLMOptimizer(Results[Params], Closing):
         self, state: State, scope: Scope, history: History, rng: Any, n: int, seen: set[Any]
     ) -> Outcome:
         """Return points of the model, or of the model and its partners."""
-        asking, before = (
-            self._asking,
-            [self._block(run.number, run.event.result) for run in state.runs],
-        )
+        asking = self._asking
+        before = [self._block(run.number, run.event.result) for run in state.runs]
         if state.started is not None:  # on another machine a repeated ask states the same
-            there = state.started.facts
-            facts = asking.facts.restored(there["model"])
-            asking = replace(asking, facts=facts, workers=there["workers"])
+            asking = asking.restored(state.started.facts)
         first = bool(self._partners) and self.limits.max_requests is not None
 
         def ask(history: History, n: int) -> Outcome:

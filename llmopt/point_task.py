@@ -20,7 +20,7 @@ from llmopt.points import list_of, sample_fallbacks, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import Computed as Block
-from llmopt.prompt.python_block import data_of
+from llmopt.prompt.python_block import ToolFacts, data_of
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
 from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
@@ -50,7 +50,7 @@ class Asking:
         facts: Of the model.
         options: See `AskOptions`.
         tool: Runs the model's Python; ``None`` if it may not compute.
-        workers: Processes for the parallel work of blocks, as the prompt states them.
+        tool_facts: What the prompt states of `tool`.
         tools: Lines for the prompt on functions and arrays that blocks find.
         seeded: Whether a repeated point takes another seed.
         notes: Further lines for the prompt.
@@ -61,11 +61,24 @@ class Asking:
     facts: ModelFacts
     options: AskOptions
     tool: Tool | None = None
-    workers: int = 0
+    tool_facts: ToolFacts = field(default_factory=lambda: ToolFacts(0))
     tools: tuple[str, ...] = ()
     seeded: bool = False
     notes: tuple[str, ...] = ()
     explores: bool = True
+
+    def with_tool(self, tool: Tool | None) -> Asking:
+        """Return the same for a model that computes with a tool, or not at all."""
+        return self if tool is None else replace(self, tool=tool, tool_facts=tool.facts)
+
+    def restored(self, stored: Mapping[str, Any]) -> Asking:
+        """Return the same with the facts that a journal holds; see `facts_to_store`."""
+        facts = self.facts.restored(stored["model"])
+        return replace(self, facts=facts, tool_facts=ToolFacts.from_json(stored["tool"]))
+
+    def facts_to_store(self) -> dict[str, Any]:
+        """Return the facts of the model and of the machine that a prompt depends on."""
+        return {"model": self.facts.to_json(), "tool": self.tool_facts.to_json()}
 
     @property
     def capabilities(self) -> PromptCapabilities:
@@ -104,16 +117,13 @@ class Asking:
         return min(max(min(least, max(1, total // 2)), total // 10), NUMBERS_FIRST)
 
 
-def asking_of(
-    client: Any, prompt: Any, options: AskOptions, *, tool: Tool | None = None, seeded: bool = False
-) -> Asking:
+def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = False) -> Asking:
     """Return how a client is asked for points, or raise where it cannot be asked so.
 
     Args:
         client: The model.
         prompt: See `llmopt.prompt.prompt_for`.
         options: See `AskOptions`.
-        tool: Runs the model's Python.
         seeded: Whether a repeated point takes another seed.
 
     Raises:
@@ -145,8 +155,7 @@ def asking_of(
             "Take prompt='words', leave points out, or take batch_size= for several answers of "
             "one request"
         )
-    workers = 0 if tool is None else tool.workers
-    return Asking(prompt, facts, options, tool, workers, seeded=seeded)
+    return Asking(prompt, facts, options, seeded=seeded)
 
 
 _warned: set[str] = set()  # prompts that read no description: a process is warned once
@@ -217,8 +226,7 @@ class PointTask:
             compute_blocks=options.compute_blocks,
             seeded=asking.seeded,
             seconds_left=round.seconds,
-            workers=asking.workers,
-            libraries=getattr(asking.tool, "libraries", None),
+            tool=asking.tool_facts,
             tools=asking.tools,
             variables=blocks[-1].variables if blocks else (),
             kept=blocks[-1].values if blocks else {},

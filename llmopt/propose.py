@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
-from llmopt.prompt.python_block import blocks_left
+from llmopt.prompt.python_block import ToolFacts, blocks_left
 from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.situation import Complaint, Question
 from llmopt.util.text import cut, ended
@@ -50,9 +51,26 @@ class Unusable(ParseError):
 
 
 class Tool(Protocol):
-    """Runs a model's Python; `llmopt.lab` implements it."""
+    """Runs a model's Python; `llmopt.lab` implements it.
 
-    workers: int  # processes for parallel work, which the prompt states
+    Attributes:
+        folder: Where it keeps the variables of blocks; ``None`` for memory.
+    """
+
+    folder: Path | None
+
+    @property
+    def facts(self) -> ToolFacts:
+        """What a prompt states of it."""
+
+    def equip(self, source: str, values: Mapping[str, Any]) -> None:
+        """Have blocks find the functions of a source, in which `values` are variables."""
+
+    def read_from(self, folder: Path) -> None:
+        """Take the variables of a saved search from its folder, in which nothing is written."""
+
+    def export(self, folder: Path, blocks: int) -> None:
+        """Write the variables after a number of blocks, if there are any, into another folder."""
 
     def run(
         self,
@@ -179,14 +197,15 @@ def propose(
         limits: Of the blocks.
         attempts: Requests whose answers may be unusable.
         on_error: Whether a failed request raises, or ends the asking.
-        on_cap: The same for `max_requests`, `max_tokens` and `max_cost`.
+        on_cap: The same for `max_requests`, `max_tokens` and `max_cost`. If a cap ends the asking,
+            the last request is for a point: no block may follow it.
 
     Raises:
         BudgetExceededError: A cap is reached.
         ClientError: The model could not be asked.
         Stale: See `Scope.complete`.
     """
-    loop = _Loop(task, scope, rng, n, tuple(before), tool, limits)
+    loop = _Loop(task, scope, rng, n, tuple(before), tool, limits, on_cap == "return")
     while loop.continues and loop.misses < attempts:
         try:
             question, completions = loop.ask()
@@ -216,9 +235,11 @@ class _Loop:
         before: tuple[Block, ...],
         tool: Tool | None,
         limits: BlockLimits,
+        keep_last: bool,
     ) -> None:
         self._task, self._scope, self._rng, self._n = task, scope, rng, n
         self._before, self._tool, self._limits = before, tool, limits
+        self._keep_last = keep_last  # of `max_requests`, for points
         self._runs: tuple[Block, ...] = ()
         self._complaint: Complaint | None = None
         self._useless = False  # no further answer can help
@@ -246,7 +267,11 @@ class _Loop:
         """How many blocks may follow."""
         if self._tool is None or self._seconds <= 0:
             return 0
-        return blocks_left(self._runs, self._limits.in_a_row)
+        left = blocks_left(self._runs, self._limits.in_a_row)
+        requests = self._scope.requests_left
+        if self._keep_last and requests is not None:
+            return min(left, max(0, requests - 1))
+        return left
 
     def ask(self) -> tuple[Question, Sequence[Completion]]:
         """Send a question, and return it with the answers."""
@@ -270,7 +295,7 @@ class _Loop:
 
     def read(self, question: Question, completions: Sequence[Completion]) -> None:
         """Read an answer: points, the end of the search, or Python to run."""
-        self._complaint = None
+        earlier_complaint, self._complaint = self._complaint, None
         before = len(self.outcome.proposals)
         calls: list[ToolCall] = []
         for index, completion in enumerate(completions):
@@ -285,6 +310,7 @@ class _Loop:
                 self._complaint = self._complaint or Complaint(error.raw, error.reason)
         made = len(self.outcome.proposals) > before
         if calls and not made and self.outcome.stop is None:  # of several samples, points go first
+            self._complaint = earlier_complaint  # the block may look into it
             self._run(calls[0])
             return
         if self.outcome.stop is not None and question.request.n > 1 and self.outcome.proposals:
@@ -313,7 +339,7 @@ class _Loop:
             raise
         if isinstance(answer, ToolCall):
             if self._blocks <= 0:
-                why = "no further block of Python is possible here; now propose a point"
+                why = "no further block of Python is possible here"
                 raise Unusable("unreadable", why, completion.text)
             return answer
         if answer.unterminated and reason == "length":

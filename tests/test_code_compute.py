@@ -120,6 +120,10 @@ class Plain(Laboratory):
         return Computed(code, printed.getvalue(), (f"v{len(before)} (1)",), seconds=40.25)
 
 
+def is_block(line):
+    return b'"event":"computed"' in line and b'"block":false' not in line
+
+
 def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch):
     script = [
         run("print(count)"), code("return 1.0"), run("print(count)"), "I cannot.",
@@ -135,21 +139,19 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch
     assert "I cannot." in whole.requests[5].text  # it was computed to repair this
     ran, texts = list(Plain.ran), [request.text for request in whole.requests]
     lines = file.read_bytes().splitlines(keepends=True)
-    assert sum(b'"event":"compute"' in line for line in lines) == len(ran) == 3
+    assert sum(map(is_block, lines)) == len(ran) == 3
     for count in range(1, len(lines) + 1):
         part, Plain.ran = tmp_path / f"{count}.jsonl", []
         part.write_bytes(b"".join(lines[:count]))
         shutil.copytree(f"{file}.data", f"{part}.data")
-        replies = sum(b'"event":"reply"' in line for line in lines[:count])
-        computed = sum(b'"event":"compute"' in line for line in lines[:count])
+        replies = sum(b'"event":"replied"' in line for line in lines[:count])
+        computed = sum(map(is_block, lines[:count]))
         again, client = make(ScriptedClient(script[replies:]), storage=part)
         with again:
             assert advance(again, 2) == wanted
             assert [request.text for request in client.requests] == texts[replies:]
             assert Plain.ran == ran[computed:]
-            assert [block.output for block in again.meter.computed] == (
-                ["0\n", "1\n", "2 [1.] [2. 3.]\n"]
-            )
+            assert [block.output for block in again.blocks] == (["0\n", "1\n", "2 [1.] [2. 3.]\n"])
             assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
 
 
@@ -162,7 +164,7 @@ def test_so_many_blocks_in_a_row_are_the_most():
     assert "No further Python now: give the code in the form given above." in fourth.text
     assert "No further Python" not in third.text
     said = client.requests[4].messages[-1].content
-    assert said.startswith("This cannot be used: no further block of Python is run here\n")
+    assert said.startswith("This cannot be used: no further block of Python is possible here\n")
     assert "To run Python" not in said
     assert optimizer.usage.rejected == {"unreadable": 1}
     assert optimizer.usage.blocks == 3
@@ -441,7 +443,7 @@ def test_a_block_finds_no_secret_of_a_reward_search(tmp_path, monkeypatch):
             optimizer, "MountainCarContinuous-v0", 2, seeds=starts.selection(2), episodes=3,
             trainings=2, cap=9,
         )  # fmt: skip
-        printed = optimizer.meter.computed[0].output.splitlines()
+        printed = optimizer.blocks[0].output.splitlines()
     assert printed[0] == "KNOWN [0]"  # the one that it made itself
     assert printed[1:5] == [*["PermissionError"] * 4]
     assert printed[5:7] == ["MODULES []", "ENVIRONMENT False"]

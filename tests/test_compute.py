@@ -23,7 +23,7 @@ from llmopt.errors import ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.lab import blocks
 from llmopt.prompt import Situation, ToolCall, get_prompt
-from llmopt.prompt.python_block import Computed, blocks_left, code_in, data_of
+from llmopt.prompt.python_block import Computed, ToolFacts, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import SandboxUnavailableError
 from llmopt.service.folder_settings import to_give_again
@@ -44,7 +44,7 @@ class Plain:
     """Runs blocks in this process, for tests of all that is around them."""
 
     ran: list[str]
-    workers, libraries, folder = 1, None, None
+    facts, folder = ToolFacts(), None
 
     def __init__(self, *_):
         self.space, self.ran, self.seen = {}, [], []
@@ -195,11 +195,12 @@ def test_the_prompt_states_how_many_workers_there_are_and_what_is_left():
         text = get_prompt("words").prepare(situation).request.text
         return text, text.splitlines()[-1]
 
-    whole, last = texts(workers=31)
+    whole, last = texts(tool=ToolFacts(31, memory=3 << 29))
     assert " 31 " in whole
+    assert " 1.5 GB a block" in whole
     assert "submit(" in whole
     assert (" 77 " in last, " 13 " in last) == (True, True)
-    assert "submit(" not in texts(workers=0)[0]
+    assert "submit(" not in texts(tool=ToolFacts(0))[0]
     assert " 77 " not in texts(blocks=0)[1]
 
 

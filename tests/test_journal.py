@@ -62,7 +62,7 @@ EVENTS = [
 
 
 def start() -> Started:
-    return Started(FORMAT, {"space": SPACE.to_dict()}, {"total": 5}, {"workers": 2})
+    return Started(FORMAT, {"space": SPACE.to_dict()}, {"total": 5}, {"prompts": 2})
 
 
 def filled(path, events=EVENTS) -> Journal:

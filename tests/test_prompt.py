@@ -31,12 +31,10 @@ from llmopt.prompt import (
     estimate_tokens,
     get_prompt,
 )
-from llmopt.prompt.python_block import Computed
+from llmopt.prompt.python_block import Computed, ToolFacts
 from llmopt.space import Categorical, Float, Int, Space
 
-"""Version of the prompts, and a digest of their templates."""
-
-WORDING = (15, "9d08adc683f1")
+WORDING = (15, "57cacb201c48")
 """Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
@@ -208,7 +206,7 @@ WORDS = {
     "pairs": ("plain", 30, {"seeded": True, "description": "A kiln."}),
     "long": ("plain", 140, {"notes": ("Two workers.",), "model": ModelFacts("m", chats=True)}),
     "json": ("plain", 3, {"model": ModelFacts("m", structured=True), "points": 3, "compute": True}),
-    "python": ("weights", 5, {"compute": True, "workers": 2, "libraries": ("SciPy", "numba")}),
+    "python": ("weights", 5, {"compute": True, "tool": ToolFacts(2, ("SciPy", "numba"))}),
 }
 
 

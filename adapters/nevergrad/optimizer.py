@@ -107,7 +107,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         given = AskOptions.of("ParametrizedLLM", options)
         asking = asking_of(client, prompt, given)
         tool = calculator_for(given, client, asking.prompt)
-        self._asking = replace(asking, tool=tool, workers=0 if tool is None else tool.workers)
+        self._asking = asking.with_tool(tool)
         self._ledger = MemoryLedger()
         self._model = Journaled(client, self._ledger, given.limits)
         self._partners = partners_of(partner, None, self._parameters.space)

@@ -216,8 +216,7 @@ class LLMSampler(BaseSampler):
         self._constraints = limits + known.constraints
         # A sampler of Optuna's draws its own start-up at random beside the model, and explores.
         alone = not any(isinstance(p, SamplerPartner) for p in partners)
-        workers = 0 if tool is None else tool.workers
-        asking = replace(asking, tool=tool, workers=workers, explores=alone)
+        asking = replace(asking.with_tool(tool), explores=alone)
         self._asker = Asker(
             client, asking, given.limits, partners, self._constraints, self.batch_size, self.hints,
             known, intermediate, dashboard_notes,

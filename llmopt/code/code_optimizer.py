@@ -52,6 +52,7 @@ from llmopt.lab.blocks import calculator_for
 from llmopt.optimizer import described
 from llmopt.options import AskOptions, ComputeArguments
 from llmopt.prompt.python_block import Computed as Block
+from llmopt.prompt.python_block import ToolFacts
 from llmopt.propose import BlockLimits, Outcome, propose
 from llmopt.resume import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
@@ -185,8 +186,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             model_facts(model),
             self._make_sandbox,
             computing=blocks,
-            workers=0 if tool is None else tool.workers,
-            libraries=None if tool is None else tool.libraries,
+            tool_facts=ToolFacts(0) if tool is None else tool.facts,
             **given("repairs", "attempts", "temperature", "max_output_tokens"),
         )
         whole_number("repairs", self._writing.repairs, 0, 1000)
@@ -235,7 +235,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         about = {
             "prompts": PROMPT_VERSION,
             "model": self._writing.facts.to_json(),
-            "workers": self._writing.workers,
+            "tool": self._writing.tool_facts.to_json(),
         }
         options = {"client": client_name(model), "objective": self._writing.prompt.objective}
         return Started(FORMAT, identity, options, about)
@@ -398,15 +398,13 @@ class CodeOptimizer(CodeViews, Account, Closing):
     ) -> tuple[Outcome, ProgramTask, Scope, Any]:
         """Return the new programs of an ask that has seen `base` events."""
         state = self._journal.state_at(base)
-        writing, scope, rng = (
-            self._writing,
-            self._model.scope(base, repeats=repeats),
-            state.generator,
-        )
+        scope, rng = self._model.scope(base, repeats=repeats), state.generator
+        writing = self._writing
         if state.started is not None:  # on another machine a repeated ask states the same
             there = state.started.facts
             facts = writing.facts.restored(there["model"])
-            writing = replace(writing, facts=facts, workers=there["workers"])
+            tool_facts = ToolFacts.from_json(there["tool"])
+            writing = replace(writing, facts=facts, tool_facts=tool_facts)
         trials = [self._programs.trial(trial) for trial in state.trials]
         programs = [(t.params, None if t.rewards is None else t.rewards[0]) for t in state.trials]
         programs += [(Program(*p.values), None) for p in state.pending]

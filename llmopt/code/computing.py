@@ -13,6 +13,7 @@ from llmopt.options import AskOptions
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.python_block import (
     MOST_FEEDBACK,
+    ToolFacts,
     data_words,
     laboratory_variables,
     listed,
@@ -66,8 +67,7 @@ def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
 def variables_of(
     round: Round,
     options: AskOptions,
-    workers: int,
-    libraries: Sequence[str] | None,
+    facts: ToolFacts,
     trials: Sequence[CodeTrial],
     tools: Sequence[str],
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def variables_of(
         "blocks": round.blocks,
         "data": quoted(data_words(data, len(trials), ("try", "tries"))),
         "remembered": listed(_variables(round)),
-        **laboratory_variables(*limits, round.seconds, workers, tools, libraries),
+        **laboratory_variables(*limits, round.seconds, facts, tools),
     }
 
 

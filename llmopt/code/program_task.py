@@ -18,6 +18,7 @@ from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
+from llmopt.prompt.python_block import ToolFacts
 from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.situation import Question
 from llmopt.propose import Round, Unusable
@@ -42,8 +43,7 @@ class Writing:
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
         computing: The limits of blocks of Python.
-        workers: Processes for the parallel work of blocks.
-        libraries: What blocks may import beside NumPy; ``None`` if that is not known.
+        tool_facts: What the prompt states of the process that runs blocks.
         tools: Further lines of the prompt on what blocks find.
     """
 
@@ -55,8 +55,7 @@ class Writing:
     temperature: float | None = None
     max_output_tokens: int | None = 2000
     computing: AskOptions = field(default_factory=AskOptions)
-    workers: int = 0
-    libraries: tuple[str, ...] | None = None
+    tool_facts: ToolFacts = field(default_factory=lambda: ToolFacts(0))
     tools: tuple[str, ...] = ()
 
 
@@ -86,6 +85,7 @@ class ProgramTask:
     turn: tuple[int, int] | None = None
     candidates: dict[int, Candidate] = field(default_factory=dict)
     _new: list[Program] = field(default_factory=list)
+    _first: Round | None = None  # what its blocks do is shown behind the task, which stays
 
     @property
     def exhausted(self) -> bool:
@@ -106,14 +106,14 @@ class ProgramTask:
     def question(self, round: Round) -> Question:
         """Return the request for a program, for a repair, or for what follows a block."""
         writing, prompt = self.writing, self.writing.prompt
+        self._first = self._first or round
         budget = TokenBudget.of(writing.facts, None, (writing.max_output_tokens or 1000) + 64)
         room, computing = budget, None
         if prompt.computes:
             computing = variables_of(
-                round,
+                self._first,
                 writing.computing,
-                writing.workers,
-                writing.libraries,
+                writing.tool_facts,
                 self.trials,
                 writing.tools,
             )
@@ -129,8 +129,8 @@ class ProgramTask:
             seed=round.seed,
             json_schema=json_schema(names, prompt.computes) if prompt.answer == "json" else None,
         )
-        request = self._with_blocks(request, round, budget)
-        return Question(self._with_complaint(request, round, budget), self._read)
+        request = self._with_complaint(request, round, budget)
+        return Question(self._with_blocks(request, round, budget), self._read)
 
     def _with_complaint(self, request: Request, round: Round, budget: TokenBudget) -> Request:
         """Return a request that sends the refused answer back, if it fits."""

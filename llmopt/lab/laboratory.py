@@ -22,7 +22,7 @@ from llmopt.data import TrialData
 from llmopt.errors import StorageError
 from llmopt.packing import MOST_PACKED
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
-from llmopt.prompt.python_block import MOST_OUTPUT, Computed
+from llmopt.prompt.python_block import MOST_OUTPUT, Computed, ToolFacts
 from llmopt.sandbox.failure import CandidateError, SandboxError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.util.closing import Closing
@@ -132,6 +132,11 @@ class Laboratory(Closing):
         self._former: Path | None = None
         self._snapshots: dict[int, bytes] = {}  # by the number of blocks before
         self._clear()
+
+    @property
+    def facts(self) -> ToolFacts:
+        """What a prompt states of it."""
+        return ToolFacts(self.workers, self.libraries, self.memory)
 
     def _clear(self) -> None:
         self._sandbox: Sandbox | None = None

@@ -156,13 +156,43 @@ def listed(variables: Sequence[str]) -> str:
     return cut(", ".join(variables), _MOST_LISTED)
 
 
+@dataclass(frozen=True)
+class ToolFacts:
+    """What a prompt states of the process that runs a model's Python.
+
+    They are in the journal: on another machine a repeated request states the same.
+
+    Attributes:
+        workers: Processes for `pmap` and jobs.
+        libraries: What blocks may import beside NumPy; ``None`` if a recording does not say.
+        memory: Bytes that all blocks together may take.
+    """
+
+    workers: int = 1
+    libraries: tuple[str, ...] | None = None
+    memory: int = 1 << 30
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON."""
+        return {**vars(self), "libraries": self.libraries and list(self.libraries)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> ToolFacts:
+        """Return facts that `to_json` gave."""
+        libraries = stored["libraries"]
+        return cls(
+            int(stored["workers"]),
+            None if libraries is None else tuple(libraries),
+            int(stored["memory"]),
+        )
+
+
 def laboratory_variables(
     seconds: float,
     in_a_row: int,
     seconds_left: float,
-    workers: int,
+    facts: ToolFacts,
     tools: Sequence[str],
-    libraries: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the variables of ``_laboratory.j2``, and the seconds that are left.
 
@@ -170,10 +200,10 @@ def laboratory_variables(
         seconds: What a block may take.
         in_a_row: Blocks in a row.
         seconds_left: What all further blocks may take.
-        workers: Processes for `pmap` and jobs.
+        facts: Of the process that runs the blocks.
         tools: Lines on further functions.
-        libraries: What blocks may import beside NumPy; ``None`` if that is not known.
     """
+    libraries = facts.libraries
     if libraries is None:
         also = ", SciPy and scikit-learn where they are installed"
     else:
@@ -185,7 +215,8 @@ def laboratory_variables(
         "compute_seconds": f"{seconds:g}",
         "compute_blocks": in_a_row,
         "seconds_left": f"{seconds_left:.0f}",
-        "workers": workers,
+        "workers": facts.workers,
+        "memory": f"{facts.memory / (1 << 30):.3g} GB",
         "tools": [quoted(line, headings_alone=True) for line in tools],
         "most_output": MOST_OUTPUT,
     }

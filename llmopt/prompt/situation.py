@@ -11,7 +11,7 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import TemplateError
 from llmopt.history import History
 from llmopt.prompt.kept import Plain
-from llmopt.prompt.python_block import IN_A_ROW, Computed
+from llmopt.prompt.python_block import IN_A_ROW, Computed, ToolFacts
 from llmopt.prompt.reading import OutOfRange, Reading, ToolCall
 from llmopt.space import Space
 from llmopt.util.arguments import whole_number
@@ -57,8 +57,7 @@ class Situation:
     compute_seconds: float = 120.0  # what a block may take
     compute_blocks: int = IN_A_ROW  # how many blocks may follow each other
     seconds_left: float = 14_400.0  # what all further blocks may take
-    workers: int = 1  # processes for `pmap` and jobs
-    libraries: tuple[str, ...] | None = None  # what blocks may import beside NumPy, if known
+    tool: ToolFacts = field(default_factory=ToolFacts)  # of the process that runs blocks
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
     # values of the variables that an answer may name; see `llmopt.prompt.kept`
     kept: Mapping[str, Plain] = field(default_factory=dict)

@@ -341,9 +341,8 @@ class TemplatePrompt:
                 situation.compute_seconds,
                 situation.compute_blocks,
                 situation.seconds_left,
-                situation.workers,
+                situation.tool,
                 situation.tools,
-                situation.libraries,
             ),
         }
 
