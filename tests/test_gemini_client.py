@@ -14,7 +14,7 @@ from llmopt.client.base import Request, check_ready
 from llmopt.client.http.request_form import closed
 from llmopt.client.providers.gemini import GeminiClient
 from llmopt.client.providers.gemini_legacy import GeminiLegacyClient
-from llmopt.errors import RefusedKeyError, is_permanent
+from llmopt.errors import ClientError, RefusedKeyError, is_permanent
 
 __all__ = ["no_proxies", "server"]
 
@@ -161,6 +161,17 @@ def test_newer_models_think_in_levels(server):
         client.complete(ASK)
         config = server.seen[-1].body["generationConfig"]
         assert config["thinkingConfig"] == {"thinkingLevel": level}
+
+
+def test_a_release_that_takes_no_such_argument_is_not_asked_again(server, gemini, monkeypatch):
+    def refuse(*_, **__):
+        raise TypeError("unexpected keyword argument 'config'")
+
+    monkeypatch.setattr(gemini._connected().sdk.models, "generate_content_stream", refuse)
+    with pytest.raises(ClientError, match="TypeError: unexpected keyword") as caught:
+        gemini.complete(ASK)
+    assert not caught.value.retryable
+    assert caught.value.unpriced == 0
 
 
 def test_the_process_wide_configuration_is_left_alone(server, legacy):

@@ -449,12 +449,15 @@ class RemoteClient:
         self, call: Callable[[], _Answer], size: int = ASIDE_BYTES, seconds: float = _ASIDE_END
     ) -> _Answer | Fault:
         """Return the result of a call within limits, or the fault for what it raises."""
-        try:
-            with bounded(size, seconds):
+        with bounded(size, seconds) as bound:
+            try:
                 return call()
-        except Exception as error:
-            other = Fault("other", f"{type(error).__name__}: {first_line(error)}")
-            return sdk_fault(error) or other
+            except Exception as error:
+                fault = sdk_fault(error)
+                if fault is None or (fault.kind == "malformed" and not bound.answered):
+                    # Such as an argument that this release of the SDK does not take.
+                    fault = Fault("other", f"{type(error).__name__}: {first_line(error)}")
+                return fault
 
     def _error(self, fault: Fault, connection: Connection) -> ClientError:
         """Return the exception to raise for a fault."""

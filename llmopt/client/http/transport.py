@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from llmopt.client.http.api_keys import redact
 from llmopt.client.http.faults import Fault
@@ -46,11 +47,13 @@ def answer_bytes(tokens: int) -> int:
     return min(MOST_BYTES, _LEAST_BYTES + _TOKEN_BYTES * tokens)
 
 
-class Bound(NamedTuple):
-    """Limits of one response."""
+@dataclass
+class Bound:
+    """Limits of the response to one call."""
 
-    size: int = ASIDE_BYTES
+    size: int = ASIDE_BYTES  # bytes
     ends: float = float("inf")  # by the monotonic clock
+    answered: bool = False  # whether a response came
 
 
 _BOUND: ContextVar[Bound | None] = ContextVar("bound", default=None)
@@ -75,11 +78,12 @@ for _name in (
 
 
 @contextlib.contextmanager
-def bounded(size: int, seconds: float) -> Iterator[None]:
+def bounded(size: int, seconds: float) -> Iterator[Bound]:
     """Limit the responses to the calls inside, and keep them out of the libraries' debug logs."""
-    token = _BOUND.set(Bound(size, time.monotonic() + seconds))
+    bound = Bound(size, time.monotonic() + seconds)
+    token = _BOUND.set(bound)
     try:
-        yield
+        yield bound
     finally:
         _BOUND.reset(token)
 
@@ -132,6 +136,7 @@ def chunks_within(
         Fault: It is longer, takes longer, or is compressed: a small one can fill all memory.
     """
     bound = _BOUND.get() or Bound()
+    bound.answered = True
     packed = headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
         raise Fault("malformed", f"the body is packed ({packed}), though this was not asked for")
