@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ _MALFORMED = frozenset({
 _Kind = Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
 
 
+@dataclass(eq=False, repr=False)
 class Fault(Exception):
     """The failure of one call.
 
@@ -48,27 +50,14 @@ class Fault(Exception):
     ``"malformed"`` a body that violates the protocol.
     """
 
-    def __init__(
-        self,
-        kind: _Kind,
-        message: str = "",  # the server's own words; may hold a key
-        *,
-        status: int | None = None,
-        headers: Mapping[str, str] | None = None,  # names in lower case
-        code: str = "",  # the provider's short code for the error
-        parameter: str = "",  # the field of the request that the error names: a name or a path
-        retry_after: float | None = None,  # seconds to wait, if the body states them
-        unpriced: bool = False,  # whether the call may be charged although it returned no usage
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.status = status
-        self.headers = headers or {}
-        self.code = code
-        self.parameter = parameter
-        self.retry_after = retry_after
-        self.unpriced = unpriced
+    kind: _Kind
+    message: str = ""  # the server's own words; may hold a key
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    code: str = ""  # the provider's short code for the error
+    parameter: str = ""  # the field of the request that the error names: a name or a path
+    retry_after: float | None = None  # seconds to wait, if the body states them
+    unpriced: bool = False  # whether the call may be charged although it returned no usage
 
     def said(self, secrets: Iterable[Secret] = (), most: int = _SHOWN_CHARACTERS) -> str:
         """Return the server's message as one clean line of limited length, without `secrets`."""
@@ -269,33 +258,22 @@ def parse_retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time
 ) -> float | None:
     """Return the seconds in ``retry-after-ms``, or in ``retry-after`` (RFC 9110, 10.2.3)."""
-    for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        value = headers.get(header)
-        seconds = None if value is None else _seconds(value)
-        if seconds is not None:
-            return max(0.0, seconds * scale)
-        try:
+    for value, scale in (headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0):
+        seconds = math.nan
+        with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
             seconds = email.utils.parsedate_to_datetime(value or "").timestamp() - now()
-        except (TypeError, ValueError, OverflowError, IndexError):
-            continue
+        with contextlib.suppress(TypeError, ValueError):
+            seconds = float(value) * scale  # type: ignore[arg-type]
         if seconds <= _LONGEST_WAIT:
             return max(0.0, seconds)
     return None
 
 
-def _seconds(value: str) -> float | None:
-    """Return a plausible number of seconds to wait, or ``None``."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds <= _LONGEST_WAIT else None
-
-
 def parse_duration(value: str) -> float | None:
     """Return the seconds of a duration such as ``"13.5s"``, or ``None``."""
     duration = re.fullmatch(r"(\d+(?:\.\d+)?)s", value, re.ASCII)
-    return _seconds(duration[1]) if duration else None
+    seconds = float(duration[1]) if duration else math.inf
+    return seconds if seconds <= _LONGEST_WAIT else None
 
 
 def joined(failures: list[ClientError]) -> ClientError:
