@@ -233,6 +233,14 @@ def test_errors_in_the_words_of_other_servers(server, openai, body):
         openai.complete(ASK)
 
 
+def test_a_prompt_that_the_filter_refuses_is_an_answer_with_a_price(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", price=Price(1.0, 2.0))
+    server.play(Say(openai_error("filtered", code="content_filter"), 400))
+    reply = client.complete(ASK)
+    assert reply.completions[0].finish_reason == "filter"
+    assert reply.cost > 0
+
+
 def test_a_model_of_another_endpoint_is_not_said_to_be_missing(server, openai):
     said = "This model is only supported in v1/responses and not in v1/chat/completions."
     server.play(Say(openai_error(said, param="model"), 404))

@@ -433,14 +433,15 @@ class RemoteClient:
                 for event in self._events(connection.sdk, request, dict(parameters)):
                     raise_if_error(event)
                     events.append(event)
+                if not events:
+                    raise Fault("malformed", "the answer is empty")
+                answer = self._read(events)
             except Exception as error:
                 fault = sdk_fault(error)
                 if fault is None or fault.code not in _FILTERED:
                     raise
-                return Reply((Completion("", "filter"),)).counted(request)
-            if not events:
-                raise Fault("malformed", "the answer is empty")
-            return priced(self._read(events), request, price, reports_cost, connection.key)
+                answer = Reply((Completion("", "filter"),))
+            return priced(answer, request, price, reports_cost, connection.key)
 
         tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
         return self._guarded(call, answer_bytes(tokens * request.n), DEADLINE * self.timeout)
