@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
+from llmopt.code.stored import StoredCode
 from llmopt.errors import LLMOptError, StorageError, needs
+from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
 from llmopt.util.files import open_file, read_mapping
@@ -16,7 +18,7 @@ from llmopt.util.text import a_type, clean, short
 
 _SQLITE = b"SQLite format 3\0"
 _JOURNAL = b'{"op_code"'  # how each line of Optuna's journal begins
-_STORAGE = "optimizer.jsonl"  # in the folder of a run
+_STORAGES = ("optimizer.jsonl", "search.jsonl")  # in the folder of a run, of policies or of code
 
 
 def report(
@@ -82,11 +84,11 @@ def open_search(path: str, study_name: str | None = None) -> tuple[Any, str]:
         return _study(path, path, study_name), ""
     file = Path(path)
     if file.is_dir():
-        storage = file / _STORAGE
-        if not storage.is_file():
+        storage = next(filter(Path.is_file, (file / name for name in _STORAGES)), None)
+        if storage is None:
             raise StorageError(
-                f"{file} is not the folder of an llmopt run: it has no {_STORAGE}. Give such a "
-                "folder, or a storage file"
+                f"{file} is not the folder of an llmopt run: it has no {' or '.join(_STORAGES)}. "
+                "Give such a folder, or a storage file"
             )
         return _stored(storage), clean(file.resolve().name)
     head = _head(file)
@@ -121,6 +123,8 @@ def _head(path: Path) -> bytes:
 
 def _stored(path: Path) -> Any:
     """Return a stored search, from which nobody proposes."""
+    if "functions" in read_started(path).identity:
+        return StoredCode(path)
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
     return LLMOptimizer.load(path, ScriptedClient([]), **nobody)
 

@@ -174,15 +174,25 @@ def test_the_model_s_python_is_on_the_page():
 
 
 @needs_confinement
-def test_a_search_over_code_shows_its_sources(tmp_path):
+@pytest.mark.defect(39)
+def test_a_search_over_code_shows_its_sources_also_of_its_file(tmp_path):
     replies = [f"Better.\n```python\ndef f(x):\n    return x + {i}\n```" for i in range(3)]
-    with CodeOptimizer("f(x)", "A number.", client=ScriptedClient(replies), seed=1) as search:
+    options = {"client": ScriptedClient(replies), "storage": tmp_path / "search.jsonl", "seed": 1}
+    with CodeOptimizer("f(x)", "A number.", **options) as search:
         for i in range(3):
             candidate = search.ask()
             search.tell(candidate, candidate(1.0), feedback=f"seen {i}")
-        text = search.report(tmp_path / "code.html").read_text()
-    assert [f"return x + {i}" in text for i in range(3)] == [True] * 3
-    assert "The best is #3 with 3 by the model" in text
+        pages = [search.report(tmp_path / "code.html")]
+    before = (tmp_path / "search.jsonl").read_bytes()
+    pages += [
+        llmopt.report(tmp_path / "search.jsonl", tmp_path / "file.html"),
+        llmopt.report(tmp_path, tmp_path / "folder.html"),
+    ]
+    for text in map(Path.read_text, pages):
+        assert [f"return x + {i}" in text for i in range(3)] == [True] * 3
+        assert "The best is #3 with 3 by the model" in text
+        assert "seen 2" in text
+    assert (tmp_path / "search.jsonl").read_bytes() == before
 
 
 def test_a_page_has_at_most_6_mb(tmp_path):

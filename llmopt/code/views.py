@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmopt.client.base import client_name
+from llmopt.code.candidate import CodeTrial
+from llmopt.history import Direction
 from llmopt.optuna_study import frozen, study_of
 from llmopt.views import Views
 
@@ -25,21 +28,28 @@ class CodeViews(Views):
             ImportError: Optuna is not installed.
         """
         search: Any = self
-        trials = [
-            frozen(
-                trial.number,
-                "FAIL" if trial.reward is None else "COMPLETE",
-                None if trial.reward is None else [trial.reward],
-                {},
-                {},
-                None,
-                source=trial.origin,
-                code=trial.source,
-                explanation=trial.explanation,
-                feedback=trial.feedback,
-            )
-            for trial in search.trials
-        ]
         names = [function.name for function in search.functions]
-        about = {"model": client_name(search.client), "functions": ", ".join(names)}
-        return study_of(names[0], [search.direction], (), trials, about)
+        return study_of_code(names, client_name(search.client), search.direction, search.trials)
+
+
+def study_of_code(
+    names: Sequence[str], model: str, direction: Direction, trials: Iterable[CodeTrial]
+) -> Study:
+    """Return a study of the candidates of a search; see `CodeViews.to_optuna`."""
+    frozen_trials = [
+        frozen(
+            trial.number,
+            "FAIL" if trial.reward is None else "COMPLETE",
+            None if trial.reward is None else [trial.reward],
+            {},
+            {},
+            None,
+            source=trial.origin,
+            code=trial.source,
+            explanation=trial.explanation,
+            feedback=trial.feedback,
+        )
+        for trial in trials
+    ]
+    about = {"model": model, "functions": ", ".join(names)}
+    return study_of(names[0], [direction], (), frozen_trials, about)

@@ -163,7 +163,7 @@ def test_a_report_imports_and_makes_nothing_that_its_results_name(
     video = types.SimpleNamespace(capped_cubic_video_schedule=lambda number: False)
     monkeypatch.setitem(sys.modules, "gymnasium.utils.save_video", video)
     results = tmp_path / "sent.jsonl"
-    bench = ["--methods", "random", "--seeds", "1", "--evaluations", "1", "--warmup", "1"]
+    bench = ["--methods", "random", "--seeds", "1", "--iterations", "1", "--warmup", "1"]
     assert (
         cli(["bench", "--tasks", "cartpole", *bench, "--heldout", "1", "--out", str(results)]) == 0
     )

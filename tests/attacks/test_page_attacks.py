@@ -24,6 +24,8 @@ from llmopt.benchmarks.report.markdown import markdown
 from llmopt.benchmarks.report.page import page
 from llmopt.cli import main as cli
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.journal import FORMAT
+from llmopt.state import Called, Computed, Replied, Started
 
 MARKUP = '"><script>alert(1)</script><img src=http://evil.org/x onerror=a()>'
 HANDLER = "' onload='x' \" onmouseover=\"y"
@@ -144,9 +146,15 @@ CANDIDATE |= {"mean_return": 1.0, "success_rate": 0.5, "samples": [1.0, 2.0], "t
 CANDIDATE |= {"curves": [[1.0, 2.0]]}
 HELD_OUT = {"mean return": 1.0}
 REPLY = {"prompt_tokens": 3, "completion_tokens": 4}
+STARTED = {"functions": [["f(obs)", "", ""]], "directions": ["maximize"], "seed": 0}
 EVENTS = [
-    {"event": "reject", "number": 0, "text": "no code", "reason": "no block", "kind": "unreadable"},
-    {"event": "reply", "digest": "0", "reply": REPLY, "failed": 0},
+    json.loads(event.to_json())
+    for event in (
+        Started(FORMAT, STARTED),
+        Called("call"),
+        Replied("call", REPLY),
+        Computed("no code", {"error": "no block"}, block=False),
+    )
 ]
 
 
