@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from provider_contract import ASK, KEY, at_home, no_proxies, server
@@ -137,6 +138,23 @@ def test_a_broken_environment_is_named(monkeypatch, no_proxies, model, variable,
             call()
         assert caught.value.requests == 0
         assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", ["openai:m", "anthropic:m", "gemini:m", "gemini-legacy:m"])
+def test_a_missing_package_is_not_blamed_on_a_proxy(monkeypatch, no_proxies, model):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    client = get_client(model, api_key=KEY)
+    monkeypatch.setitem(sys.modules, client.module, None)
+    with pytest.raises(ImportError, match=rf"\[{client.package}\]"):
+        client.complete(ASK)
+
+
+@pytest.mark.parametrize("model", ["openai:m", "gemini-legacy:m"])
+def test_a_proxy_that_is_not_there_may_come_back(monkeypatch, no_proxies, model):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(ClientError, match="cannot be reached") as caught:
+        get_client(model, api_key=KEY).complete(ASK)
+    assert caught.value.retryable
 
 
 @pytest.mark.defect(17)

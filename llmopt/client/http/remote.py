@@ -346,6 +346,7 @@ class RemoteClient:
             if opened is None or (opened.process, opened.key, opened.endpoint) != (
                 os.getpid(), key, end,
             ):  # fmt: skip
+                load(self.module, self.package)
                 with usable_environment(not is_local(end.url)):
                     opened = Connection(os.getpid(), key, end, self._connect(key, end))
                 self._connection = opened

@@ -16,7 +16,7 @@ from llmopt.client.http.api_keys import Secret
 from llmopt.client.http.endpoint import NOTHING, Endpoint
 from llmopt.client.http.faults import Fault, parsed, status_fault
 from llmopt.client.http.remote import DEADLINE, RemoteClient, finish
-from llmopt.client.http.transport import chunks_within, load, usable_environment
+from llmopt.client.http.transport import chunks_within, load
 from llmopt.client.http.urls import is_local
 from llmopt.client.prices import Price, get_price
 from llmopt.client.providers.gemini import FINISH, GeminiClient, contents, system_text
@@ -84,8 +84,7 @@ class GeminiLegacyClient(RemoteClient):
             request_options={"timeout": self.timeout, "retry": None},
         )
         try:
-            with usable_environment(sdk.transport._session.trust_env):
-                yield within(DEADLINE * self.timeout, ask)
+            yield within(DEADLINE * self.timeout, ask)
         except DeadlineExceeded:
             raise Fault("deadline") from None
 
