@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -250,14 +251,14 @@ class Asker:
             if offer.stop:
                 offers.clear()
                 raise StudyStopped(offer.stop, offer.named)
-            publish(study, trial, space, offer.params)
             key, taken = space.key(offer.params), view.taken
-            trials = study.get_trials(deepcopy=False)
-            view = reader.view(study, trials, trial.number)
-            rivals = view.taken
-            if attempt:  # of two workers that took the same point again, the later one yields
-                first = [t for t in trials if t.state.is_finished() or t.number < trial.number]
-                rivals = reader.view(study, first, trial.number).taken
+            rivals: frozenset[Hashable] = frozenset()
+            if attempt:  # what was published while the model was asked
+                rivals = self._taken(begun, reader)
+            publish(study, trial, space, offer.params)
+            view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
+            # Of workers that publish the same point at once again, the first trial keeps it.
+            rivals |= self._taken(begun, reader, trial.number) if attempt else view.taken
             if self.asking.options.noisy or key in taken or key not in rivals:
                 break  # else another worker took it while the model was asked
         try:
@@ -274,6 +275,13 @@ class Asker:
         offers.popleft()
         _ledger(model).settle([offer.proposal.source], {})
         return dict(offer.params)
+
+    @staticmethod
+    def _taken(begun: Begun, reader: StudyHistory, before: float = math.inf) -> frozenset[Hashable]:
+        """Return the points of finished trials, and of the others before a number."""
+        trials = begun.study.get_trials(deepcopy=False)
+        shown = [t for t in trials if t.state.is_finished() or t.number < before]
+        return reader.view(begun.study, shown, begun.trial.number).taken
 
     def _drop(
         self,
