@@ -45,11 +45,11 @@ lab
 optimizer
 progress
 loop
-
 policies
 trackers
 code
 reports
+
 adapters
 commands
 service
