@@ -204,6 +204,23 @@ def test_the_prompt_states_how_many_workers_there_are_and_what_is_left():
     assert " 77 " not in texts(blocks=0)[1]
 
 
+def test_a_repeated_ask_states_the_machine_on_which_it_began(plain, monkeypatch, tmp_path):
+    file = tmp_path / "s.jsonl"
+    monkeypatch.setattr(Plain, "facts", ToolFacts(3, ("SciPy",), 5 << 29))
+    begun, _ = search([python("print(1)")], storage=file, max_requests=1)
+    with closing(begun), pytest.raises(BudgetExceededError):
+        begun.ask()
+    monkeypatch.setattr(Plain, "facts", ToolFacts(8, ("cma",), 1 << 30))
+    again, client = search([point(0.5), point(0.6)], storage=file)
+    with closing(again):
+        tell(again, 2)
+    repeated, new = (request.text for request in client.requests)
+    assert "NumPy as np, SciPy;" in repeated
+    assert "by 3 workers" in repeated
+    assert "2.5 GB a block" in repeated
+    assert "NumPy as np, cma;" in new
+
+
 def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
     script = [python("print(1)"), point(0.25), python("print(2)"), python("print(X)"), point(0.5)]
     file = tmp_path / "whole.jsonl"

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from llmopt.lab import pickles
@@ -30,7 +31,6 @@ _SIZE = struct.Struct("<Q")
 _DIED = "its worker died: too much memory or time?"
 _NONE_LEFT = "no worker is left to run it"
 _CANCELLED = "it was cancelled"
-_PARTS = 8  # of the items of one worker: they take differently long
 _MOST_REASONS = 5  # that a message on failed items gives
 
 slot: mmap.mmap | None = None
@@ -95,33 +95,30 @@ def _read(fd: int, size: int) -> bytes:
 
 def serve(fd: int, prepare: dict[str, Callable[..., Any]]) -> None:
     """Run what comes, one after another, until the main worker is gone."""
-    task: Any = None
+    function: Callable[..., Any] = _no_function
     while True:
         kind, *parts = receive(fd)
         if kind == "prepare":
             prepare[parts[0]](*parts[1:])
         elif kind == "function":
-            task = parts[0]
-        elif kind == "items":
-            if isinstance(task, bytes):
-                with contextlib.suppress(BaseException):  # `_outcome` fails in the same way
-                    task = pickles.loads(task)
-            for item in parts[0]:
-                _answer(fd, task, item)
+            try:
+                function = pickles.loads(parts[0])
+            except BaseException as error:
+                function = partial(_no_function, error=error)
         else:
-            _answer(fd, parts[0], None)
+            _answer(fd, function, parts[0])
 
 
-def _answer(fd: int, task: Any, item: bytes | None) -> None:
-    """Send the result of a function for one item, or of a job, or why there is none."""
+def _no_function(*_: Any, error: BaseException | None = None) -> None:
+    raise error or RuntimeError("there is no function to run")
+
+
+def _answer(fd: int, function: Callable[..., Any], item: bytes | None) -> None:
+    """Send the result of a function for an item, or without one, or why there is none."""
+    outcome: tuple[bool, Any]
     try:
-        outcome: tuple[bool, Any]
-        task = pickles.loads(task) if isinstance(task, bytes) else task
-        if item is None:
-            function, args, kwargs = task
-            outcome = True, pickles.dumps(function(*args, **kwargs))
-        else:
-            outcome = True, pickles.dumps(task(pickles.loads(item)))
+        given = () if item is None else (pickles.loads(item),)
+        outcome = True, pickles.dumps(function(*given))
     except BaseException as error:
         outcome = False, describe(error)
     try:
@@ -277,7 +274,8 @@ class Job:
         self._pool, self._member = pool, member
         if member is not None:
             member.job = self
-            pool.send(member, "job", self._payload)
+            if pool.send(member, "function", self._payload):
+                pool.send(member, "item", None)
         elif not self._ended:
             pool.waiting.append(self)
 
@@ -345,7 +343,7 @@ class Pool:
         """
         if not self.alive:
             raise RuntimeError("there is no worker to run a job on: call the function itself")
-        payload = pickles.dumps((function, args, kwargs))
+        payload = pickles.dumps(partial(function, *args, **kwargs))
         job = Job(self, payload, getattr(function, "__name__", "job"))
         job.start(self)
         self.look()
@@ -361,13 +359,12 @@ class Pool:
         """
         listed = list(items)
         self.look()
+        results: list[Any] = [None] * len(listed)
+        failures: dict[int, str] = {}
         members = [m for m in self.alive if m.job is None][: len(listed)]
         if members and len(listed) > 1:
-            payload = pickles.dumps(function)
-            members = [m for m in members if self.send(m, "function", payload)]
-            results, failures = _Map(self, members, listed).run()
+            self._map(members, function, listed, results, failures)
         else:
-            results, failures = [None] * len(listed), {}
             for place, item in enumerate(listed):
                 try:
                     results[place] = function(item)
@@ -379,6 +376,49 @@ class Pool:
                 raise WorkerError(said)
             print(f"pmap: {said}")
         return results
+
+    def _map(
+        self,
+        members: Sequence[Member],
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        results: list[Any],
+        failures: dict[int, str],
+    ) -> None:
+        """Compute items in idle workers, one item at a time, and fill in results and failures."""
+        payload = pickles.dumps(function)
+        idle = [m for m in members if self.send(m, "function", payload)]
+        waiting, running = deque(range(len(items))), dict[int, tuple[Member, int]]()
+        while waiting or running:
+            while waiting and idle:
+                place = waiting.popleft()
+                try:
+                    item = pickles.dumps(items[place])
+                except TypeError as error:
+                    failures[place] = str(error)
+                    continue
+                member = idle.pop()
+                if self.send(member, "item", item):
+                    running[member.fd] = member, place
+                else:
+                    waiting.appendleft(place)
+            if not running:
+                failures |= dict.fromkeys(waiting, _NONE_LEFT)
+                return
+            for fd in _ready(list(running), 60.0):
+                member, place = running.pop(fd)
+                good, value = _outcome(fd) or (None, _DIED)
+                if good is None:
+                    self.lose(member)
+                else:
+                    idle.append(member)
+                try:
+                    if good:
+                        results[place] = pickles.loads(value)
+                    else:
+                        failures[place] = str(value)
+                except Exception as error:
+                    failures[place] = describe(error)
 
 
 def _failed(failures: dict[int, str], of: int) -> str:
@@ -392,70 +432,6 @@ def _failed(failures: dict[int, str], of: int) -> str:
         lines.append(f"item{'s' * (len(places) > 1)} {some}: {why}")
     more = len(reasons) - _MOST_REASONS
     return "\n".join(lines + [f"and {more} more reasons"] * (more > 0))
-
-
-class _Map:
-    """One `pmap`: parts of its items, each sent to a worker that has none.
-
-    A worker answers item by item, so that what it finished before it died is kept.
-    """
-
-    def __init__(self, pool: Pool, members: Sequence[Member], items: list[Any]) -> None:
-        self._pool, self._members, self._items = pool, members, items
-        size = max(1, len(items) // (max(1, len(members)) * _PARTS))
-        places = range(len(items))
-        self._parts = deque(deque(places[k : k + size]) for k in places[::size])
-        self._running: dict[int, tuple[Member, deque[int]]] = {}
-        self._results: list[Any] = [None] * len(items)
-        self._failures: dict[int, str] = {}
-
-    def run(self) -> tuple[list[Any], dict[int, str]]:
-        """Return the results, and why items failed by their place."""
-        while self._parts or self._running:
-            for member in self._members:
-                if self._parts and member.alive and member.fd not in self._running:
-                    self._send(member, self._parts.popleft())
-            if not self._running and not any(m.alive for m in self._members):
-                self._failures |= {k: _NONE_LEFT for part in self._parts for k in part}
-                break
-            for fd in _ready(list(self._running), 60.0):
-                self._receive(fd)
-        return self._results, self._failures
-
-    def _send(self, member: Member, part: deque[int]) -> None:
-        packed, sent = [], deque[int]()
-        for place in part:
-            try:
-                packed.append(pickles.dumps(self._items[place]))
-                sent.append(place)
-            except TypeError as error:
-                self._failures[place] = str(error)
-        if packed and self._pool.send(member, "items", packed):
-            self._running[member.fd] = member, sent
-        elif packed:
-            self._parts.appendleft(sent)
-
-    def _receive(self, fd: int) -> None:
-        member, part = self._running[fd]
-        outcome = _outcome(fd)
-        place = part.popleft()
-        if outcome is None:
-            self._pool.lose(member)
-            del self._running[fd]
-            self._failures[place] = _DIED
-            if part:
-                self._parts.appendleft(part)
-            return
-        good, value = outcome
-        try:
-            if good:
-                self._results[place] = pickles.loads(value)
-            else:
-                self._failures[place] = str(value)
-        except Exception as error:
-            self._failures[place] = describe(error)
-        if not part:
-            del self._running[fd]
 
 
 def _outcome(fd: int) -> tuple[bool, Any] | None:
