@@ -1,7 +1,6 @@
 """A model and CMA-ES as partners.
 
-Each learns from all points. The one whose latest points were better proposes more of the next
-ones. The function is Rosenbrock's valley in five dimensions; the same search also runs without
+They take turns, and each learns from all points. The function is Rosenbrock's valley in five dimensions; the same search also runs without
 the partner.
 
     python hybrid.py             # 120 evaluations, three seeds: some minutes
