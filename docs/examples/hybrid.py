@@ -1,7 +1,7 @@
 """A model and CMA-ES as partners.
 
-They take turns, and each learns from all points. The function is Rosenbrock's valley in five dimensions; the same search also runs without
-the partner.
+They take turns, and each learns from all points. The function is Rosenbrock's valley in five
+dimensions; the same search also runs without the partner.
 
     python hybrid.py             # 120 evaluations, three seeds: some minutes
     python hybrid.py --quick     # 14 evaluations, one seed
