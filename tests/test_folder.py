@@ -244,7 +244,7 @@ class TestNext:
             FolderClient(folder, timeout=0.1).complete(ask())
         for answer, number, message in [
             (b" \n", 1, "is empty"),
-            (b"a" * (ANSWER_BYTES + 1), 1, f"at most {ANSWER_BYTES}"),
+            (b"a" * (ANSWER_BYTES + 1), 1, f"more than {ANSWER_BYTES:,} bytes"),
             (b"\xff", 1, "not UTF-8"),
             (b"x", 2, "there is no request 2"),
         ]:

@@ -121,13 +121,13 @@ def test_options_of_the_command_line_are_put_into_the_string():
     ("option", "said"),
     [
         ("timeot=3", "did you mean 'timeout'"),
-        ("timeout=soon", "timeout='soon': expected float"),
+        ("timeout=soon", "timeout='soon': expected a number"),
         ("timeout=-1", "finite number of seconds above 0"),
-        ("effort=much", "expected 'none' or 'minimal' or 'low'"),
-        ("concurrency=1.5", "expected int"),
-        ("local=maybe", "expected bool"),
-        ("extra_body=3", "expected Mapping"),
-        ("price=3", "expected Price"),
+        ("effort=much", "expected one of none, minimal, low"),
+        ("concurrency=1.5", "expected a whole number"),
+        ("local=maybe", "expected true or false"),
+        ("extra_body=3", "expected a JSON object"),
+        ("price=3", "dollars per million tokens"),
     ],
 )
 def test_an_option_that_is_none_is_an_error_that_says_what_is(option, said):

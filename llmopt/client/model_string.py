@@ -201,11 +201,11 @@ def one_model(client: str | Client | None, model: str | Client | None) -> str | 
 
 def split_options(model: str) -> tuple[str, dict[str, str]]:
     """Return a model string without its options, and the options."""
-    found = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
-    _, own, address = (found[1] if found else "").partition("openai+")
+    match = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
+    _, own, address = (match[1] if match else "").partition("openai+")
     if model.startswith("openai+") and not (own and ADDRESS.fullmatch(address)):
         return model, {}  # a question mark in the address itself
-    return (found[1], dict(parse_qsl(found[2], keep_blank_values=True))) if found else (model, {})
+    return (match[1], dict(parse_qsl(match[2], keep_blank_values=True))) if match else (model, {})
 
 
 def with_options(model: str, options: Sequence[str]) -> str:
@@ -240,19 +240,19 @@ def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _options_of(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
     """Return the keyword arguments of a class with their types, including forwarded ones."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for cls in kind.__mro__:
-        own: Any = cls.__dict__.get("__init__")
-        if not inspect.isfunction(own):
+        init: Any = cls.__dict__.get("__init__")
+        if not inspect.isfunction(init):
             continue
-        parameters = inspect.signature(own).parameters.values()
-        hints = typing.get_type_hints(own)
+        parameters = inspect.signature(init).parameters.values()
+        hints = typing.get_type_hints(init)
         for p in parameters:
             if p.kind is p.KEYWORD_ONLY and p.name not in left_out:
-                found.setdefault(p.name, hints.get(p.name, str))
+                options.setdefault(p.name, hints.get(p.name, str))
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return found
+    return options
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
@@ -260,7 +260,6 @@ def _read(name: str, text: str, hint: Any) -> Any:
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if union else (hint,)
     literals = [c for kind in kinds if typing.get_origin(kind) is Literal for c in kind.__args__]
-    names = ["a text" if k is str else getattr(k, "__name__", str(k)) for k in kinds]
     try:
         value = json.loads({"none": "null"}.get(text.lower(), text))
     except ValueError:
@@ -280,13 +279,21 @@ def _read(name: str, text: str, hint: Any) -> Any:
             and (kind is bool or not isinstance(value, bool))
         ):
             return value
-        if kind not in _JSON_TYPES and origin not in (Literal, Mapping):
+        if origin not in (*_WORDS, Literal, types.NoneType):
             return text
-    expected = [*map(repr, literals), *(n for n in names if "Literal" not in n)]
-    raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}, in JSON")
+    words = [_WORDS[k] for k in (typing.get_origin(k) or k for k in kinds) if k in _WORDS]
+    if literals:
+        words.insert(0, f"one of {', '.join(map(str, literals))}")
+    raise OptionError(f"option {name}={text!r}: expected {' or '.join(words)}")
 
 
-_JSON_TYPES = (bool, int, float, Price, types.NoneType)
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    Price: 'dollars per million tokens, such as {"input": 2.0, "output": 10.0}',
+    Mapping: "a JSON object",
+}
 
 
 # Providers whose model strings contain an address, a file or a folder.
