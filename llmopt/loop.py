@@ -350,7 +350,7 @@ def _search(
                 run.ask, run.call, run.tell, what=_name(f), sound=run.sound,
                 give_back=run.give_back, executor=executor, workers=workers, timeout=timeout,
             )  # fmt: skip
-            run.say_end(reason)
+            run.end(reason)
         if reason == INTERRUPTED:
             say_kept(optimizer)
         optimizer.conclude(run.stopped or reason or f"all {n_trials} evaluations were made")
@@ -443,11 +443,9 @@ class _Run:
         self._progress.__exit__(*raised)
         self._warn()
 
-    def say_end(self, reason: str) -> None:
-        """Show why the search ended before its last trial."""
-        done = len(self._optimizer.trials)
-        if done < self.n_trials and (end := self.stopped or reason):
-            self._progress.tell(f"the search ended after {done} of {self.n_trials} trials: {end}")
+    def end(self, reason: str) -> None:
+        """Show why the search ended before its last trial, if it did."""
+        self._progress.end(self.stopped or reason)
 
     def ask(self, free: int, running: int) -> list[_Job]:
         """Return at most `free` points; none if a running one is waited for, or at the end."""

@@ -112,6 +112,11 @@ class Progress:
         elif self._lines:
             print(text, file=sys.stderr, flush=True)
 
+    def end(self, reason: str) -> None:
+        """Print why the search ended before its last evaluation; nothing if it did not."""
+        if reason and self._done < self.total:
+            self.tell(f"ended after {self._done} of {self.total} {self.unit}: {reason}")
+
     def drop(self, count: int) -> None:
         """Skip evaluations that will not take place."""
         self.total -= count

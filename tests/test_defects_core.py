@@ -199,6 +199,19 @@ def test_progress_says_why_a_search_ended(end, capsys):
 
 
 @pytest.mark.defect(34)
+def test_progress_says_why_a_policy_search_ended(capsys):
+    from llmopt.policies import PolicySearch
+
+    client = ScriptedClient(["Analysis: flat\nHypothesis: done\nStart from: #1\nProposal: stop"])
+    options = {"starts": 1, "max_steps": 9, "warmup": 2}
+    with PolicySearch("CartPole-v1", client, "words", **options) as search:
+        search.run(9, progress=True)
+    said = capsys.readouterr().err
+    assert "ended after 2 of 9 policies: " in said
+    assert "flat" in said
+
+
+@pytest.mark.defect(34)
 def test_next_says_why_a_search_ended_that_was_not_closed(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "chat"
     space = {"x": llmopt.Float(0, 1)}

@@ -65,6 +65,12 @@ def shell(*arguments: str) -> None:
     assert main(arguments) == 2
 
 
+def told(*results: str) -> None:
+    """Report results of a search in a shell."""
+    Path("search.json").write_text(json.dumps({"space": SCHEMA, "warmup": 9}))
+    shell("tell", "search.json", *results)
+
+
 def describe(**keys: Any) -> Any:
     return read_description({"space": SCHEMA, **keys})
 
@@ -236,18 +242,36 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "a misspelt command": lambda: shell("rnu"),
         "a misspelt task": lambda: shell("run", "cartpol"),
         "a misspelt option": lambda: shell("run", "cartpole", "--metods", "cma"),
+        "an option without a near one": lambda: shell("check", "smollm2", "--zzz"),
+        "an argument too many": lambda: shell("check", "smollm2", "b"),
+        "a number as a word": lambda: shell("run", "cartpole", "--iterations", "many"),
         "a misspelt method": lambda: shell("run", "cartpole", "--methods", "rndom"),
         "a misspelt tracker": lambda: shell("run", "cartpole", "--track", "wanbd"),
         "a missing configuration": lambda: shell("run", "--config", "none.toml"),
         "a missing description": lambda: shell("ask", "none.toml"),
         "a missing storage": lambda: shell("status", "none.jsonl"),
+        "a point that is no JSON": lambda: told("{"),
+        "a result without a reward": lambda: told('{"params": {"x": 0.5}}'),
+        "a misspelt key of a result": lambda: told('{"params": {"x": 0.5}, "rewards": 1}'),
+        "samples that are a number": lambda: told(
+            '{"params": {"x": 0.5}, "reward": 1, "samples": 3}'
+        ),
+        "feedback that is a number": lambda: told(
+            '{"params": {"x": 0.5}, "reward": 1, "feedback": 3}'
+        ),
+        "one wrong result of two": lambda: told(
+            '{"params": {"x": 0.5}, "reward": 1}', '{"params": {"x": 9}, "reward": 1}'
+        ),
         "an answer without a request": lambda: shell("next", ".", "--answer", "99"),
         "the report of a folder that holds no run": lambda: shell("report", "."),
     },
     "descriptions and agents": {
         "a Python name in a schema": lambda: describe(space={"x": {"type": "number", "low": 0}}),
         "a kind that cannot be searched": lambda: describe(space={"x": {"type": "string"}}),
+        "a range without an end": lambda: describe(space={"x": {"type": "number", "minimum": 0}}),
+        "a list without choices": lambda: describe(space={"x": {"enum": []}}),
         "an unknown key": lambda: describe(spaces=1),
+        "a start point without params": lambda: describe(start=[{"x": 1}]),
         "a template as the prompt": lambda: describe(prompt="{{ 1 }}"),
         "start points as warm-up": lambda: describe(warmup=[{"x": 1}]),
         "a name that is a path": lambda: served(lambda s: s.status("../x")),

@@ -358,6 +358,7 @@ class PolicySearch(Views, Closing):
                     ask, lambda p: (self.measure, p), tell, what=self._make.title, sound=sound
                 )
                 self.stopped = ended or self.stopped
+                shown.end(self.stopped)
         finally:
             optimizer.batch_size = batch
             if sys.exc_info()[0] is KeyboardInterrupt or self.stopped == INTERRUPTED:

@@ -152,21 +152,6 @@ def describe_curve(curve: Iterable[tuple[float, float]], direction: str) -> str:
     return f"curve {shown}{best}"
 
 
-_PAIR = re.compile(r"(-?[\d.e+-]+): (-?[\d.e+-]+|nan|-?inf)(?:, |(?= \(best )|(?=; )|$)")
-
-
-def curve_in(text: str) -> list[tuple[float, float]]:
-    """Return the finite (step, value) pairs of a text that begins as `describe_curve` writes it."""
-    place, found = len("curve "), []
-    while text.startswith("curve ") and (pair := _PAIR.match(text, place)):
-        try:
-            found.append((float(pair[1]), float(pair[2])))
-        except ValueError:
-            return []  # it only looks like one
-        place = pair.end()
-    return [pair for pair in found if all(map(math.isfinite, pair))] if len(found) > 1 else []
-
-
 MOST_CHARACTERS = 12
 """Maximum characters of one token, without blanks and repeated signs.
 
