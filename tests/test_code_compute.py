@@ -12,9 +12,8 @@ import pytest
 from gymnasium import spaces
 from stubs import needs_confinement
 
-from llmopt import BudgetExceededError, Float, RecordClient, ReplayClient, ScriptedClient
+from llmopt import Float, RecordClient, ReplayClient, ScriptedClient
 from llmopt.benchmarks.code import common
-from llmopt.caps import Limits
 from llmopt.cli import main
 from llmopt.code import (
     CodeOptimizer,
@@ -153,33 +152,6 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch
             assert Plain.ran == ran[computed:]
             assert [block.output for block in again.blocks] == (["0\n", "1\n", "2 [1.] [2. 3.]\n"])
             assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
-
-
-def test_so_many_blocks_in_a_row_are_the_most():
-    script = [run(f"print({k})") for k in range(4)]
-    optimizer, client = make(*script, code("return 1.0"), compute_blocks=3)
-    with optimizer:
-        optimizer.ask()
-    third, fourth = client.requests[2:4]
-    assert "No further Python now: give the code in the form given above." in fourth.text
-    assert "No further Python" not in third.text
-    said = client.requests[4].messages[-1].content
-    assert said.startswith("This cannot be used: no further block of Python is possible here\n")
-    assert "To run Python" not in said
-    assert optimizer.usage.rejected == {"unreadable": 1}
-    assert optimizer.usage.blocks == 3
-
-
-def test_blocks_count_under_a_cap_and_none_is_paid_twice():
-    optimizer, client = make(run("print(1)"), run("print(2)"), code("return 1.0"), max_requests=2)
-    with optimizer:
-        for _ in range(2):
-            with pytest.raises(BudgetExceededError):
-                optimizer.ask()
-        assert (len(client.requests), optimizer.usage.blocks) == (2, 2)
-        optimizer.limits = Limits()
-        assert optimizer.ask()(np.ones(2)) == 1.0
-        assert (len(client.requests), optimizer.usage.blocks) == (3, 2)
 
 
 def test_of_several_samples_code_goes_first():

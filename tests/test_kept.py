@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import pytest
 from stubs import needs_confinement
@@ -242,20 +241,3 @@ def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, 
         search(RecordClient(ReplayClient(bare, strict=False), tmp_path / "again.jsonl"))
     sent = (tmp_path / "again.jsonl").read_text()
     assert "the variable `best` (array 2) has no values of a point on record" in sent
-
-
-@needs_confinement
-def test_a_search_that_is_killed_anywhere_resumes_to_the_same_points(tmp_path, monkeypatch):
-    monkeypatch.setattr(laboratory, "LIBRARIES", {})
-    file = tmp_path / "s.jsonl"
-    assert [t.values for t in search(ScriptedClient(SCRIPT), storage=file).trials] == WANTED
-    lines = file.read_bytes().splitlines(keepends=True)
-    monkeypatch.setattr(Laboratory, "_start", lambda *_: pytest.fail("a block ran again"))
-    first = next(k for k, line in enumerate(lines) if b'"event":"computed"' in line) + 1
-    for count in range(first, len(lines)):
-        part = tmp_path / f"{count}.jsonl"
-        part.write_bytes(b"".join(lines[:count]))
-        shutil.copytree(f"{file}.data", f"{part}.data")
-        replies = sum(b'"event":"replied"' in line for line in lines[:count])
-        again = search(ScriptedClient(SCRIPT[replies:]), storage=part)
-        assert [t.values for t in again.trials] == WANTED
