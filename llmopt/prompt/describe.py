@@ -63,33 +63,21 @@ def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[st
 
 def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry:
     """Return a trial in words."""
-    params = describe_params(trial.values, space, labels)
-    f = ""
+    params, f = describe_params(trial.values, space, labels), ""
     if trial.rewards is not None and trial.state != "failed":
-        numbers = [f"{r + 0.0:.6g}" for r in trial.rewards]  # never "-0"
+        numbers = [number(r) for r in trial.rewards]
         f = numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
-    feedback = _one_line(trial.feedback)
-    line = f"{params}; "
+    feedback = cut(" ".join(trial.feedback.split()), SHORT_FEEDBACK_CHARS)
+    violation = trial.constraint_violation
     if trial.state == "failed":
-        line += f"failed: {feedback}" if feedback else "failed"
+        line = f"{params}; failed" + (f": {feedback}" if feedback else "")
     else:
-        line += f"f = {f}" if trial.state == "complete" else "pruned (stopped early)"
-        if trial.state == "pruned" and f:
-            line += f" at f = {f}"
-        if trial.constraint_violation > 0:
-            line += f"; violates the constraints by {trial.constraint_violation:.3g}"
-        if feedback:
-            line += f"; feedback: {feedback}"
-    return Entry(
-        trial.number,
-        params,
-        f,
-        trial.rewards,
-        trial.state,
-        feedback,
-        trial.constraint_violation,
-        line,
-    )
+        line = f"{params}; f = {f}"
+        if trial.state == "pruned":
+            line = f"{params}; pruned (stopped early)" + (f" at f = {f}" if f else "")
+        line += f"; violates the constraints by {violation:.3g}" if violation > 0 else ""
+        line += f"; feedback: {feedback}" if feedback else ""
+    return Entry(trial.number, params, f, trial.rewards, trial.state, feedback, violation, line)
 
 
 class Entries(Follower):
@@ -120,12 +108,9 @@ def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = Tr
     lines = []
     for text, group in groupby(range(len(texts)), key=texts.__getitem__):
         names = [labels[i] for i in group]
-        if len(names) == 1:
-            lines.append(f"{names[0]}: {text}")
-        elif len({name.partition("[")[0] for name in names}) == 1:
-            lines.append(f"{names[0]} to {names[-1]}: each {text}")
-        else:
-            lines.append(f"{', '.join(names)}: each {text}")
+        one = len({name.partition("[")[0] for name in names}) == 1
+        listed = f"{names[0]} to {names[-1]}" if one else ", ".join(names)
+        lines.append(f"{listed}: each {text}" if len(names) > 1 else f"{names[0]}: {text}")
     return lines
 
 
@@ -162,17 +147,17 @@ def by_action(labels: tuple[str, ...]) -> dict[str, list[tuple[str, int]]]:
 
 def _describe_dimension(space: Space, index: int, dimension: Dimension, named: bool) -> str:
     if isinstance(dimension, Categorical):
-        shown = [space.format(index, c) for c in dimension.choices[:_MAX_CHOICES]]
-        more = len(dimension.choices) - len(shown)
-        return f"one of {', '.join(shown)}" + (f" and {more} more" if more else "")
-    low, high = space.format(index, dimension.low), space.format(index, dimension.high)
-    if not named:  # "from -6.0 to 6.0" would hint at one decimal
-        low, high = f"{dimension.low:.10g}", f"{dimension.high:.10g}"
+        shown = ", ".join(space.format(index, c) for c in dimension.choices[:_MAX_CHOICES])
+        more = len(dimension.choices) - _MAX_CHOICES
+        return f"one of {shown}" + (f" and {more} more" if more > 0 else "")
     kind = "a number" if isinstance(dimension, Float) else "an integer"
-    text = f"{kind} from {low} to {high}"
-    decimals = space.decimals[index]
-    if named and decimals is not None and dimension.step is None:
-        text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
+    if not named:  # "from -6.0 to 6.0" would hint at one decimal
+        text = f"{kind} from {dimension.low:.10g} to {dimension.high:.10g}"
+    else:
+        low, high = (space.format(index, bound) for bound in (dimension.low, dimension.high))
+        text, decimals = f"{kind} from {low} to {high}", space.decimals[index]
+        if decimals is not None and dimension.step is None:
+            text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
     if dimension.step is not None and not (isinstance(dimension.step, int) and dimension.step == 1):
         text += f" in steps of {dimension.step:.6g}"
     return text + (" (logarithmic scale)" if dimension.log else "")
@@ -247,10 +232,6 @@ def describe_step(space: Space) -> str:
     if len(plain) == len(space) and len(ranges) == 1:
         return f"{ranges.pop() / 10:.3g}"
     return "a tenth of each range"
-
-
-def _one_line(text: str) -> str:
-    return cut(" ".join(text.split()), SHORT_FEEDBACK_CHARS)
 
 
 _CERTAIN = 10.0  # standard errors beyond which the error of a difference tells nothing

@@ -18,21 +18,16 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt.answer import (
-    PART,
-    PROPOSAL,
-    Answer,
-    Start,
-    notes_of,
-    with_dropped,
-    zero_point,
-)
+from llmopt.prompt.answer import PART, PROPOSAL, Answer, Start, notes_of, with_dropped, zero_point
+from llmopt.prompt.kept import Kept
+from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import code_in
 from llmopt.prompt.reading import OutOfRange, Point, Reading, ToolCall
+from llmopt.prompt.structured import Form, json_objects, loose_answer, values_in
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.prompt.values import (
     BETWEEN,
@@ -44,11 +39,7 @@ from llmopt.prompt.values import (
 )
 from llmopt.space import Float, Int, Space, Value
 from llmopt.space.values import ABSENT
-
-if TYPE_CHECKING:
-    from llmopt.prompt.kept import Kept
-    from llmopt.prompt.log import Log
-    from llmopt.prompt.structured import Form
+from llmopt.util.arguments import one_of
 
 _MOST_COMPLAINTS = 8  # points that a complaint lists
 _MOST_PROPOSALS = 20  # headings of one answer that are read
@@ -105,52 +96,52 @@ class AnswerReader:
             ParseError: There is no point in it that can be used: it names a parameter or a point
                 that does not exist, or a value is refused.
         """
-        said = unicodedata.normalize("NFC", cut_thoughts(text))
-        if not said.strip():
-            reason = (
-                "the reasoning was not followed by an answer" if text.strip() else "it is empty"
-            )
+        answer_text = unicodedata.normalize("NFC", cut_thoughts(text))
+        if not answer_text.strip():
+            empty = not text.strip()
+            reason = "it is empty" if empty else "the reasoning was not followed by an answer"
             raise ParseError(f"{reason}; {self._expected}", text)
         good: dict[int, Reading] = {}  # by their numbers
         troubles: list[str] = []
         dropped: list[str] = []  # the same with the place of each point
-        for number, answer in enumerate(self.split(said), self.first):
+        for place, answer in enumerate(self.split(answer_text)):
             try:
                 reading = self._point(answer, good)
                 if self.most == 1 and any(r.values == reading.values for r in good.values()):
                     continue
                 if len(good) == self.most and not reading.stop:
-                    raise ParseError(self._too_many(good, reading), "")
+                    raise ParseError(
+                        f"at most {self.most} points are taken from one answer"
+                        if self.most > 1
+                        else "the answer gives several points, and one was asked for: write one "
+                        "proposal",
+                        "",
+                    )
             except ParseError as error:
                 troubles.append(error.reason)
-                dropped.append(f"point {number - self.first + 1} of the answer: {error.reason}")
+                dropped.append(f"point {place + 1} of the answer: {error.reason}")
                 continue
-            good[number] = reading
+            good[self.first + place] = reading
             if reading.stop:
                 break
         if not good or (self.most == 1 and len(good) + len(troubles) > 1):
             reasons = troubles if len(troubles) == 1 else dropped[:_MOST_COMPLAINTS]
             raise ParseError("; ".join(reasons), text)
         reading, *more = good.values()
-        unterminated = [*good.values()][-1].unterminated
+        unterminated = (more or [reading])[-1].unterminated
         return replace(reading, more=tuple(more), dropped=tuple(dropped), unterminated=unterminated)
-
-    def _too_many(self, good: Mapping[int, Reading], reading: Reading) -> str:
-        if self.most > 1:
-            return f"at most {self.most} points are taken from one answer"
-        return "the answer gives several points, and one was asked for: write one proposal"
 
     # -- the points of an answer ----------------------------------------------------------
 
     def split(self, text: str) -> list[Answer]:
         """Return what an answer says of each of its points; an unreadable one has `trouble`."""
-        from llmopt.prompt import structured
-
         marks = list(PROPOSAL.finditer(text))[:_MOST_PROPOSALS] if self.last else []
         if self.form is not None or not marks:
-            objects, trouble = structured.json_objects(text)
-            if (found := self._of_json(objects)) and not self._precedes(text):
-                return found
+            objects, trouble = json_objects(text)
+            answers = self._of_json(objects)
+            # Values in the text before the first object come first.
+            if answers and not any(True for _ in self._pairs.pairs(text[: text.find("{")])):
+                return answers
             if trouble and text.lstrip("`json \n\t").startswith("{"):
                 return [Answer(trouble=f"the JSON cannot be read: {trouble}")]
         try:
@@ -160,23 +151,16 @@ class AnswerReader:
 
     def _of_json(self, objects: Sequence[Mapping[str, Any]]) -> list[Answer]:
         """Return what JSON objects say of each point; nothing if none of them gives a point."""
-        from llmopt.prompt import structured
-
-        found: list[list[Answer]] = []
+        different: list[list[Answer]] = []
         for data in objects:
             answers = self.form.answers(data) if self.form is not None else []
-            if not answers and (
-                loose := structured.loose_answer(data, self._pairs, self._expected)
-            ):
-                answers = [loose]
-            found += [answers] if answers else []
-        if any(answers != found[0] for answers in found):
+            if not answers:
+                loose = loose_answer(data, self._pairs, self._expected)
+                answers = [loose] if loose else []
+            different += [answers] if answers and answers not in different else []
+        if len(different) > 1:
             return [Answer(trouble=f"the answer holds several JSON objects; {self._expected}")]
-        return found[0] if found else []
-
-    def _precedes(self, text: str) -> bool:
-        """Whether a text names a parameter before its first JSON object."""
-        return any(True for _ in self._pairs.pairs(text[: text.find("{")]))
+        return different[0] if different else []
 
     @property
     def _expected(self) -> str:
@@ -192,18 +176,16 @@ class AnswerReader:
         If other lines give another point, the first ones count only if nothing precedes them.
         """
         text = _FENCE.sub(lambda fence: " " * len(fence[0]), text)
-        if self.kept is not None and (named := self.kept.named(text)):
-            if named[0] in self.kept.values:
-                return replace(notes_of(named[1]), values=self.kept.point(named[0]))
+        named = self.kept.named(text) if self.kept is not None else None
+        if self.kept is not None and named and named[0] in self.kept.values:
+            return replace(notes_of(named[1]), values=self.kept.point(named[0]))
         pairs = list(self._pairs.pairs(text))
         groups = [g for g in self._groups(pairs, text) if not any(p.echo for p in g)]
         whole = [g for g in groups if not self.space.missing(_given(g))]
         if not whole:
             raise ParseError(f"{self._missing(text, pairs)}; {self._expected}", "")
-        first = whole[0]
-        values = _given(first)
-        said_in_prose = not (first[0].clean or _HEADING.fullmatch(first[0].lead))
-        if said_in_prose:
+        first, values = whole[0], _given(whole[0])
+        if not (first[0].clean or _HEADING.fullmatch(first[0].lead)):
             raise ParseError(f"the values stand in a sentence; {self._expected}", "")
         for pair in first:
             if not pair.readable:
@@ -212,15 +194,12 @@ class AnswerReader:
         if not begins and any(_given(g) != values for g in whole):
             raise ParseError(f"the answer gives several points; {self._expected}", "")
         rest = text[first[-1].end :]
-        said = rest.strip().lstrip(".,;:|*)]}`\"' \n\t").strip()
+        reasons = rest.strip().lstrip(".,;:|*)]}`\"' \n\t").strip()
+        notes = Answer(analysis=reasons)
         if self.last:
-            before = notes_of(text[: first[0].start].strip())
-            said = f"{before.explanation}\n\n{said}".strip()
-        return replace(
-            notes_of(said) if self.last else Answer(analysis=said),
-            values=dict(sorted(values.items())),
-            unterminated="\n" not in rest,
-        )
+            before = notes_of(text[: first[0].start].strip()).explanation
+            notes = notes_of(f"{before}\n\n{reasons}".strip())
+        return replace(notes, values=dict(sorted(values.items())), unterminated="\n" not in rest)
 
     def _groups(self, pairs: Sequence[Pair], text: str) -> Iterator[list[Pair]]:
         """Yield the runs of pairs with nothing between them, each name once."""
@@ -266,20 +245,17 @@ class AnswerReader:
 
     def _block(self, block: str, start: Start) -> Mapping[int, Value]:
         """Return the values behind a heading ``Proposal:``."""
-        from llmopt.prompt import structured
-
         block = _FENCE.sub(lambda fence: " " * len(fence[0]), block)
         if block.lstrip().startswith("{"):
-            objects, trouble = structured.json_objects(block)
-            values = structured.values_in(objects[0], self._pairs) if len(objects) == 1 else None
-            if values is None:
+            objects, trouble = json_objects(block)
+            given = values_in(objects[0], self._pairs) if len(objects) == 1 else None
+            if given is None:
                 reason = trouble or "it is not one object with values by name"
                 raise ParseError(f"the JSON cannot be read: {reason}", "")
-            return values
+            return given
         based = self.changes and start not in (None, "new")
         kept: dict[int, Value] = {}
-        named = None if self.kept is None else self.kept.named(block)
-        if self.kept is not None and named is not None:
+        if self.kept is not None and (named := self.kept.named(block)):
             name, rest = named
             if not (self.kept.is_remark(name) and any(self._pairs.pairs(rest))):
                 kept, block = self.kept.point(name), rest
@@ -312,23 +288,21 @@ class AnswerReader:
                 f'after "Start from: {base}" the line after `Proposal:` gives only the values that '
                 f'differ from it, such as `{self.labels[0]}: <value>`, or "no change"'
             )
-        reason = self._expected
-        if self.changes and self.points:
-            reason += ', or name the point that it changes as "Start from: #number"'
-        return reason
+        point = ', or name the point that it changes as "Start from: #number"'
+        return self._expected + point * bool(self.changes and self.points)
 
     def _missing(self, text: str, pairs: Sequence[Pair]) -> str:
         """Say why a text holds no whole point, and which names in it are unknown."""
         readable = {p.place: p.value for p in pairs if p.readable}
-        bad = [p for p in pairs if not p.readable and p.place not in readable]
+        for pair in pairs:
+            if pair.place not in readable:
+                return self._pairs.unreadable(pair.place, pair.raw)
         missing = self.space.missing(readable)
-        if bad:
-            return self._pairs.unreadable(bad[0].place, bad[0].raw)
         if not readable or not missing:
             return "no parameter values were found"
         unknown = self._pairs.unknown(text, pairs)
-        said = [no_values(missing, self.labels)]
-        return ", and ".join([*said, unknown_names(unknown, self.labels)] if unknown else said)
+        names = f", and {unknown_names(unknown, self.labels)}" if unknown else ""
+        return no_values(missing, self.labels) + names
 
     # -- from an answer to a point --------------------------------------------------------
 
@@ -464,19 +438,16 @@ def parse_parameters(
     labels: Sequence[str] | None = None,
     out_of_range: OutOfRange = "clip",
 ) -> Reading:
-    """Read a model's answer as one point of a space.
-
-    For any text, it returns a valid point or raises `ParseError`, never another exception, in time
-    linear in the text's length. `llmopt.prompt.reader` documents the accepted forms.
+    """Read a model's answer as one point of a space, in time linear in its length.
 
     Args:
-        text: The answer.
+        text: The answer. `llmopt.prompt.reader` documents the accepted forms.
         space: The search space.
         labels: The prompt's names for the dimensions, in order. Default: the space's names, which
             are always understood, too.
         out_of_range: ``"clip"`` (or ``"auto"``) moves a number outside its range to the nearer
-            bound, ``"reject"`` raises. Numbers inside the range are kept, except that they are
-            rounded to the dimension's step.
+            bound, ``"reject"`` raises. Numbers inside the range are rounded to the dimension's
+            step, if it has one.
 
     Returns:
         A valid point and its explanation: the text after the values.
@@ -485,8 +456,7 @@ def parse_parameters(
         ParseError: The text contains no point; ``reason`` can be sent to the model.
         ValueError: The number of `labels` is wrong, or `out_of_range` is unknown.
     """
-    if out_of_range not in ("auto", "clip", "reject"):
-        raise ValueError(f"out_of_range={out_of_range!r}: expected 'auto', 'clip' or 'reject'")
+    one_of("out_of_range", out_of_range, ("auto", "clip", "reject"))
     names = tuple(labels) if labels is not None else space.names
     if len(names) != len(space):
         raise ValueError(f"got {len(names)} labels, expected one for each of {len(space)} values")

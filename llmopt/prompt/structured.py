@@ -162,29 +162,36 @@ class Form:
 
     def _answer(self, data: Mapping[str, Any], stop: bool) -> Answer:
         given = data[_CHANGES if self.changes else _POINT]
-        if isinstance(given, list):
-            pairs = [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
-        else:
-            pairs = list(given.items())
-        trouble = ""
-        values: dict[int, Value] = {}
+        pairs = (
+            given.items()
+            if isinstance(given, dict)
+            else [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
+        )
+        trouble, values = "", dict[int, Value]()
         try:
-            name = self._named(data)
-            values = self.kept.point(name) if self.kept is not None and name else {}
+            if self.kept is not None and (name := self._named(data)):
+                values = self.kept.point(name)
             values |= from_json(pairs, self._pairs, self._keys)
         except ParseError as error:
             trouble = error.reason
-        said = {
+        notes = {
             name: " ".join(str(data.get(key, "")).split()) for key, name in self.reasons.items()
         }
         if not self.last:
-            return Answer(analysis="\n".join(said.values()), values=values, trouble=trouble)
-        notes = {name: said.pop(name, "") for name in ("Lesson", "Analysis", *_OWN)}
-        rest = [notes["Analysis"], *(f"{name}: {why}" for name, why in said.items() if why)]
-        start = start_in(notes[_START]) if notes[_START] else None
-        lesson = "" if is_nothing(notes["Lesson"]) else notes["Lesson"]
-        analysis = "\n".join(text for text in rest if text)
-        return Answer(lesson, analysis, notes["Hypothesis"], start, values, stop, trouble)
+            return Answer(analysis="\n".join(notes.values()), values=values, trouble=trouble)
+        lesson, analysis, hypothesis, start = (
+            notes.pop(n, "") for n in ("Lesson", "Analysis", *_OWN)
+        )
+        rest = [analysis, *(f"{name}: {why}" for name, why in notes.items() if why)]
+        return Answer(
+            "" if is_nothing(lesson) else lesson,
+            "\n".join(text for text in rest if text),
+            hypothesis,
+            start_in(start) if start else None,
+            values,
+            stop,
+            trouble,
+        )
 
 
 def json_objects(text: str) -> tuple[list[dict[str, Any]], str]:
