@@ -99,26 +99,26 @@ def notes_of(text: str) -> Answer:
     lessons: list[str] = []
     hypothesis = dropped = ""
     start: Start = None
-    found = list(PART.finditer(text))
-    rest = [text[: found[0].start()] if found else text]
-    ends = [*(part.start() for part in found[1:]), len(text)]
-    for part, last in zip(found, ends, strict=False):
-        said = text[part.end() : last].lstrip("\n")
+    parts = list(PART.finditer(text))
+    rest = [text[: parts[0].start()] if parts else text]
+    ends = [*(part.start() for part in parts[1:]), len(text)]
+    for part, last in zip(parts, ends, strict=False):
+        body = text[part.end() : last].lstrip("\n")
         if part["start"]:
-            start = start_in(said)
+            start = start_in(body)
             continue
         if part["left"]:
-            dropped = " ".join(said.split())
+            dropped = " ".join(body.split())
             continue
         name = (part["name"] or "").lower()
         if not name.startswith(("lesson", "hypothes")):
             heading = part["other"] and part[0].strip()
-            rest.append(f"{heading} {said}" if heading else said)
+            rest.append(f"{heading} {body}" if heading else body)
             continue
-        end = said.find("\n") if name == "lesson" else _end(said)
-        note = " ".join((said[:end] if end >= 0 else said).split()).strip("*_` ")
+        end = body.find("\n") if name == "lesson" else _end(body)
+        note = " ".join((body[:end] if end >= 0 else body).split()).strip("*_` ")
         if end >= 0:
-            rest.append(said[end:])
+            rest.append(body[end:])
         struck = WITHDRAWN.search(part[0])  # "Lesson 3 withdrawn: …" in place of the heading
         if struck:
             note = f"{struck[0]}: {note}" if note else struck[0]
@@ -126,15 +126,15 @@ def notes_of(text: str) -> Answer:
             lessons.append(note)
         elif name != "lesson":
             hypothesis = note
-    analysis = "\n".join(said.strip() for said in rest if said.strip())
+    analysis = "\n".join(body.strip() for body in rest if body.strip())
     lesson = " ".join(dict.fromkeys(lessons))
     return Answer(lesson, analysis, hypothesis, start, dropped=dropped)
 
 
-def _end(said: str) -> int:
+def _end(body: str) -> int:
     """Return where a note of some lines ends: at an empty line, a heading, a fence; or -1."""
-    found = _END.search(said)
-    return found.start() if found and found.start() else -1
+    end = _END.search(body)
+    return end.start() if end and end.start() else -1
 
 
 def is_nothing(note: str) -> bool:
@@ -142,15 +142,15 @@ def is_nothing(note: str) -> bool:
     return note.rstrip(".").lower() in ("", *_NOTHING)
 
 
-def start_in(said: str) -> Start:
+def start_in(text: str) -> Start:
     """Return the start that an answer names: ``"#7, the best"``, ``"point 7"``, ``"zero"``.
 
     Anything else is ``"new"``, also ``"new, since #2 gave nothing"``.
     """
-    found = _START.match(said.strip().lstrip("*_`\"'([ "))
-    if found is None:
+    match = _START.match(text.strip().lstrip("*_`\"'([ "))
+    if match is None:
         return "new"
-    return int(found["number"]) if found["number"] else "zero"
+    return int(match["number"]) if match["number"] else "zero"
 
 
 def zero_point(space: Space) -> Point | None:

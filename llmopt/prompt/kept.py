@@ -89,11 +89,11 @@ class Kept:
     @staticmethod
     def named(block: str) -> tuple[str, str] | None:
         """Return the variable that the text of a point names, and the rest; else nothing."""
-        found = _LINE.search(block)
-        if found is None:
+        match = _LINE.search(block)
+        if match is None:
             return None
-        name = found["name"].strip(" \t*`\"'").rstrip(".")
-        return name, block[: found.start()] + block[found.end() :]
+        name = match["name"].strip(" \t*`\"'").rstrip(".")
+        return name, block[: match.start()] + block[match.end() :]
 
     def is_remark(self, name: str) -> bool:
         """Whether a name is prose, as in "Kept: all other gains", and no variable."""

@@ -254,8 +254,8 @@ class Log(Follower):
 
     def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
         """Return a trial's row with its notes, or with one line of them, and its tokens."""
-        made = self._entries.get((trial.number, full))
-        if made is None:
+        entry = self._entries.get((trial.number, full))
+        if entry is None:
             cells = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
             if len(self.labels) <= _COLUMNS:
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
@@ -264,8 +264,9 @@ class Log(Follower):
             if trial.number not in self._done_with:
                 notes = self._notes(trial) if full else brief(trial.feedback)
                 text += ("\n" + notes + "\n" * full) if notes else ""
-            made = self._entries[trial.number, full] = text, self.count(text) + 1
-        return made
+            entry = text, self.count(text) + 1
+            self._entries[trial.number, full] = entry
+        return entry
 
     # -- one trial ------------------------------------------------------------------------
 

@@ -92,8 +92,8 @@ class Computed:
         defined = "\n".join(_DEFINED.findall(self.code))[:_SHOWN_CODE]
         last = "\n".join(self.output.strip().splitlines()[-_BRIEF_LINES:])[-_BRIEF_OUTPUT:]
         what = f"its def lines:\n{quoted(defined)}\nL" if defined else "no def, l"
-        said = quoted(last) or "> (nothing)"
-        return f"Earlier block, {what}ast lines of its output:\n{said}"
+        output = quoted(last) or "> (nothing)"
+        return f"Earlier block, {what}ast lines of its output:\n{output}"
 
     def line(self) -> dict[str, Any]:
         """Return the form in which a file keeps it."""
@@ -237,9 +237,9 @@ def data_words(
 
 def code_in(text: str) -> str:
     """Return the Python of an answer that gives no point; else nothing."""
-    said = cut_thoughts(clean(text))
-    blocks = [block.strip() for block in _BLOCK.findall(said)]
-    rest = _BLOCK.sub("", said)
+    answer = cut_thoughts(clean(text))
+    blocks = [block.strip() for block in _BLOCK.findall(answer)]
+    rest = _BLOCK.sub("", answer)
     if not any(blocks) or PROPOSAL.search(rest):
         return ""
     return "\n".join(blocks)[:MOST_CODE]

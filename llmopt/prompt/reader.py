@@ -311,10 +311,10 @@ class AnswerReader:
         if answer.trouble:
             raise ParseError(answer.trouble, "")
         answer, base = self.resolve(answer, others)
-        known = [*self.points, *(other.values for other in others.values())]
-        if answer.stop and self.may_stop and known:
+        points = [*self.points, *(other.values for other in others.values())]
+        if answer.stop and self.may_stop and points:
             start = answer.start if base and isinstance(answer.start, int) else None
-            return Reading(base or known[0], answer.explanation, False, True, start)
+            return Reading(base or points[0], answer.explanation, False, True, start)
         return self.check(answer, self.complete(answer, base))
 
     def resolve(self, answer: Answer, others: Mapping[int, Reading]) -> tuple[Answer, Point | None]:

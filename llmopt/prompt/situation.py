@@ -94,12 +94,11 @@ class Question:
 
     Attributes:
         request: The request to send.
-        read: Reads one sample of the reply: a `Reading` (further points in `Reading.more`), or a
-            `ToolCall` if the situation says that an answer may be Python. If the answer was cut at
-            its token limit (finish reason ``"length"``), a reading with `Reading.unterminated` is
-            not to be used, since digits or values may be missing.
-        sampled: Whether the prompt samples its points itself. Then nothing is sent, and they are
-            read from empty texts.
+        read: Reads one sample of the reply: a `Reading`, or a `ToolCall` if the situation says that
+            an answer may be Python. If the answer was cut at its token limit, a reading with
+            `Reading.unterminated` is not to be used: digits or values may be missing.
+        sampled: Whether the prompt samples its points itself: nothing is sent, and they are read
+            from empty texts.
     """
 
     request: Request
@@ -129,8 +128,8 @@ class PromptCapabilities:
     @classmethod
     def of(cls, prompt: Prompt) -> PromptCapabilities:
         """Return the attributes of a prompt; a missing one, or ``None``, has its default here."""
-        found = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if value is not None})
+        values = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if value is not None})
 
     def rejects(self, out_of_range: str) -> bool:
         """Whether a number outside its range is sent back to the model, not moved to the bound."""
@@ -176,13 +175,11 @@ def chat_messages(system: str, user: str, complaint: Complaint | None) -> tuple[
     messages.append(Message("user", user))
     if complaint is not None:
         raw = complaint.raw.strip() or "(no answer)"
-        if len(raw) > _MAX_RAW:
-            raw = raw[:_MAX_RAW] + " […]"
-        reason = complaint.reason.strip().rstrip(".")
         again = (
-            f"This answer cannot be used: {reason}.\n"
+            f"This answer cannot be used: {complaint.reason.strip().rstrip('.')}.\n"
             "Answer the same question again, in the format that was asked for."
         )
+        raw = raw if len(raw) <= _MAX_RAW else raw[:_MAX_RAW] + " […]"
         messages += [Message("assistant", raw), Message("user", again)]
     return tuple(messages)
 
@@ -197,6 +194,6 @@ def changed_options(prompt: Any, **usual: Any) -> dict[str, Any]:
 
 def check_counts(prompt: Any, **least: int) -> None:
     """Raise unless each option that is given is a whole number of at least so much."""
-    for name, at_least in least.items():
+    for name, minimum in least.items():
         if getattr(prompt, name) is not None:
-            whole_number(name, getattr(prompt, name), at_least)
+            whole_number(name, getattr(prompt, name), minimum)

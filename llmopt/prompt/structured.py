@@ -150,8 +150,8 @@ class Form:
         """Return the variable that a point names in place of values, if any."""
         name = item.get(_KEPT) if self.kept is not None else ""
         name = " ".join(name.split()) if isinstance(name, str) else ""
-        known = {} if self.kept is None else self.kept.values
-        return "" if is_nothing(name) and name not in known else name
+        names = {} if self.kept is None else self.kept.values
+        return "" if is_nothing(name) and name not in names else name
 
     def code(self, text: str) -> str:
         """Return the Python of a JSON object that gives no point; else nothing."""

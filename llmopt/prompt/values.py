@@ -239,12 +239,12 @@ def no_values(missing: Sequence[int], names: Sequence[str]) -> str:
 
 def unknown_names(names: Sequence[str], labels: Sequence[str]) -> str:
     """Say which names are none of the parameters, and which are the nearest."""
-    said = []
+    reasons = []
     for name in dict.fromkeys(names[:_MOST_LISTED]):
         near = difflib.get_close_matches(name, labels, n=1, cutoff=0.5)
-        said.append(f"{name!r} is none of the parameters")
-        said[-1] += f" (did you mean {near[0]!r}?)" if near else ""
-    return ", ".join(said)
+        reasons.append(f"{name!r} is none of the parameters")
+        reasons[-1] += f" (did you mean {near[0]!r}?)" if near else ""
+    return ", ".join(reasons)
 
 
 def expected_values(names: Sequence[str], where: str, whole: bool) -> str:

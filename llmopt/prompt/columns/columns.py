@@ -38,41 +38,21 @@ from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.values import ABSENT
 
-ELITES = 20
-"""Trials of a line, as the adapter was trained."""
-
-SPREAD = 2.5
-"""Half of the frame, in standard deviations of the elites."""
-
-LEAST = 1e-4
-"""Least standard deviation of the frame, as a share of a dimension's range."""
-
-LEAST_STEPS = 0.8
-"""The same for a dimension of discrete values, in steps: two to each side stay in reach."""
-
-REGRESSION = 60
-"""How many of the best trials tell the slope."""
-
-LEAST_SPREAD = 0.01
-"""Least standard deviation of a point that is sampled again, as a share of a range."""
-
-OPEN = 0.3
-"""Best trials that each choice of a categorical parameter gets in addition to its own."""
-
+ELITES = 20  # trials of a line, as the adapter was trained
+SPREAD = 2.5  # half of the frame, in standard deviations of the elites
+LEAST = 1e-4  # minimum standard deviation of the frame, as a share of a dimension's range
+LEAST_STEPS = 0.8  # the same for discrete values, in steps: two to each side stay in reach
+LEAST_SPREAD = 0.01  # the same for a point that is sampled again, as a share of a range
+REGRESSION = 60  # how many of the best trials the slope is fitted to
+OPEN = 0.3  # best trials that each choice of a categorical parameter gets in addition to its own
+# Share of points with a uniform choice, divided among the categorical parameters: a search whose
+# first good branch or category came early keeps trying the others.
 EXPLORE = 0.4
-"""Share of points with a uniform choice, divided among the categorical parameters: a search that
-found one branch or category good early keeps trying the others."""
-
+# Share of points that explore, in a space where points may lack parameters: the few trials that
+# took a branch do not show what it is worth.
 EXPLORE_BRANCHES = 2 / 3
-"""Share of points that explore, in a space where points may lack parameters: what a branch is worth
-is not known from the few trials that took it."""
-
-AT_RANDOM = 0.1
-"""Share of points whose numbers are drawn evenly, where a sampler beside the model explores."""
-
-FEWEST = 5
-"""With fewer complete trials no model is asked, since none was trained on such lines: numbers are
-sampled uniformly."""
+AT_RANDOM = 0.1  # share of points whose numbers are uniform, where a sampler beside it explores
+FEWEST = 5  # with fewer complete trials numbers are uniform: no model was trained on such lines
 
 _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
 _DRAWS = 100  # of choices by their shares, until a point is a new one; then as many even ones
