@@ -143,6 +143,12 @@ def test_values_of_a_variable_get_the_same_checks_as_written_ones():
         read("code")
 
 
+@pytest.mark.parametrize("kept", [[0.25, 0.75], {"a": 0.25, "A": 0.75}])
+def test_names_that_differ_in_case_alone_are_two_parameters(kept):
+    space = Space({"a": Float(0.0, 1.0), "A": Float(0.0, 1.0)})
+    assert prepared(space, kept={"w": kept}).read(answer("kept: w")).values == (0.25, 0.75)
+
+
 def test_several_points_and_answers_in_json_name_variables():
     two = prepared().read(answer("kept: best") + "\n\n" + answer("kept: part", "#1"))
     assert [point.values for point in two.each] == [(THIRD, 0.1 + 0.2), (THIRD, 0.75)]
@@ -158,7 +164,8 @@ def test_several_points_and_answers_in_json_name_variables():
     y = [{"parameter": "y", "value": 0.5}]
     assert read(kept="best", changes=[]) == read(kept="best") == (THIRD, 0.1 + 0.2)
     assert read(kept="best", changes=y) == (THIRD, 0.5)
-    assert read(kept="", changes=[{"parameter": "x", "value": 0.5}, *y]) == (0.5, 0.5)
+    for nothing in ("", "No", "None.", "n/a", "-"):
+        assert read(kept=nothing, changes=[{"parameter": "x", "value": 0.5}, *y]) == (0.5, 0.5)
     assert read(kept="part", changes=None, start_from="#1") == (THIRD, 0.75)
     with pytest.raises(ParseError, match="no variable `gone` was kept"):
         read(kept="gone", changes=[])

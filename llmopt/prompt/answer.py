@@ -10,14 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from llmopt.prompt.describe import MAX_NOTE
+from llmopt.prompt.reading import Point
 from llmopt.space import Float, Space, Value
 from llmopt.util.text import cut, cut_sentences
-
-if TYPE_CHECKING:
-    pass
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 
@@ -55,7 +53,6 @@ _START = re.compile(
 )
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 
-Point = tuple[Value, ...]
 Start = int | Literal["zero", "new"] | None
 
 
@@ -155,11 +152,10 @@ def start_in(text: str) -> Start:
 
 def zero_point(space: Space) -> Point | None:
     """Return the point with 0 for every value, where there is one and the values are numbers."""
-    if all(
-        isinstance(d, Float) and d.step is None and d.low <= 0 <= d.high for d in space.dimensions
-    ):
-        return (0.0,) * len(space)
-    return None
+    for d in space.dimensions:
+        if not isinstance(d, Float) or d.step is not None or not d.low <= 0 <= d.high:
+            return None
+    return (0.0,) * len(space)
 
 
 def start_of(explanation: str) -> int | None:
@@ -169,10 +165,10 @@ def start_of(explanation: str) -> int | None:
 
 
 def with_dropped(explanation: str, reasons: Sequence[str]) -> str:
-    """Return an explanation that tells what of its answer was left out, and why."""
+    """Return an explanation that names what of its answer was left out, and why."""
     notes = notes_of(explanation)
-    reasons = [notes.dropped, *reasons] if notes.dropped else reasons
-    return replace(notes, dropped="; ".join(reasons)).explanation
+    dropped = "; ".join([notes.dropped, *reasons] if notes.dropped else reasons)
+    return replace(notes, dropped=dropped).explanation
 
 
 def with_start(explanation: str, number: int | None) -> str:

@@ -122,9 +122,7 @@ class Computed:
 def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[str]:
     """Return the blocks since the last point for a prompt: the latest in full, if it fits.
 
-    Args:
-        computed: The blocks.
-        room: Maximum characters. Beyond it, the oldest are dropped, then the latest is cut.
+    Beyond `room` characters the oldest are dropped, then the latest is cut.
     """
     if not computed:
         return []
@@ -132,10 +130,9 @@ def shown_blocks(computed: Sequence[Computed], room: float = math.inf) -> list[s
     room -= _NOTICE * bool(earlier)
     text = latest.shown()
     if len(text) > room:
-        over = len(text) - int(room)
-        text = latest.shown(max(_LEAST_CODE, min(len(latest.code), _SHOWN_CODE) - over))
-    shown = [text]
-    room -= len(text)
+        code = min(len(latest.code), _SHOWN_CODE) - len(text) + int(room)
+        text = latest.shown(max(_LEAST_CODE, code))
+    shown, room = [text], room - len(text)
     while earlier and len(brief := earlier[-1].brief) <= room:
         room -= len(brief)
         shown.append(brief)
@@ -204,9 +201,8 @@ def laboratory_variables(
         tools: Lines on further functions.
     """
     libraries = facts.libraries
-    if libraries is None:
-        also = ", SciPy and scikit-learn where they are installed"
-    else:
+    also = ", SciPy and scikit-learn where they are installed"
+    if libraries is not None:
         also = "".join(f", {name}{_COMPILING * (name == 'numba')}" for name in libraries)
     return {
         "libraries": also,
@@ -256,22 +252,19 @@ def data_of(
     """Return what a block finds of a search, or of its first `trials` trials."""
     shown = history.trials[:trials]
     f = np.full((len(shown), len(history.directions)), math.nan)
+    points = np.full((len(shown), len(space)), math.nan)
     for row, trial in enumerate(shown):
         if trial.rewards is not None and trial.state != "failed":
             f[row] = trial.rewards
-    points = [
-        [
-            math.nan if value is ABSENT else float(dimension.code(value))
-            for dimension, value in zip(space.dimensions, trial.values, strict=True)
-        ]
-        for trial in shown
-    ]
+        for i, (dimension, value) in enumerate(zip(space.dimensions, trial.values, strict=True)):
+            if value is not ABSENT:
+                points[row, i] = dimension.code(value)
     ends = [
         (0.0, len(d.choices) - 1.0) if isinstance(d, Categorical) else (float(d.low), float(d.high))
         for d in space.dimensions
     ]
     return {
-        "X": np.array(points, dtype=float).reshape(len(shown), len(space)),
+        "X": points,
         "f": f[:, 0] if f.shape[1] == 1 else f,
         "names": list(labels),
         "low": np.array([low for low, _ in ends]),
