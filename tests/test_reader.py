@@ -222,6 +222,13 @@ def test_a_choice_that_is_none_is_a_complaint(written):
         parse_parameters(f"act: {written}, x: 2", CHOICES)
 
 
+def test_a_choice_in_another_case_that_could_be_two_is_a_complaint():
+    space = Space({"unit": Categorical(["mW", "MW"])})
+    assert parse_parameters("unit: MW", space).values == ("MW",)
+    with pytest.raises(ParseError, match="`unit` has no readable value"):
+        parse_parameters("unit: mw", space)
+
+
 @pytest.mark.defect(21)
 @pytest.mark.parametrize(("name", "written"), [("größe", "gro\u0308ße"), ("gro\u0308ße", "größe")])
 def test_names_are_compared_in_one_form(name, written):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from llmopt.errors import ParseError
-from llmopt.prompt.values import PairReader, from_json
+from llmopt.prompt.values import from_json, pair_reader
 from llmopt.space import Space, Value
 from llmopt.util.text import cut
 
@@ -115,7 +115,7 @@ class Kept:
             )
             values = dict(zip(self.labels, given, strict=True))
         if isinstance(values, dict):
-            return from_json(values.items(), PairReader(self.space, self.labels))
+            return from_json(values.items(), pair_reader(self.space, tuple(self.labels)))
         kind = next((v for v in self.variables if v.partition(" ")[0] == name), None)
         if not name.isidentifier():
             trouble = f"{cut(name, 60)!r} is no name of a variable" if name else ""

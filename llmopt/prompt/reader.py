@@ -35,6 +35,7 @@ from llmopt.prompt.values import (
     PairReader,
     expected_values,
     no_values,
+    pair_reader,
     unknown_names,
 )
 from llmopt.space import Float, Int, Space, Value
@@ -78,7 +79,7 @@ class AnswerReader:
 
     @cached_property
     def _pairs(self) -> PairReader:
-        return PairReader(self.space, self.labels)
+        return pair_reader(self.space, self.labels)
 
     def __call__(
         self, text: str, index: int = 0, earlier: Sequence[str] = ()

@@ -17,7 +17,7 @@ from llmopt.errors import ParseError
 from llmopt.prompt.answer import Answer, is_nothing, start_in
 from llmopt.prompt.kept import Kept
 from llmopt.prompt.python_block import bare
-from llmopt.prompt.values import PairReader, from_json, no_values
+from llmopt.prompt.values import PairReader, from_json, no_values, pair_reader
 from llmopt.space import Categorical, Int, Space, Value
 
 MOST_PARAMETERS = 200
@@ -70,7 +70,7 @@ class Form:
         self._own = [k for k, name in self.reasons.items() if self.several and name in _OWN]
         self._shared = [k for k in self.reasons if k not in self._own]
         self._space, self._labels, self._keys = space, tuple(labels), _keys(labels)
-        self._pairs = PairReader(space, labels)
+        self._pairs = pair_reader(space, tuple(labels))
 
     @property
     def schema(self) -> dict[str, Any]:

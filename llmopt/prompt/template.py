@@ -44,7 +44,7 @@ from llmopt.prompt.situation import (
     check_counts,
 )
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
-from llmopt.space import Categorical
+from llmopt.space import Categorical, Space
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
 
@@ -159,7 +159,16 @@ class TemplatePrompt:
         """Make the question for one situation; see `Prompt.prepare`."""
         space, history, model = situation.space, situation.history, situation.model
         labels = self.labels or space.names
-        self._check(situation, labels)
+        if self.needs_description and not situation.description.strip():
+            raise TemplateError(
+                f"prompt {self.name!r} needs the task in words and got no description: give "
+                "description=, or take prompt 'props'"
+            )
+        if len(labels) != len(space):
+            raise SpaceError(
+                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
+                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
+            )
         style = self.style or model.style
         most = situation.points if self.changes else 1  # several only where each has its own start
         kept = form = None
@@ -288,37 +297,15 @@ class TemplatePrompt:
         context = situation.model.context_tokens
         return usual if context is None else max(1, min(usual, context // 2))
 
-    def _check(self, situation: Situation, labels: tuple[str, ...]) -> None:
-        if self.needs_description and not situation.description.strip():
-            raise TemplateError(
-                f"prompt {self.name!r} needs the task in words and got no description: give "
-                "description=, or take prompt 'props'"
-            )
-        if len(labels) != len(situation.space):
-            raise SpaceError(
-                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
-                f"({', '.join(labels)}) and the space has {len(situation.space)}: take prompt "
-                "'props'"
-            )
-
     def _variables(self, situation: Situation, labels: tuple[str, ...]) -> dict[str, Any]:
         """Return the variables of the templates, but for the trials."""
         space, history = situation.space, situation.history
-        asked = [labels[i] for i in space.asked]
         same = ("iteration", "total", "samples", "noisy", "seeded", "may_stop", "compute", "blocks")
         return {
             "begin_user": _BEGIN_USER,
-            "n": len(space),
-            "labels": labels,
-            "parameters": describe_space(space, labels, decimals=not self.changes),
-            "zero": len(space) > 8 and zero_point(space) is not None,
-            "answer": ", ".join(f"{label}: <value>" for label in asked),
-            "step_size": describe_step(space),
+            **_space_words(space, labels, not self.changes),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
             "order": self.order,
-            "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
-            "asked": asked,
-            "branched": any(map(space.condition, range(len(space)))),
             "directions": history.directions,
             "goal": describe_goal(history.directions, history.metrics),
             "objectives": names_of(history.directions, history.metrics),
@@ -361,6 +348,23 @@ class TemplatePrompt:
             return _compiled(file, self.template, None if self.sealed else self.folder)
         except Exception as error:
             raise _template_error(file, error, ()) from error
+
+
+@lru_cache(maxsize=32)
+def _space_words(space: Space, labels: tuple[str, ...], decimals: bool) -> dict[str, Any]:
+    """Return the variables that depend on the space alone."""
+    asked = [labels[i] for i in space.asked]
+    return {
+        "n": len(space),
+        "labels": labels,
+        "parameters": describe_space(space, labels, decimals=decimals),
+        "zero": len(space) > 8 and zero_point(space) is not None,
+        "answer": ", ".join(f"{label}: <value>" for label in asked),
+        "step_size": describe_step(space),
+        "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
+        "asked": asked,
+        "branched": any(map(space.condition, range(len(space)))),
+    }
 
 
 @lru_cache(maxsize=32)

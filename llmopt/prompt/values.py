@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from llmopt.errors import ParseError
@@ -115,8 +116,8 @@ class Pair:
 class PairReader:
     """Finds the ``name: value`` pairs of a text."""
 
-    def __init__(self, space: Space, labels: Sequence[str]) -> None:
-        self.space, self.labels = space, tuple(labels)
+    def __init__(self, space: Space, labels: tuple[str, ...]) -> None:
+        self.space, self.labels = space, labels
         self.values = [ValueReader(space, i) for i in range(len(labels))]
         self._exact: dict[str, int] = {}
         keys = [folded(label) for label in self.labels]
@@ -191,6 +192,12 @@ class PairReader:
             rest += text[at : pair.start] + " "
             at = pair.end if pair.readable else pair.value_start
         return [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest + text[at:])]
+
+
+@lru_cache(maxsize=32)
+def pair_reader(space: Space, labels: tuple[str, ...]) -> PairReader:
+    """Return the reader of a space's pairs; each question reads with the same one."""
+    return PairReader(space, labels)
 
 
 def from_json(
