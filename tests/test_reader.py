@@ -187,7 +187,7 @@ def test_forms_of_an_answer(text):
         "x: 1.5, x: 2",
         "I tried x: 1, y: 3\nand x: 1.5, y: 2", '{"x": 1.5, "y": 2', '{"x": 1.5, "x": 3, "y": 2}',
         '{"x": 1, "y": 1} or {"x": 1.5, "y": 2}', "{'x': 1.5, 'y': 2}", "learning x: 1.5, y: 2",
-        "z<-x: 1.5, y: 2", "x: 1.5, y: 2 (up from 1)", "x: 1.5 (m), y: 2",
+        "z<-x: 1.5, y: 2", "x: high -> 1.5, y: 2", "x: 1.5, y: 2 (up from 1)", "x: 1.5 (m), y: 2",
     ],
 )  # fmt: skip
 def test_what_could_mean_something_else_is_a_complaint(text):
