@@ -222,7 +222,11 @@ def test_a_choice_that_is_none_is_a_complaint(written):
         parse_parameters(f"act: {written}, x: 2", CHOICES)
 
 
-def test_a_choice_in_another_case_that_could_be_two_is_a_complaint():
+def test_a_choice_that_could_be_two_is_a_complaint():
+    numbers = Space({"x": Categorical([8, 8.0])})
+    assert parse_parameters("x: 8.0", numbers).values == (8.0,)
+    with pytest.raises(ParseError, match="`x` has no readable value"):
+        parse_parameters("x: 8e0", numbers)
     space = Space({"unit": Categorical(["mW", "MW"])})
     assert parse_parameters("unit: MW", space).values == ("MW",)
     with pytest.raises(ParseError, match="`unit` has no readable value"):
