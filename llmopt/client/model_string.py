@@ -261,7 +261,8 @@ def _read(name: str, text: str, hint: Any) -> Any:
     kinds = typing.get_args(hint) if union else (hint,)
     literals = [c for kind in kinds if typing.get_origin(kind) is Literal for c in kind.__args__]
     try:
-        value = json.loads({"none": "null"}.get(text.lower(), text))
+        python = {"none": "null", "true": "true", "false": "false"}
+        value = json.loads(python.get(text.lower(), text))
     except ValueError:
         value = text
     if text in literals:
