@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import numpy as np
 
@@ -37,10 +38,19 @@ _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spen
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
 Kind = Literal["search", "finalist", "imported"]
-Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "network", "sampler", "user"]
+Source: TypeAlias = str
+"""Who proposed a point: ``"warmup"``, ``"llm"``, ``"drawn"`` (from a model's distribution),
+``"fallback"``, a partner's name, or ``"user"``."""
+
+_SOURCE = re.compile("[a-z][a-z0-9_-]{0,31}")
 
 RANDOM_SOURCES: tuple[Source, ...] = ("warmup", "fallback")
 """Sources of points that are sampled at random, or given before the first request."""
+
+
+def is_source(value: Any) -> bool:
+    """Return whether a value of a file can be the source of a point."""
+    return isinstance(value, str) and _SOURCE.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)

@@ -435,8 +435,8 @@ def _check_start(data: bytes, path: Path) -> None:
         )
     if kind is None or kind[1] != b"started":
         raise StorageError(
-            f"{path} is not a storage file of llmopt: nothing was changed in it. Give the file that "
-            "save() or storage= wrote, or the path of a new file"
+            f"{path} is not a storage file of llmopt: nothing was changed in it. Give the file "
+            "that save() or storage= wrote, or the path of a new file"
         )
     number = re.search(rb'"format"\s*:\s*(\d+)', first)
     if number is None or int(number[1]) != FORMAT:

@@ -253,6 +253,11 @@ class Scope:
         sent = sum(reply.requests for reply in self.replies)
         return None if self._requests is None else max(0, self._requests - sent)
 
+    @property
+    def limits(self) -> Limits:
+        """The caps, as they are now."""
+        return self._owner.limits
+
     def complete(self, request: Request) -> Reply:
         """Return the reply to a request: of the journal, or of the model.
 

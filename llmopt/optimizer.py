@@ -50,7 +50,7 @@ from llmopt.journaled import Journaled, Scope, Stale
 from llmopt.lab.blocks import calculator_for as laboratory
 from llmopt.options import SearchArguments, SearchOptions, options_to_store
 from llmopt.partners import partners_of, propose_in_turns
-from llmopt.point_task import asking_of, fill, propose_points
+from llmopt.point_task import asking_of, fill
 from llmopt.points import (
     point_to_ask,
     sample_fallbacks,
@@ -416,20 +416,10 @@ class LLMOptimizer(Results[Params], Closing):
         before = [self._block(run.number, run.event.result) for run in state.runs]
         if state.started is not None:  # on another machine a repeated ask states the same
             asking = asking.restored(state.started.facts)
-        first = bool(self._partners) and self.limits.max_requests is not None
-
-        def ask(history: History, n: int) -> Outcome:
-            on_cap: Literal["raise", "return"] = "return" if first else "raise"
-            return propose_points(
-                asking, scope, self.space, history, rng, n, seen=seen, before=before, on_cap=on_cap
-            )
-
-        if not self._partners:
-            return ask(history, n)
         waiting = [p.source for p in (*state.pending, *state.queue)]
         return propose_in_turns(
-            ask, self._partners, self.space, history, rng, n, seen,
-            waiting=waiting, model_first=first,
+            asking, scope, self._partners, self.space, history, rng, n, seen,
+            before=before, waiting=waiting,
         )  # fmt: skip
 
     @property

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, TypedDict
 
 from llmopt.caps import Limits
 from llmopt.client.base import Client
@@ -28,11 +28,8 @@ MOST_IN_ANSWER = 20
 """Maximum points of one answer, so that a model thinks each hypothesis through."""
 
 
-Partner = Literal["cma", "network"]
-"""A partner by name; `llmopt.adapters.optuna` takes samplers, too."""
-
-Partners = Partner | Sequence[Partner] | None
-"""What ``partner=`` may be."""
+Partners = str | Sequence[str] | None
+"""What ``partner=`` may be: names of `llmopt.partners`."""
 
 
 class Composed(str):
@@ -243,7 +240,11 @@ class SearchOptions(AskOptions):
             is cheaper, but the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some of the points: ``"cma"`` for CMA-ES (numbers
             only; needs the package `cma`), ``"network"`` for the small network, or a list of them.
+<<<<<<< HEAD
             Each learns from all points, and they take turns with the model. With
+=======
+            The model and its partners take turns, one to one, and each reads all results. With
+>>>>>>> 6fa158a8 (Take any partner by name, and ask a model and its partners by one function)
             `max_requests` the model proposes first, and then the partner proposes all points. Only
             for one objective.
         seeded: Whether each evaluation gets a seed: a function is called with ``seed=``; in your
@@ -289,7 +290,7 @@ class SearchOptions(AskOptions):
             )
         if not isinstance(self.warmup, Iterable):
             object.__setattr__(self, "warmup", whole_or_auto("warmup", self.warmup, 0))
-        object.__setattr__(self, "partner", checked_partners(self.partner))
+        object.__setattr__(self, "partner", _names(self.partner))
         if not isinstance(self.storage, (str, os.PathLike, type(None))):
             raise TypeError(f"storage={short(self.storage)}: expected the path of a file")
         one_of("durable", self.durable, (True, False))
@@ -330,26 +331,14 @@ def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def partners_of(partner: Any) -> tuple[Any, ...]:
-    """Return the partners of ``partner=`` as a tuple."""
-    if partner is None:
-        return ()
-    several = isinstance(partner, Iterable) and not isinstance(partner, str)
-    return tuple(partner) if several else (partner,)
-
-
-def checked_partners(partner: Any) -> Any:
+def _names(partner: Any) -> str | list[str] | None:
     """Return names of partners as a file stores them: several as a list."""
-    names = partners_of(partner)
+    several = isinstance(partner, Iterable) and not isinstance(partner, str)
+    names = list(partner) if several else [] if partner is None else [partner]
     for name in names:
-        if name not in get_args(Partner):
-            raise unknown_partner(name)
-    return list(names) if len(names) > 1 else names[0] if names else None
-
-
-def unknown_partner(partner: Any) -> ValueError:
-    """Return the error about an unknown partner."""
-    return ValueError(
-        f"partner={partner!r}: expected 'cma', 'network', a list of them, or None; in LLMSampler "
-        "also a sampler of Optuna, such as TPESampler()"
-    )
+        if not isinstance(name, str):
+            raise ValueError(
+                f"partner={short(name)}: expected names of partners, such as 'cma'; in LLMSampler "
+                "also a sampler of Optuna, such as TPESampler()"
+            )
+    return names if len(names) > 1 else names[0] if names else None

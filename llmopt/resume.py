@@ -123,8 +123,8 @@ def arguments_of(
     if "prompt" not in given:
         if not is_shipped(prompt):
             raise StorageError(
-                f"{path}: the search was begun with its own template, which a file may not provide: "
-                "an untrusted template could do harm. Pass the template again, as prompt="
+                f"{path}: the search has its own template, which a file may not provide, "
+                "as an untrusted template could do harm. Pass the template again, as prompt="
             )
         stored["prompt"] = get_prompt(prompt)
     if "client" not in given:
@@ -162,7 +162,7 @@ def stored_state(path: str | os.PathLike[str], *, links: bool = True) -> State:
 
 
 def stored_options(storage: str | os.PathLike[str] | None) -> Json:
-    """Return the options and the space of a stored search; empty if there is none yet, or it cannot be read."""
+    """Return the options and the space of a stored search; empty if it cannot be read."""
     path = None if storage is None else Path(storage).expanduser()
     try:
         if path is None or not path.is_file():

@@ -23,7 +23,7 @@ import numpy as np
 
 from llmopt.client.base import Reply
 from llmopt.data import TrialData
-from llmopt.history import Direction, History, Kind, Merged, Proposal, Source, Trial, Usage
+from llmopt.history import Direction, History, Kind, Merged, Proposal, Trial, Usage, is_source
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import short
 
@@ -404,7 +404,8 @@ def proposal_to_json(proposal: Proposal, space: PointSpace) -> Json:
 
 
 def _proposal(line: Mapping[str, Any], space: PointSpace) -> Proposal:
-    one_of("source", line["source"], get_args(Source))
+    if not is_source(line["source"]):
+        raise ValueError(f"source={line['source']!r}: expected a name, such as 'llm' or 'cma'")
     for name in ("prompt_tokens", "completion_tokens", "seconds"):
         _amount(name, line.get(name, 0.0))
     return Proposal(**{**line, "values": space.from_json_values(line["values"])})
@@ -431,42 +432,52 @@ def reduce(state: State, event: Event) -> State:
         case Called():
             return replace(state, under_way=(*state.under_way, event))
         case Replied():
-            reply, usage = Reply.from_dict(event.reply), state.usage.copy()
-            usage.add_reply(reply)
-            base = state.under_way[0].base if state.under_way else state.count - 1
-            paid = PaidReply(state.calls + 1, event.digest, base, reply)
-            paid_replies = (*state.paid, paid)
-            return replace(
-                state, usage=usage, under_way=(), calls=state.calls + 1, paid=paid_replies
-            )
+            return _replied(state, event)
         case Failed():
             usage = state.usage.copy()
             usage.add_failure(event.requests, event.unpriced, event.cost, event.estimated)
             return replace(state, usage=usage, under_way=())
         case Computed():
-            usage, run = state.usage.copy(), Run(state.computed + 1, event)
-            if event.block:
-                usage.add_block(event.seconds, event.tokens)
-            return replace(
-                state, usage=usage, computed=run.number, open_runs=(*state.open_runs, run)
-            )
+            return _computed(state, event)
         case Asked():
             return _asked(state, event)
         case Told():
             return _told(state, event)
         case Queued():
-            values = state.space.from_json_values(event.values)
-            users = sum(p.source == "user" for p in state.queue)
-            queue = list(state.queue)
-            queue.insert(users, Proposal(values, "user", event.words))
-            return replace(state, stop=None, queue=tuple(queue))
+            return _queued(state, event)
         case Withdrawn():
-            for values in reversed(event.points):
-                proposal, state = state.without(state.space.from_json_values(values), latest=True)
-                if proposal is not None:
-                    state = replace(state, queue=(replace(proposal, seed=None), *state.queue))
-            return state
+            return _withdrawn(state, event)
     raise TypeError(f"{type(event).__name__} is no event of a search")
+
+
+def _replied(state: State, event: Replied) -> State:
+    reply, usage = Reply.from_dict(event.reply), state.usage.copy()
+    usage.add_reply(reply)
+    base = state.under_way[0].base if state.under_way else state.count - 1
+    paid = (*state.paid, PaidReply(state.calls + 1, event.digest, base, reply))
+    return replace(state, usage=usage, under_way=(), calls=state.calls + 1, paid=paid)
+
+
+def _computed(state: State, event: Computed) -> State:
+    usage, run = state.usage.copy(), Run(state.computed + 1, event)
+    if event.block:
+        usage.add_block(event.seconds, event.tokens)
+    return replace(state, usage=usage, computed=run.number, open_runs=(*state.open_runs, run))
+
+
+def _queued(state: State, event: Queued) -> State:
+    values = state.space.from_json_values(event.values)
+    queue, users = list(state.queue), sum(p.source == "user" for p in state.queue)
+    queue.insert(users, Proposal(values, "user", event.words))
+    return replace(state, stop=None, queue=tuple(queue))
+
+
+def _withdrawn(state: State, event: Withdrawn) -> State:
+    for values in reversed(event.points):
+        proposal, state = state.without(state.space.from_json_values(values), latest=True)
+        if proposal is not None:
+            state = replace(state, queue=(replace(proposal, seed=None), *state.queue))
+    return state
 
 
 def _asked(state: State, event: Asked) -> State:

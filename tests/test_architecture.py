@@ -126,7 +126,7 @@ def imports(path, *, top_only):
 
 def level(module):
     """Return the line of `ORDER` on which a module stands."""
-    name = (module.split(".") + [""])[1]
+    name = [*module.split("."), ""][1]
     lines = [line.split() for line in ORDER.strip("\n").split("\n")]
     return next(i for i, names in enumerate(lines) if name in names or (not name and not names))
 

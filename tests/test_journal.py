@@ -131,7 +131,7 @@ class TestReduce:
             Told([0.5], [1.0, 2.0]),
             Told([7.0], [1.0]),
             Asked((), 1),
-            Asked([{"values": [0.5], "source": "nobody"}], 1),
+            Asked([{"values": [0.5], "source": "Nobody at all"}], 1),
             Asked(rng={"bit_generator": "MT19937"}),
             Replied("d", {"completions": [], "cost": -1.0}),
         ],

@@ -308,7 +308,9 @@ class TestErrors:
 
     @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
     def test_unknown(self, partner):
-        with pytest.raises(ValueError, match="expected 'cma', 'network', a list"):
+        with pytest.raises(
+            ValueError, match="expected ('cma', 'network', a list|names of partners, such as 'cma')"
+        ):
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):

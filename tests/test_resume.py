@@ -174,7 +174,7 @@ class TestResume:
             lambda: LLMOptimizer.load(path, ScriptedClient([])),
             lambda: service.open_file(path, asks=False),
         ):
-            with pytest.raises(StorageError, match="line 1|as llmopt wrote it"):
+            with pytest.raises(StorageError, match=r"line 1|as llmopt wrote it"):
                 call()
 
     def test_load_takes_a_model_by_that_name(self, tmp_path):

@@ -37,7 +37,7 @@ from llmopt.options import AskArguments, AskOptions, Partners
 from llmopt.optuna_study import study_of, trials_of
 from llmopt.optuna_trials import number_of
 from llmopt.partners import partners_of, propose_in_turns
-from llmopt.point_task import asking_of, fill, propose_points
+from llmopt.point_task import asking_of, fill
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import Computed as Block
@@ -296,22 +296,11 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
         asking = replace(self._asking, notes=self._notes())
         before = [Block.read(run.event.result) for run in self._ledger.state.runs]
-        first = bool(self._partners) and self.limits.max_requests is not None
-
-        def ask(history: History, n: int) -> Outcome:
-            on_cap: Literal["raise", "return"] = "return" if first else "raise"
-            return propose_points(
-                asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap
-            )
-
-        if self._partners:
-            waiting = [p.source for p in (*self._open.values(), *self._ready)]
-            outcome = propose_in_turns(
-                ask, self._partners, space, history, rng, n, seen,
-                waiting=waiting, model_first=first,
-            )  # fmt: skip
-        else:
-            outcome = ask(history, n)
+        waiting = [p.source for p in (*self._open.values(), *self._ready)]
+        outcome = propose_in_turns(
+            asking, scope, self._partners, space, history, rng, n, seen,
+            before=before, waiting=waiting,
+        )  # fmt: skip
         if text := fill(outcome, space, rng, n, seen, client_name(self.client)):
             warn_user(text)
         blocks = [run.number for run in scope.runs]

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -33,11 +33,11 @@ from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.caps import Limits
 from llmopt.client.base import Client, client_name
 from llmopt.errors import LLMOptError, SearchStopped, is_permanent, warn_user
-from llmopt.history import History, Proposal, Usage
+from llmopt.history import Proposal, Usage
 from llmopt.journaled import Journaled
 from llmopt.optuna_trials import for_readers, named_in
 from llmopt.partners import Partner, propose_in_turns
-from llmopt.point_task import Asking, fill, propose_points
+from llmopt.point_task import Asking, fill
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space import Space
@@ -328,21 +328,10 @@ class Asker:
         ledger = _ledger(model)
         blocks = [Block.read(run.event.result) for run in ledger.state.runs]
         scope = model.scope(ledger.state.count)
-        first = bool(self.partners) and self.limits.max_requests is not None
-
-        def ask(history: History, n: int) -> Outcome:
-            on_cap: Literal["raise", "return"] = "return" if first else "raise"
-            return propose_points(
-                asking, scope, free, history, rng, n, seen=seen, before=blocks, on_cap=on_cap
-            )
-
         try:
-            if self.partners:
-                answer = propose_in_turns(
-                    ask, self.partners, free, view.history, rng, n, seen, model_first=first
-                )
-            else:
-                answer = ask(view.history, n)
+            answer = propose_in_turns(
+                asking, scope, self.partners, free, view.history, rng, n, seen, before=blocks
+            )
         except LLMOptError as error:
             if is_permanent(error) or options.on_error == "raise":
                 raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -22,7 +22,7 @@ from llmopt.adapters.optuna.records import (
     read_start,
 )
 from llmopt.adapters.optuna.space import StudySpace
-from llmopt.history import Direction, History, Source, Trial
+from llmopt.history import Direction, History, Source, Trial, is_source
 from llmopt.optuna_trials import (
     curve_of,
     data_of,
@@ -46,7 +46,6 @@ _HINTS = 50  # lines of hints
 _MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
 _CLOCKS = 600.0  # seconds between two clocks of one zone; zones are 15 minutes apart
 _NO_VALUE = (IndexError, KeyError, ValueError, TypeError, OverflowError)
-_SOURCES = get_args(Source)
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -260,7 +259,7 @@ def _seconds(when: datetime | None) -> float:
 
 def source_of(source: Any) -> Source:
     """Return the source of a point that a storage holds; ``"user"`` for an unknown one."""
-    return source if isinstance(source, str) and source in _SOURCES else "user"  # type: ignore[return-value]
+    return source if is_source(source) else "user"
 
 
 def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | None, Any, str]:

@@ -55,7 +55,7 @@ from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
 from llmopt.lab.blocks import calculator_for
-from llmopt.options import AskArguments, AskOptions, Partner, Partners
+from llmopt.options import AskArguments, AskOptions, Partners
 from llmopt.partners import partners_of
 from llmopt.partners.cma import several_objectives
 from llmopt.point_task import NUMBERS_FIRST, asking_of
@@ -177,7 +177,7 @@ class LLMSampler(BaseSampler):
         hints: Sequence[str] | None = None,
         space: Mapping[str, BaseDistribution | Dimension] | Space | None = None,
         intermediate: bool = True,
-        partner: Partners | BaseSampler | Sequence[Partner | BaseSampler] = None,
+        partner: Partners | BaseSampler | Sequence[str | BaseSampler] = None,
         constraints: str | Iterable[str] = (),
         dashboard_notes: bool = False,
         **options: Unpack[AskArguments],

@@ -147,8 +147,8 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         return [c for c in cells if c.seed < args.seeds]
     if not args.tasks:
         raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
-    names = ("model", "warmup", "episodes", "heldout", "finalists", "batch", "bias", "box")
-    given = {name: getattr(args, name) for name in (*names, "wrappers")}
+    options = ("model", "warmup", "episodes", "heldout", "finalists", "batch", "bias", "box")
+    given: dict[str, Any] = {name: getattr(args, name) for name in (*options, "wrappers")}
     given = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in given.items()

@@ -193,6 +193,8 @@ def run_shuffled(policies: PolicySearch, evaluations: int) -> list[tuple[float |
 def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
     """Search with a model, and return the result's line."""
     with make_search(task, arm, client, seed) as policies:
+        curve: list[Any]
+        best: Any
         if arm == "shuffled":
             points = run_shuffled(policies, evaluations)
             curve = [mean for mean, _ in points]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from llmopt.history import History, Proposal, Source
+from llmopt.journaled import Scope
 from llmopt.partners.cma import CMAPartner, several_objectives
 from llmopt.partners.network import NetworkPartner
+from llmopt.point_task import Asking, propose_points
+from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space import Space
 
@@ -86,7 +89,8 @@ def partners_of(
 
 
 def propose_in_turns(
-    ask_model: Callable[[History, int], Outcome],
+    asking: Asking,
+    scope: Scope,
     partners: Sequence[Partner],
     space: Space,
     history: History,
@@ -94,22 +98,33 @@ def propose_in_turns(
     n: int,
     seen: set[Hashable],
     *,
+    before: Sequence[Block] = (),
     waiting: Sequence[Source] = (),
-    model_first: bool,
 ) -> Outcome:
     """Return `n` new points of the model and its partners, fewer if they have no new ones.
 
     Args:
-        ask_model: Returns the model's outcome for a history and a number of points.
-        partners: The partners, in the order of their turns.
+        asking: How the model is asked.
+        scope: The calls of this ask.
+        partners: The partners, in the order of their turns; may be empty.
         space: The search space.
         history: The evaluated and the pending points.
         rng: Source of all randomness; advanced.
         n: Points wanted.
         seen: Keys of the points not to propose again; grows.
+        before: The blocks of earlier asks.
         waiting: Sources of the points that have no result yet.
-        model_first: Whether the model proposes all points until a cap ends its requests.
     """
+    first = bool(partners) and scope.limits.max_requests is not None
+
+    def ask_model(history: History, n: int) -> Outcome:
+        on_cap: Literal["raise", "return"] = "return" if first else "raise"
+        return propose_points(
+            asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap
+        )
+
+    if not partners:
+        return ask_model(history, n)
     if len(history.directions) > 1:
         raise ValueError(several_objectives(len(history.directions)))
     sources = [*(t.source for t in history.trials), *waiting]
@@ -117,7 +132,7 @@ def propose_in_turns(
     wanted: Counter[Source] = Counter()
     outcome = Outcome()
     order: list[Source] = ["llm", *(p.source for p in partners)]
-    if model_first:
+    if first:
         outcome = ask_model(history, n)
         n, order = (n - len(outcome.proposals) if outcome.capped else 0), order[1:]
     for _ in range(n):
