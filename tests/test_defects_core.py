@@ -118,7 +118,7 @@ def test_a_warmup_point_written_with_the_digits_of_the_prompt_is_repeated():
 # -- failures -----------------------------------------------------------------------------------
 
 
-@defect(29, "a warm-up point that fails after the first request keeps its reason from the model")
+@pytest.mark.defect(29)
 def test_the_reason_of_a_late_failure_reaches_the_model():
     client = ScriptedClient([proposal(f"x: 0.{i}") for i in range(1, 5)])
     optimizer = LLMOptimizer({"x": llmopt.Float(0, 1)}, client, "words", warmup=2, seed=0)
@@ -136,7 +136,7 @@ def test_the_reason_of_a_late_failure_reaches_the_model():
 # -- caps ---------------------------------------------------------------------------------------
 
 
-@defect(32, "a call may exceed max_cost, since its worst case is not counted before it is sent")
+@pytest.mark.defect(32)
 def test_a_sequential_search_keeps_max_cost(server):
     def answer(body: Any) -> Say:
         """Answer at the cap: at 4 dollars a million tokens a third answer exceeds the budget."""

@@ -308,10 +308,8 @@ class TestErrors:
 
     @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
     def test_unknown(self, partner):
-        expected = "expected ('cma', 'network', a list|names of partners, such as 'cma')"
+        expected = r"expected ('cma', 'network', a list|names of partners, such as 'cma')"
         with pytest.raises(ValueError, match=expected):
-            ValueError, match="expected ('cma', 'network', a list|names of partners, such as 'cma')"
-        ):
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):

@@ -261,7 +261,9 @@ class Log(Follower):
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
             text = " | ".join([*cells, self._difference(trial) + moved])
-            if trial.number not in self._done_with:
+            failed = trial.state == "failed"  # why is worth a line for ever
+            if failed or trial.number not in self._done_with:
+                full = full and trial.number not in self._done_with
                 notes = self._notes(trial) if full else brief(trial.feedback)
                 text += ("\n" + notes + "\n" * full) if notes else ""
             entry = text, self.count(text) + 1
