@@ -240,11 +240,7 @@ class SearchOptions(AskOptions):
             is cheaper, but the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some of the points: ``"cma"`` for CMA-ES (numbers
             only; needs the package `cma`), ``"network"`` for the small network, or a list of them.
-<<<<<<< HEAD
-            Each learns from all points, and they take turns with the model. With
-=======
             The model and its partners take turns, one to one, and each reads all results. With
->>>>>>> 6fa158a8 (Take any partner by name, and ask a model and its partners by one function)
             `max_requests` the model proposes first, and then the partner proposes all points. Only
             for one objective.
         seeded: Whether each evaluation gets a seed: a function is called with ``seed=``; in your

@@ -407,7 +407,8 @@ class Pool:
                 return
             for fd in _ready(list(running), 60.0):
                 member, place = running.pop(fd)
-                good, value = _outcome(fd) or (None, _DIED)
+                answer: tuple[bool | None, Any] = _outcome(fd) or (None, _DIED)
+                good, value = answer
                 if good is None:
                     self.lose(member)
                 else:
