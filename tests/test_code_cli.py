@@ -285,7 +285,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     # The code to begin from, too, and twice each.
     assert trained == [{"episodes": 2, "seed": k, "cap": 999} for k in (3, 4)] * 2
     start = json.loads((tmp_path / "run" / "search.jsonl").read_text().splitlines()[0])
-    assert start["seed"] == "3"
+    assert start["identity"]["seed"] == 3
 
 
 @needs_confinement

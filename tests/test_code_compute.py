@@ -24,7 +24,7 @@ from llmopt.code import (
     policy_function,
     reward_function,
 )
-from llmopt.code.answer import block_to_run, read_answer
+from llmopt.code.answer import read_answer
 from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.reward.reward import Training, training_data
 from llmopt.code.secret_seeds import Starts
@@ -196,40 +196,36 @@ PROPOSED = "def f(x):\n    return 1\n"
 @pytest.mark.parametrize(
     ("text", "block", "source"),
     [
-        (run("print(1)"), "print(1)", None),
-        (run("def f(x):\n    return 1\nprint(f(1))"), "def f(x):\n    return 1\nprint(f(1))", None),
+        (run("print(1)"), "print(1)", ""),
+        (run("def f(x):\n    return 1\nprint(f(1))"), "def f(x):\n    return 1\nprint(f(1))", ""),
         (code("return 1"), "", PROPOSED),
-        ("```Python Run\nprint(1)\n```\nthen\n~~~run\nprint(2)\n~~~", "print(1)\nprint(2)", None),
-        ("```py run\r\nprint(1)\r\n", "print(1)", None),
+        ("```Python Run\nprint(1)\n```\nthen\n~~~run\nprint(2)\n~~~", "print(1)\nprint(2)", ""),
+        ("```py run\r\nprint(1)\r\n", "print(1)", ""),
         # with the code, a block is not run, and is no part of the code
         (run("def g(): pass") + "\n" + code("return 1"), "", PROPOSED),
         (code("return 1") + "\n" + run("print(f(1))"), "", PROPOSED),
-        # part of the code is no proposal
-        (run("print(1)") + "\n```python\ndef g(x): return 1\n```", "print(1)",
-         "def g(x): return 1\n"),
         (f"<think>{run('print(1)')}</think>{code('return 1')}", "", PROPOSED),
-        (f"<think>{code('return 1')}</think>{run('print(1)')}", "print(1)", None),
+        (f"<think>{code('return 1')}</think>{run('print(1)')}", "print(1)", ""),
         (run("print('''```python\ndef f(x): return 2\n''')"), "print('''```python\ndef f(x): "
-         "return 2\n''')", None),
-        (run("{1: 2}"), "{1: 2}", None),
+         "return 2\n''')", ""),
+        (run("{1: 2}"), "{1: 2}", ""),
         ("```runner\nprint(1)\n```", "", None),
         ("```run\n\n```", "", None),
-        ('{"reasoning": "a", "run": "print(1)", "code": ""}', "print(1)", None),
-        ('{"reasoning": "a", "run": "```python\\nprint(1)\\n```", "code": ""}', "print(1)", None),
-        ('{"run": "print(1)", "code": "def f(x):\\n    return 1"}', "", PROPOSED),
+        ('{"reasoning": "a", "run": "print(1)", "code": ""}', "print(1)", ""),
+        ('{"reasoning": "a", "run": "```python\\nprint(1)\\n```", "code": ""}', "print(1)", ""),
         ('{"run": "", "code": "def f(x):\\n    return 1"}', "", PROPOSED),
         ('{"run": 3, "code": ""}', "", None),
-        (run("print('\x1b\ud800')"), r"print('\x1b\ud800')", None),
-        (run("1\n" * 50_000), ("1\n" * 20_000), None),
+        (run("print('\x1b\ud800')"), r"print('\x1b\ud800')", ""),
+        (run("1\n" * 50_000), ("1\n" * 20_000), ""),
     ],
 )  # fmt: skip
 def test_a_block_to_run_is_never_taken_for_code_nor_code_for_a_block(text, block, source):
-    assert block_to_run(text, ["f"]) == block
-    try:
-        found = read_answer(text, ["f"], computes=True).source
-    except ParseError:
-        found = None
-    assert found == source
+    if source is None:
+        with pytest.raises(ParseError, match="no code"):
+            read_answer(text, computes=True)
+        return
+    answer = read_answer(text, computes=True)
+    assert (answer.run, answer.source) == (block, source)
 
 
 def test_it_is_off_by_default_and_answers_are_read_as_before():

@@ -173,6 +173,30 @@ class TestStarts:
         assert not any(str(seed)[:12] in texts for seed in seeds)
 
 
+TABLES = """
+tables = None
+def controller(obs):
+    global tables
+    if tables is None:
+        tables = [np.ones(1 << 20) for _ in range(12)]
+        kept = list(range(1 << 20))
+        np.kept = getattr(np, "kept", []) + [tables, kept]  # where a reload does not free it
+    return [11.5 * obs[1]]
+"""
+
+
+@needs_confinement
+@pytest.mark.defect(4)
+def test_what_an_episode_left_does_not_end_a_later_one():
+    with gym.make("MountainCarContinuous-v0") as env:
+        function = policy_function(env)
+        with Candidate(TABLES, [function]) as candidate:
+            score = evaluate_policy(candidate, env, range(8), cap=3)
+    assert not score.failed
+    assert "The first call of an episode took" in score.feedback()
+    assert "MB of memory." in score.feedback()
+
+
 def test_starts_come_from_a_secret_and_a_seed():
     starts = Starts.draw(seed=3)
     again = Starts.from_dict(starts.to_dict())
@@ -256,7 +280,7 @@ class TestImprove:
         assert held_out.success_rate == 1.0
         assert "almost no speed" in client.requests[1].text
         assert "NOT reach" in client.requests[2].text
-        assert "This is try 3 of 5; 2 are left after it." in client.requests[2].text
+        assert "You now write try 2; 2 are left after it." in client.requests[2].text
 
 
 def made(number, total, length, success, reward=0.0, failure=""):

@@ -163,8 +163,13 @@ def conduct(
     optimizer: CodeOptimizer,
     improve: Callable[[], object],
     report: Callable[[CodeTrial], Mapping[str, Any]],
+    fault: Callable[[CodeTrial], str] = lambda trial: "",
 ) -> None:
-    """Search until the budget is used up, score the best on held-out initial states, and finish."""
+    """Search until the budget is used up, score the best on held-out initial states, and finish.
+
+    `fault` says why a candidate fails on further initial states, empty if it does not: such a
+    candidate is not recommended, and the next best takes its place.
+    """
     with optimizer:
         run.write_missing(optimizer.trials)
         best = best_of(optimizer)
@@ -174,10 +179,20 @@ def conduct(
                 improve()
             except BudgetExceededError as stop:
                 say(f"stopped: {stop}")
+            if optimizer.stop_reason:
+                say(f"stopped: {optimizer.stop_reason}")
         held_out = None
-        if (best := best_of(optimizer)) is not None:
+        passed_over = False
+        for best in rank(optimizer.trials, optimizer.direction):
+            if why := fault(best):
+                say(f"candidate {best.number} fails on further initial states: {first_line(why)}")
+                passed_over = True
+                continue
             say_solved(task, optimizer, run.config["steps"])
-            held_out = report(best)
+            held_out = dict(report(best))
+            if passed_over:
+                held_out["candidate"] = best.number
+            break
         finish(run, optimizer, held_out)
 
 

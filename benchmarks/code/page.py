@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from llmopt.benchmarks.code.folder import read_config
-from llmopt.code.answer import encodable
-from llmopt.errors import StorageError
+from llmopt.code.answer import encodable, read_answer
+from llmopt.code.prompt import MAX_SENT_BACK
+from llmopt.errors import ParseError, StorageError
 from llmopt.journal import read_events
 from llmopt.policies.episode import standard_error
 from llmopt.state import Computed, Replied
@@ -23,6 +25,7 @@ from llmopt.util.files import (
     refuse_links,
     write_text_atomically,
 )
+from llmopt.util.text import cut
 
 
 def write_report(path: str | os.PathLike[str]) -> Path:
@@ -39,6 +42,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     log = folder / "search.jsonl"
     events = list(read_events(log, links=False)) if log.exists() else []
     held_out = folder / "held_out.json"
+    judged = read_json_object(held_out) if held_out.exists() else {}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llmopt.benchmarks.code", "."),
         autoescape=True,
@@ -48,17 +52,14 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         page = environment.get_template("page.html.j2").render(
             config=config,
             candidates=[_drawn(candidate) for candidate in candidates],
-            best=_best(candidates),
+            best=_best(candidates, judged.get("candidate")),
             picture=_picture(folder / "best.gif"),
             measured=any(c["mean_return"] is not None for c in candidates),
             diffs=_diffs(candidates),
-            rejections=[
-                {"text": e.code, "reason": e.result["error"]}
-                for e in events
-                if isinstance(e, Computed) and not e.block and "error" in e.result
-            ],
+            rejections=_rejections(events, bool(config.get("compute"))),
+            blocks=[e.result for e in events if isinstance(e, Computed) and e.block],
             replies=[e.reply for e in events if isinstance(e, Replied)],
-            held_out=read_json_object(held_out) if held_out.exists() else {},
+            held_out=judged,
         )
     except (
         jinja2.TemplateError,
@@ -75,6 +76,21 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     target = folder / "report.html"
     write_text_atomically(target, encodable(page))
     return target
+
+
+def _rejections(events: Sequence[Any], computes: bool) -> list[dict[str, str]]:
+    """Return the answers that were sent back: unreadable ones, and code that failed a check."""
+    refused = []
+    for event in events:
+        if isinstance(event, Computed) and not event.block and "error" in event.result:
+            refused.append({"text": event.code, "reason": str(event.result["error"])})
+        completions = event.reply["completions"] if isinstance(event, Replied) else ()
+        for text in (str(completion["text"]) for completion in completions):
+            try:
+                read_answer(text, computes=computes, may_stop=True)
+            except ParseError as error:
+                refused.append({"text": cut(text, MAX_SENT_BACK), "reason": str(error)})
+    return refused
 
 
 def _picture(file: Path) -> str:
@@ -129,8 +145,10 @@ def _drawn(candidate: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _best(candidates: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _best(candidates: list[dict[str, Any]], recommended: Any) -> dict[str, Any] | None:
+    """Return the candidate that was recommended, by default the one with the best score."""
     scored = [c for c in candidates if c["score"] is not None]
+    scored = [c for c in scored if c["number"] == recommended] or scored
     return max(scored, key=_rank) if scored else None
 
 

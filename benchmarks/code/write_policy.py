@@ -22,6 +22,8 @@ from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
 from llmopt.policies.episode import standard_error
 
+_FURTHER = 5  # initial states on which the best program must not fail before it is recommended
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt code``."""
@@ -46,8 +48,7 @@ def _search(run: CodeRun) -> None:
     facts = (
         f"{function.name} is called once a step. Global names keep their values from call to call "
         "within an episode; the code is loaded anew before each episode. A returned number outside "
-        "its bounds is moved to the bound before it acts and is charged. One call may take at most "
-        f"{config['call_seconds']:g} s."
+        "its bounds is moved to the bound before it acts and is charged."
     )
     notes = f"{facts}\n\n{task.notes}".strip()
     optimizer = make_optimizer(run, task, function, task.scoring(len(seeds)), notes, starts)
@@ -74,6 +75,11 @@ def _search(run: CodeRun) -> None:
             statistics=task.statistics,
         )
 
+    def fault(trial: CodeTrial) -> str:
+        further = starts.selection(len(seeds) + _FURTHER)[len(seeds) :]
+        with contextlib.closing(task.make(False)) as env, optimizer.candidate(trial) as candidate:
+            return evaluate_policy(candidate, env, further, cap=task.cap).failure
+
     def report(best: CodeTrial) -> dict[str, Any]:
         again = starts.held_out(config["held_out"])
         with contextlib.closing(task.make(True)) as fresh, optimizer.candidate(best) as candidate:
@@ -84,7 +90,7 @@ def _search(run: CodeRun) -> None:
         return told_of(score)
 
     with contextlib.closing(env):
-        conduct(run, task, optimizer, search, report)
+        conduct(run, task, optimizer, search, report, fault)
 
 
 def told_of(score: PolicyScore) -> dict[str, Any]:

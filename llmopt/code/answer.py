@@ -1,8 +1,7 @@
-"""Extract the code from a model's answer: JSON, fenced blocks, or bare code, read tolerantly.
+"""Read a model's answer in a search over code: fenced blocks or JSON, as the prompt asks.
 
-Nothing is parsed as Python here, and the code is not changed, so that it may contain type hints,
-the word ``python`` or backticks in strings. Time is linear in the text's length, except for a
-bounded number of attempts to read JSON.
+Nothing is guessed: an answer in another form is sent back with a complaint. The code is not
+changed and not parsed here.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.errors import ParseError
@@ -24,99 +23,65 @@ MAX_SOURCE = 100_000
 MAX_ANSWER = 1_000_000
 """Maximum characters of an answer."""
 _MAX_EXPLANATION = 4000
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
-_RUN = re.compile(r"(?:(?:python3?|py)\s+)?run", re.IGNORECASE)  # after the fence
-_LANGUAGE_LINE = re.compile(r"\A\s*(python3?|py)\s*\n", re.IGNORECASE)
-# An unindented line that can belong to a program; prose rarely looks like one.
-_PROGRAM_LINE = re.compile(
-    r"(?:(?:def|class|import|from|if|elif|for|while|with|return|async)[ \t]+\S"
-    r"|(?:else|try|finally)[ \t]*:|except\b|pass$|[@#)\]}]|\"\"\"|'''"
-    r"|[A-Za-z_][\w.]*[ \t]*(?:\[[^\]\n]*\][ \t]*)?(?::[^=\n]+)?[-+*/]?=[^=])"
-)
-# What ends a passage of prose: a fence, a JSON object, a program.
-_MARK = re.compile(
-    r"^[ \t]*(?P<fence>```+|~~~+)[^\n]*$"
-    r"|(?P<json>\{)"
-    r"|^(?P<bare>[ \t]*)(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[(:]"
-    r"|import[ \t]+\w[\w., \t]*$|from[ \t]+[\w.]+[ \t]+import\b|@\w|[A-Z][A-Z_0-9]*[ \t]*=)",
-    re.MULTILINE,
-)
-_ANY_DEF = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
+_OPEN = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([^\n`]*)$", re.MULTILINE)
+_PYTHON = ("", "python", "python3", "py")
+_RUN = re.compile(r"(?:(?:python3?|py)\s+)?run", re.IGNORECASE)
 _DEF = re.compile(r"^(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.MULTILINE)
-_MOST_JSON = 50  # maximum attempts to read JSON in one answer
+_LANGUAGE_LINE = re.compile(r"\A\s*(?:python3?|py)\s*\n", re.IGNORECASE)
+_STOP = re.compile(r"^[\s*_#>-]*proposal[\s*_]*:[\s*_`\"']*stop\b", re.IGNORECASE | re.MULTILINE)
 _DECODER = json.JSONDecoder(strict=False)  # models put raw line breaks into strings
 
 
 @dataclass(frozen=True)
 class CodeAnswer:
-    """The code in an answer, the model's explanation, and `params` values by name."""
+    """What an answer holds: code, a block of Python to run, or the end of the search.
 
-    source: str
+    Attributes:
+        source: The code; empty for a block and for the end.
+        explanation: The model's words.
+        values: Values of ``params`` by name.
+        run: The block to run.
+        stop: Whether the model ends the search.
+        unterminated: Whether the block of the code has no end.
+    """
+
+    source: str = ""
     explanation: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
+    stop: bool = False
+    unterminated: bool = False
 
 
-def block_to_run(text: str, names: Sequence[str]) -> str:
-    """Return the Python that a model wants to run; nothing if its answer defines all of `names`.
+def read_answer(text: str, *, computes: bool = False, may_stop: bool = False) -> CodeAnswer:
+    """Read an answer without its thoughts (`cut_thoughts`).
 
-    The Python is in fenced blocks marked ``run`` or in the JSON entry ``"run"``. Other blocks are
-    proposals, which are never run here.
-    """
-    if len(text) > MAX_ANSWER:
-        return ""
-    parts = _parts(_plain(cut_thoughts(text)), computes=True)
-    blocks = list(parts.runs)
-    for entry in (value.get("run") for value in parts.objects):
-        if isinstance(entry, str):
-            inner = _parts(entry, computes=True)
-            blocks += inner.runs or inner.blocks or [entry]
-    code = clean("\n".join(_tidy(block).rstrip() for block in blocks)).strip()[:MOST_CODE]
-    try:
-        proposed = _defined(read_answer(text, names, computes=True).source) if code else set()
-    except ParseError:
-        proposed = set()
-    return "" if proposed >= set(names) else code
-
-
-def read_answer(text: str, names: Sequence[str], *, computes: bool = False) -> CodeAnswer:
-    """Read a model's answer that should define functions of these names.
-
-    Prefers code that defines all of `names`; then JSON with a ``"code"`` entry, all fenced blocks
-    with a definition except those replaced by later ones (models correct themselves), and bare
-    code, in this order. Thoughts are skipped (`cut_thoughts`). JSON and tags inside a program
-    belong to the program. With `computes` blocks to run are skipped (see `block_to_run`).
+    The code is the last block of Python that defines a function: an earlier one is a draft. An
+    answer with code and a block to run is the code. With `computes` an answer may be a block to
+    run, with `may_stop` the end of the search.
 
     Raises:
-        ParseError: The answer contains no code, or is too long.
+        ParseError: The answer holds none of these, or is too long.
     """
     if len(text) > MAX_ANSWER:
         raise ParseError(
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
-    parts = _parts(_plain(cut_thoughts(text)), computes)
-    read = [a for a in map(_from_mapping, parts.objects) if a is not None]
-    answers = [read[-1] if read else None, _from_blocks(parts)]
-    found = [a for a in answers if a is not None]
-    whole = [a for a in found if _defined(a.source) >= set(names)]
-    answer = next(iter(whole or found), None)
-    if answer is None:
-        wanted = " and ".join(f"`def {n}(...)`" for n in names)
-        raise ParseError(
-            'the answer holds no code: expected a JSON object with the key "code", or one '
-            f"block fenced with ```python, that defines {wanted}",
-            text,
-        )
-    if len(answer.source) > MAX_SOURCE:
-        raise ParseError(
-            f"the code has {len(answer.source)} characters; {MAX_SOURCE} is the most", text
-        )
-    return replace(
-        answer, source=encodable(answer.source), explanation=encodable(answer.explanation)
+    plain = re.sub("\r\n?", "\n", cut_thoughts(text)).replace("\ufeff", "").strip()
+    answer = _from_json(plain, computes) or _from_blocks(plain, computes)
+    if answer.source:
+        if len(answer.source) > MAX_SOURCE:
+            raise ParseError(
+                f"the code has {len(answer.source)} characters; {MAX_SOURCE} is the most", text
+            )
+        return answer
+    if answer.run or (answer.stop and may_stop):
+        return answer
+    raise ParseError(
+        "the answer holds no code: expected one block between ```python and ``` that defines "
+        'every function, or, if JSON was asked for, an object with the key "code"',
+        text,
     )
-
-
-def _plain(text: str) -> str:
-    return re.sub("\r\n?", "\n", text).replace("\ufeff", "")
 
 
 def encodable(text: str) -> str:
@@ -127,138 +92,88 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-@dataclass
-class _Parts:
-    """The parts of an answer; `before` counts the prose before the first bare code."""
-
-    prose: list[str] = field(default_factory=list)
-    blocks: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)  # blocks to run
-    objects: list[Mapping[str, Any]] = field(default_factory=list)
-    bare: list[str] = field(default_factory=list)
-    before: int = 0
-
-
-def _parts(text: str, computes: bool = False) -> _Parts:
-    """Split an answer into its parts, from start to end."""
-    found, at, prose_from, tries = _Parts(), 0, 0, 0
-    while (mark := _MARK.search(text, at)) is not None:
-        at = mark.end()
-        if mark["json"] and (tries := tries + 1) > _MOST_JSON:
-            continue
-        value = None
-        if mark["json"]:
-            value, end = _json_at(text, mark.start())
-            if value is None:
-                continue
-        found.prose.append(text[prose_from : mark.start()].strip())
-        if value is not None:
-            found.objects.append(value)
-            at = end
-        elif mark["fence"]:
-            at = _read_block(text, mark, found, computes)
-        else:
-            found.before = found.before or len(found.prose)
-            source, end = _bare(text, mark.start(), mark["bare"])
-            found.bare.append(source)
-            at = max(at, end)
-        prose_from = at
-    found.prose.append(text[prose_from:].strip())
-    return found
-
-
-def _json_at(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None, start
-    return (value, end) if isinstance(value, dict) else (None, start)
-
-
-def _read_block(text: str, opening: re.Match[str], found: _Parts, computes: bool) -> int:
-    """Read a fenced block (JSON in it may contain fences); return its end."""
-    start = opening.end()
-    to_run = computes and _RUN.fullmatch(opening[0].strip("`~ \t")) is not None
-    blocks = found.runs if to_run else found.blocks
-    brace = re.compile(r"\s*(?=\{)").match(text, start)
-    if brace is not None and not to_run:
-        value, end = _json_at(text, brace.end())
-        closing = re.compile(r"\s*(?:[`~]{3,}|\Z)").match(text, end)
-        if value is not None and closing is not None:
-            found.objects.append(value)
-            return closing.end()
-    for mark in _FENCE.finditer(text, start):
-        if mark[1].startswith(opening["fence"]) and not mark[2]:
-            blocks.append(text[start : mark.start()])
-            return mark.end()
-    blocks.append(text[start:])
-    return len(text)
-
-
-def _from_mapping(value: Mapping[str, Any]) -> CodeAnswer | None:
-    lowered = {str(k).lower(): v for k, v in value.items()}
-    code = lowered.get("code", lowered.get("suggestion"))
-    if isinstance(code, Mapping):  # one entry for each function
-        code = "\n\n".join(str(c) for c in code.values())
-    elif isinstance(code, list):  # one entry for each line
-        code = "\n".join(str(c) for c in code)
-    if not isinstance(code, str) or not code.strip():
+def _object(text: str) -> Mapping[str, Any] | None:
+    """Return the JSON object that a text is, perhaps with words behind it."""
+    if not text.startswith("{"):
         return None
-    inner = _from_blocks(_parts(code)) if "```" in code else None
-    source = inner.source if inner is not None else _tidy(code)
-    explanation = lowered.get("reasoning", lowered.get("explanation", lowered.get("answer", "")))
-    values = lowered.get("values", lowered.get("params", lowered.get("parameters")))
+    try:
+        value = _DECODER.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _from_json(text: str, computes: bool) -> CodeAnswer | None:
+    value = _object(text)
+    if value is None:  # JSON in a block; its strings may hold fences
+        fence = re.match(r"```(?:json)?[ \t]*\n\s*", text)
+        value = _object(text[fence.end() :]) if fence else None
+    if value is None:
+        return None
+
+    def entry(name: str) -> str:
+        given = value.get(name)
+        inner = given if isinstance(given, str) else ""
+        blocks, _, _ = _blocks(inner)
+        return blocks[-1][1] if blocks else inner
+
+    source, values = entry("code"), value.get("values")
     return CodeAnswer(
-        source,
-        str(explanation)[:_MAX_EXPLANATION],
-        dict(values) if isinstance(values, Mapping) else {},
+        encodable(_tidy(source)) if source.strip() else "",
+        encodable(str(value.get("reasoning", "")))[:_MAX_EXPLANATION],
+        values if isinstance(values, dict) else {},
+        _to_run(entry("run")) if computes else "",
+        value.get("stop") is True,
     )
 
 
-def _from_blocks(parts: _Parts) -> CodeAnswer | None:
-    programs = [b for b in parts.blocks if _ANY_DEF.search(b)]
-    # A block is an earlier version if later blocks redefine everything in it.
-    kept = [b for k, b in enumerate(programs) if not _defined(b) <= _defined(*programs[k + 1 :])]
-    bare, prose = [b for b in parts.bare if _DEF.search(b)], parts.prose
-    if kept:
-        source = "\n\n".join(_tidy(b) for b in kept)
-    elif bare:
-        source, prose = bare[0], prose[: parts.before]
+def _from_blocks(text: str, computes: bool) -> CodeAnswer:
+    blocks, prose, unterminated = _blocks(text)
+    runs = [code for language, code in blocks if computes and _RUN.fullmatch(language)]
+    code = [
+        (number, block)
+        for number, (language, block) in enumerate(blocks)
+        if (language.partition(" ")[0].lower() in _PYTHON or (not computes and language == "run"))
+        and not (computes and _RUN.fullmatch(language))
+        and _DEF.search(_tidy(block))
+    ]
+    objects = [_object(block.strip()) for language, block in blocks if language.lower() == "json"]
+    values: Mapping[str, Any] = next(
+        (o["values"] for o in objects if o and isinstance(o.get("values"), dict)), {}
+    )
+    number, source = code[-1] if code else (-1, "")
+    return CodeAnswer(
+        encodable(_tidy(source)) if code else "",
+        encodable(prose)[:_MAX_EXPLANATION],
+        values,
+        "" if code else _to_run("\n".join(_tidy(run).rstrip() for run in runs)),
+        not blocks and _STOP.search(prose) is not None,
+        unterminated and number == len(blocks) - 1,
+    )
+
+
+def _blocks(text: str) -> tuple[list[tuple[str, str]], str, bool]:
+    """Return the fenced blocks with their languages, the words around, and whether one is open."""
+    blocks: list[tuple[str, str]] = []
+    prose: list[str] = []
+    at, opening = 0, None
+    for mark in _OPEN.finditer(text):
+        if opening is None:
+            prose.append(text[at : mark.start()].strip())
+            opening, at = mark, mark.end() + 1
+        elif mark[1].startswith(opening[1]) and not mark[2].strip():
+            blocks.append((opening[2].strip(), text[at : mark.start()]))
+            opening, at = None, mark.end() + 1
+    if opening is not None:
+        blocks.append((opening[2].strip(), text[at:]))
     else:
-        return None
-    explanation = "\n".join(part for part in prose if part)
-    return CodeAnswer(_tidy(source), explanation[:_MAX_EXPLANATION], _values(parts.objects))
+        prose.append(text[at:].strip())
+    return blocks, "\n".join(part for part in prose if part), opening is not None
 
 
-def _defined(*blocks: str) -> set[str]:
-    return {name for block in blocks for name in _ANY_DEF.findall(block)}
-
-
-def _bare(text: str, start: int, margin: str) -> tuple[str, int]:
-    """Return the unfenced code that begins at `start`, and its end."""
-    kept, at = [], start
-    while at < len(text):
-        end = text.find("\n", at) + 1 or len(text)
-        line = text[at:end]
-        if line.strip() and not line.startswith(margin):
-            break
-        line = line[len(margin) :]
-        if line[:1] not in ("", "\n", " ", "\t") and not _PROGRAM_LINE.match(line):
-            break
-        kept.append(line)
-        at = end
-    return "".join(kept), at
-
-
-def _values(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Read the `params` values from separate JSON."""
-    for value in objects:
-        inner = value.get("values", value.get("params", value))
-        if isinstance(inner, dict):
-            return inner
-    return {}
+def _to_run(code: str) -> str:
+    return clean(encodable(code)).strip()[:MOST_CODE]
 
 
 def _tidy(source: str) -> str:
-    source = _LANGUAGE_LINE.sub("", source)
-    return textwrap.dedent(source).strip() + "\n"
+    return textwrap.dedent(_LANGUAGE_LINE.sub("", source)).strip() + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -15,7 +16,23 @@ from llmopt.util.closing import Closing
 from llmopt.util.text import clean
 
 Origin = Literal["llm", "user"]
+_LEFT_OVER = 16 << 20  # bytes of an earlier episode that may stay in a worker
 STRATEGIES = ("hill-climb", "best-of-n", "beam")
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """What the first call after the source was loaded took: `seconds`, and `memory` in bytes."""
+
+    seconds: float
+    memory: int | None
+
+    def words(self) -> str:
+        """Return a sentence for the model, rounded so that equal runs read the same."""
+        took = "less than 0.1 s" if self.seconds < 0.1 else f"about {self.seconds:.1g} s"
+        held = (self.memory or 0) / (1 << 20)
+        memory = f" and {round(held, -1):.0f} MB of memory" if held >= 10 else ""
+        return f"The first call of an episode took {took}{memory}."
 
 
 @dataclass(repr=False, eq=False)
@@ -56,6 +73,7 @@ class Candidate(Closing):
         self.functions = tuple(self.functions)
         self._sandbox: Sandbox | None = None
         self._loaded = False
+        self.first_call: FirstCall | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.functions)
@@ -81,13 +99,17 @@ class Candidate(Closing):
     def reset(self) -> None:
         """Reload the source, which clears its global names.
 
-        Only `close` clears state that code hides elsewhere, such as in a module.
+        A new worker takes over if the code left more than 16 MB in use (on Linux; elsewhere only
+        `close` frees it). Only `close` clears state that code hides, such as in a module.
 
         Raises:
             CandidateError: It cannot be loaded.
         """
-        self._worker().load(self.source, self.variables)
-        self._loaded = True
+        worker = self._worker()
+        if (worker.memory_bytes or 0) > _LEFT_OVER:
+            worker.close()
+        worker.load(self.source, self.variables)
+        self._loaded, self.first_call = True, None
 
     def close(self) -> None:
         """Kill the worker; the next call starts a new one."""
@@ -106,7 +128,13 @@ class Candidate(Closing):
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function by name and check its result; raises as `__call__`."""
         function = self._function(name)
-        return function.output.read(self._ready().call(name, *args, **kwargs))
+        worker = self._ready()
+        if self.first_call is not None:
+            return function.output.read(worker.call(name, *args, **kwargs))
+        begun = time.monotonic()
+        value = worker.call(name, *args, **kwargs)
+        self.first_call = FirstCall(time.monotonic() - begun, worker.memory_bytes)
+        return function.output.read(value)
 
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
         """Call a function once for each row of columns (see `Sandbox.call_columns`)."""

@@ -179,6 +179,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             space=self.space,
             direction=direction,
             computes=self.computes,
+            worker=options.get("limits") or WorkerLimits(),
             **given_of(CodePrompt),
         )
         self._writing = Writing(
@@ -282,6 +283,12 @@ class CodeOptimizer(CodeViews, Account, Closing):
         return self._journal.state.barren
 
     @property
+    def stop_reason(self) -> str:
+        """Why the model ended the search; empty if it did not."""
+        stop = self._journal.state.stop
+        return "" if stop is None else stop[0]
+
+    @property
     def tried(self) -> int:
         """Recorded candidates of the model, plus calls of `ask` that found none."""
         return sum(t.source == "llm" for t in self._journal.state.trials) + self.failures
@@ -336,6 +343,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
         Raises:
             NoCandidateError: No answer could be used, repairs included.
+            SearchStopped: The model ended the search, which it may once there is a score.
             BudgetExceededError: A cap on requests, tokens or cost is reached.
             ClientError: The request failed, for example for lack of an API key.
             ImportError: The model's package is not installed.
@@ -382,6 +390,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
         self.check_ready()
         self._journal.write_start()
         now = self._journal.state
+        if now.stop is not None:
+            raise SearchStopped(*now.stop)
         interrupted = now.interrupted
         base = now.count if interrupted is None else interrupted
         try:
@@ -418,7 +428,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             self._parent(number, trials),
             number,
             wanted,
-            None if self.steps is None else (tried + 1, self.steps),
+            None if self.steps is None else max(0, self.steps - tried - 1),
         )
         computing = writing.computing
         try:

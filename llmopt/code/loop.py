@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.errors import SearchStopped
 from llmopt.evaluation_loop import INTERRUPTED, drive
 from llmopt.sandbox.failure import NoCandidateError
 
@@ -44,6 +45,8 @@ def search(
 ) -> bool:
     """Search until `steps` candidates of the model were tried; return whether one is `done`.
 
+    The search also ends if the model ends it.
+
     `on_step` gets a candidate's number (-1 if there was none), ``Score.made`` and words.
 
     Raises:
@@ -64,6 +67,8 @@ def search(
                 candidate = optimizer.ask()
             except NoCandidateError as error:
                 say(-1, None, str(error))
+            except SearchStopped:  # `CodeOptimizer.stop_reason` says why
+                break
         return [] if candidate is None else [candidate]
 
     def tell(

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.candidate import Candidate
+from llmopt.code.candidate import Candidate, FirstCall
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.language import LanguageFeedback, Verdict
@@ -108,13 +108,15 @@ class PolicyScore:
     """Several episodes of one policy, in the order of their initial states.
 
     `cap` is the maximum steps of each; `statistics` describe all episodes in words (gait,
-    saturation, drift), and `data` hold their steps, for `CodeOptimizer.tell`.
+    saturation, drift), `data` hold their steps, for `CodeOptimizer.tell`, and `first_call` is
+    that of the episode in which it took longest.
     """
 
     episodes: tuple[CodeEpisode, ...]
     cap: int = STEP_CAP
     statistics: str = ""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    first_call: FirstCall | None = field(default=None, compare=False)
 
     @property
     def mean_return(self) -> float | None:
@@ -187,7 +189,9 @@ class PolicyScore:
         told = worst.feedback
         if told and not worst.failure:
             told = f"The worst episode (start {worst.number}): {told}"
-        lines = [self.summary(), *(e.account() for e in self.episodes), self.statistics, told]
+        first = "" if self.first_call is None else self.first_call.words()
+        accounts = (e.account() for e in self.episodes)
+        lines = [self.summary(), first, *accounts, self.statistics, told]
         return "\n".join(line for line in lines if line)
 
 
@@ -372,6 +376,7 @@ def evaluate_policy(
         ValueError: There are no seeds.
     """
     episodes: list[CodeEpisode] = []
+    calls: list[FirstCall] = []
     report = statistics() if statistics is not None else None
     watch = report if report is not None else StepData() if steps else None
     for number, seed in enumerate(seeds):
@@ -385,11 +390,13 @@ def evaluate_policy(
             episodes.append(replace(lost, feedback=words))
         else:
             episodes.append(run_episode(candidate, env, seed, cap, success, watch, number))
+            calls += [] if candidate.first_call is None else [candidate.first_call]
         if episodes[-1].failure and not every:
             break
     if not episodes:
         raise ValueError("no seeds: expected at least one")
-    score = PolicyScore(tuple(episodes), cap)
+    longest = max(calls, key=lambda call: call.seconds, default=None)
+    score = PolicyScore(tuple(episodes), cap, first_call=longest)
     if score.failure:
         return score
     if steps and watch is not None:

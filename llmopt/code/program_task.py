@@ -8,7 +8,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Message, Request
 from llmopt.client.model_facts import ModelFacts
-from llmopt.code.answer import CodeAnswer, block_to_run, encodable, read_answer
+from llmopt.code.answer import CodeAnswer, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.computing import data_of, variables_of, words_after
 from llmopt.code.program import Program, ProgramSpace
@@ -20,7 +20,7 @@ from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.python_block import ToolFacts
 from llmopt.prompt.reading import Reading, ToolCall
-from llmopt.prompt.situation import Question
+from llmopt.prompt.situation import Complaint, Question
 from llmopt.propose import Round, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox
@@ -71,7 +71,7 @@ class ProgramTask:
         current: The try to improve, if any.
         number: Of the first new candidate.
         samples: Answers of one request.
-        turn: Number of this try and their total, if known.
+        left: Tries that follow this one, if known.
         candidates: The checked candidates by number; their workers are running.
     """
 
@@ -82,10 +82,12 @@ class ProgramTask:
     current: CodeTrial | None
     number: int
     samples: int = 1
-    turn: tuple[int, int] | None = None
+    left: int | None = None
     candidates: dict[int, Candidate] = field(default_factory=dict)
     _new: list[Program] = field(default_factory=list)
     _first: Round | None = None  # what its blocks do is shown behind the task, which stays
+    _fault: Complaint | None = None
+    _blocks_seen: int = 0
 
     @property
     def exhausted(self) -> bool:
@@ -98,8 +100,9 @@ class ProgramTask:
         return False
 
     @property
-    def _names(self) -> list[str]:
-        return [f.name for f in self.writing.prompt.functions]
+    def _may_stop(self) -> bool:
+        """Whether the model may end the search: there is a score."""
+        return any(trial.reward is not None for trial in self.trials)
 
     # -- the question ---------------------------------------------------------------------
 
@@ -107,6 +110,11 @@ class ProgramTask:
         """Return the request for a program, for a repair, or for what follows a block."""
         writing, prompt = self.writing, self.writing.prompt
         self._first = self._first or round
+        fault = round.complaint
+        if fault is None and len(round.runs) > self._blocks_seen:  # a block on what to repair
+            fault = self._fault
+        self._fault, self._blocks_seen = fault, len(round.runs)
+        round = replace(round, complaint=fault)
         budget = TokenBudget.of(writing.facts, None, (writing.max_output_tokens or 1000) + 64)
         room, computing = budget, None
         if prompt.computes:
@@ -119,7 +127,8 @@ class ProgramTask:
             )
             if budget.limit is not None:
                 room = replace(budget, limit=budget.limit - min(_ROOM, budget.limit // 8))
-        messages = prompt.messages(self.current, self.trials, room, self.turn, computing)
+        turn = None if self.left is None else (self.number, self.left)
+        messages = prompt.messages(self.current, self.trials, room, turn, computing)
         names = prompt.space.names if prompt.space else ()
         request = Request(
             messages,
@@ -127,7 +136,9 @@ class ProgramTask:
             temperature=writing.temperature,
             max_tokens=writing.max_output_tokens,
             seed=round.seed,
-            json_schema=json_schema(names, prompt.computes) if prompt.answer == "json" else None,
+            json_schema=json_schema(names, prompt.computes, self._may_stop)
+            if prompt.answer == "json"
+            else None,
         )
         request = self._with_complaint(request, round, budget)
         return Question(self._with_blocks(request, round, budget), self._read)
@@ -160,11 +171,14 @@ class ProgramTask:
 
     def _read(self, text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading | ToolCall:
         """Return the program of an answer, or the block to run."""
-        answer, computes = encodable(text), self.writing.prompt.computes
-        if computes and (code := block_to_run(answer, self._names)):
-            return ToolCall(code)
-        program = read_answer(answer, self._names, computes=computes)
-        return Reading((program,), program.explanation, clipped=False)
+        computes = self.writing.prompt.computes
+        answer = read_answer(encodable(text), computes=computes, may_stop=self._may_stop)
+        if answer.source:
+            open_ended = answer.unterminated
+            return Reading((answer,), answer.explanation, False, unterminated=open_ended)
+        if answer.run:
+            return ToolCall(answer.run)
+        return Reading((), answer.explanation, False, stop=True)
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Check a program in its worker, and return it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jinja2
@@ -20,6 +21,7 @@ from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.template import shipped_template
+from llmopt.sandbox.sandbox import WorkerLimits
 from llmopt.space import Space
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.text import estimate_tokens
@@ -48,6 +50,10 @@ _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
+_STOP = {
+    "fenced": 'end the search: in place of the code write the line "Proposal: stop" and why',
+    "json": 'end the search: leave "code" empty and set a key "stop" to true',
+}
 MAX_SENT_BACK = 20_000
 """Maximum characters of a rejected answer that are sent back and stored."""
 
@@ -62,15 +68,22 @@ _FEEDBACK = 2500
 improve, and fewer if the model's context is short."""
 
 
+_LONG = 2000
+"""Characters from which on a source is shown by its differences, if these are short."""
+
 _ENDLESS = TokenBudget(None, estimate_tokens)
 
 
-def json_schema(names: Sequence[str] = (), computes: bool = False) -> dict[str, Any]:
+def json_schema(
+    names: Sequence[str] = (), computes: bool = False, may_stop: bool = False
+) -> dict[str, Any]:
     """Return the schema of a JSON answer, with `params` values of these names."""
     text = {"type": "string"}
     properties: dict[str, Any] = {"reasoning": text, "code": text}
     if computes:
         properties["run"] = text
+    if may_stop:
+        properties["stop"] = {"type": "boolean"}
     if names:
         properties["values"] = {"type": "object", "required": list(names)}
     return {"type": "object", "properties": properties, "required": list(properties)}
@@ -94,6 +107,7 @@ class CodePrompt:
         template: Jinja2 template that replaces ``code_function.j2``, with the same variables.
         scoring: Description of the score, and of its maximum.
         computes: Whether an answer may be a block of Python to run.
+        worker: What the process of the code may use.
     """
 
     functions: tuple[Function, ...]
@@ -109,6 +123,7 @@ class CodePrompt:
     template: str = ""
     scoring: str = ""
     computes: bool = False
+    worker: WorkerLimits = field(default_factory=WorkerLimits)
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.functions]
@@ -136,7 +151,7 @@ class CodePrompt:
 
         `current` is the try to improve; a negative number marks code that was never scored. The
         memory of trials is shortened until it fits into the budget. `turn` is the number of this
-        try and their total, `computing` the variables on blocks to run
+        try and how many follow it, `computing` the variables on blocks to run
         (`llmopt.code.computing.variables_of`).
 
         Raises:
@@ -193,19 +208,22 @@ class CodePrompt:
             log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
             spread=any(t.samples for t in trials),
             turn=turn,
-            best=[_shown(t, feedback, space) for t in top],
-            latest=[_shown(t, feedback, space) for t in last],
+            best=[_shown(t, feedback, space, current) for t in top],
+            latest=[_shown(t, feedback, space, current) for t in last],
             current=_shown(current, whole, space) if current is not None else None,
             answer=(_JSON if self.answer == "json" else _FENCED)
             + (_VALUES[self.answer] if space else "")
             + (_RUN[self.answer] if self.computes else ""),
+            stop=_STOP[self.answer] if any(t.reward is not None for t in trials) else "",
+            seconds=self.worker.call_seconds,
+            megabytes=self.worker.memory_bytes >> 20,
             compute=self.computes,
             json=self.answer == "json",
             **computing,
         )
         try:
             return _compiled(self.template)(variables)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise TemplateError(f"the prompt's template cannot be rendered: {error}") from error
 
 
@@ -242,15 +260,28 @@ def named_params(trial: CodeTrial, space: Space | None) -> Mapping[str, Any] | N
     return space.named(space.flatten(trial.params))
 
 
-def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str, Any]:
+def _shown(
+    trial: CodeTrial, feedback: int, space: Space | None, base: CodeTrial | None = None
+) -> Mapping[str, Any]:
     words = quoted(trial.feedback.strip(), headings_alone=True)
     return {
         "number": trial.number if trial.number >= 0 else None,
         "score": _score(trial),
-        "source": trial.source.strip(),
+        "source": trial.source.strip() if base is None else _beside(trial, base),
         "params": named_params(trial, space),
         "feedback": shorten(words, feedback),
     }
+
+
+def _beside(trial: CodeTrial, base: CodeTrial) -> str:
+    """Return a source, or its difference from `base`, which is shown in full, if that is short."""
+    source = trial.source.strip()
+    if len(source) < _LONG:
+        return source
+    lines = base.source.strip().splitlines(), source.splitlines()
+    changes = list(difflib.unified_diff(*lines, n=1, lineterm=""))[2:]
+    text = "\n".join(["(the code to improve, with these differences:)", *changes])
+    return text if len(text) < len(source) / 2 else source
 
 
 def _score(trial: CodeTrial) -> str | None:

@@ -93,6 +93,7 @@ class Sandbox(Closing):
         self.confined: bool | None = None
         self.printed = ""
         self._channel: Channel | None = None
+        self._empty: int | None = None  # address space of the worker without a candidate
         self._tainted = False  # whether a candidate's code has run in the worker
         self._used = 0.0  # seconds of all requests
         self._old = math.inf  # the time from which on the worker is replaced when code is loaded
@@ -106,6 +107,21 @@ class Sandbox(Closing):
     def pid(self) -> int | None:
         """The worker's process number, or ``None`` if there is none."""
         return self._channel.pid if self.running and self._channel is not None else None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Address space that the code holds in the worker; ``None`` if that is not known."""
+        total = self._address_space()
+        return None if total is None or self._empty is None else total - self._empty
+
+    def _address_space(self) -> int | None:
+        if (pid := self.pid) is None:
+            return None
+        try:  # Linux
+            with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return None
 
     def close(self) -> None:
         """Kill the worker, if there is one, with its whole process group."""
@@ -159,6 +175,7 @@ class Sandbox(Closing):
             channel.close()
             return
         self._channel = channel
+        self._empty = self._address_space()
         self.confined = not problems
         if problems:
             warnings.warn(

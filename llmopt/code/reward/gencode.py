@@ -142,7 +142,7 @@ class GenCode(Account):
 
     def get_clean_response(self) -> None:
         """Extract the code from ``self.response``, or raise `ParseError`, a ``ValueError``."""
-        self.response = read_answer(self.response or "", [Function(self._signature).name]).source
+        self.response = read_answer(self.response or "").source
 
     def compile_reward_function(self) -> Candidate:
         """Load the code into a worker, which serves all calls, and test it on some steps.
