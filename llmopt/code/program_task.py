@@ -20,7 +20,7 @@ from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.python_block import ToolFacts
 from llmopt.prompt.reading import Reading, ToolCall
-from llmopt.prompt.situation import Complaint, Question
+from llmopt.prompt.situation import Question
 from llmopt.propose import Round, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox
@@ -86,8 +86,6 @@ class ProgramTask:
     candidates: dict[int, Candidate] = field(default_factory=dict)
     _new: list[Program] = field(default_factory=list)
     _first: Round | None = None  # what its blocks do is shown behind the task, which stays
-    _fault: Complaint | None = None
-    _blocks_seen: int = 0
 
     @property
     def exhausted(self) -> bool:
@@ -110,11 +108,6 @@ class ProgramTask:
         """Return the request for a program, for a repair, or for what follows a block."""
         writing, prompt = self.writing, self.writing.prompt
         self._first = self._first or round
-        fault = round.complaint
-        if fault is None and len(round.runs) > self._blocks_seen:  # a block on what to repair
-            fault = self._fault
-        self._fault, self._blocks_seen = fault, len(round.runs)
-        round = replace(round, complaint=fault)
         budget = TokenBudget.of(writing.facts, None, (writing.max_output_tokens or 1000) + 64)
         room, computing = budget, None
         if prompt.computes:
