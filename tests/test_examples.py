@@ -77,18 +77,6 @@ def test_script_runs(name, tmp_path, embedded_client):
 
 
 @pytest.mark.embedded
-def test_two_workers_on_one_postgresql(tmp_path, embedded_client):
-    pytest.importorskip("optuna")
-    from test_optuna_workers import postgresql
-
-    with postgresql() as url:
-        out = run(str(EXAMPLES / "workers.py"), url, folder=tmp_path)
-    trials, points = map(int, re.findall(r"(\d+) trials, (\d+) different", out)[0])
-    assert trials == points >= 12
-    assert "'llm': " in out
-
-
-@pytest.mark.embedded
 @pytest.mark.parametrize("name", ["notebook.ipynb", "studies.ipynb"])
 def test_a_notebook_runs_and_was_run(name, tmp_path, embedded_client):
     for package in ("pandas", "matplotlib", "optuna", "sklearn"):

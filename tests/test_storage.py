@@ -17,7 +17,6 @@ from stubs import Gate
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.errors import MissingKeyError, StorageError, StorageInUseError
-from llmopt.util.files import open_to_append
 
 
 class Stingy:
@@ -35,19 +34,6 @@ class Stingy:
 
     def __getattr__(self, name):
         return getattr(self.file, name)
-
-
-@pytest.fixture
-def stingy(monkeypatch):
-    """Files that are opened for appending have little room; the list of them."""
-    opened = []
-
-    def stingy_file(path):
-        opened.append(Stingy(open_to_append(path)))
-        return opened[-1]
-
-    monkeypatch.setattr("llmopt.search.eventlog.open_to_append", stingy_file)
-    return opened
 
 
 # -- durable logs ------------------------------------------------------------------------------

@@ -50,8 +50,8 @@ def nfc(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, clean and cut, even if its own method fails."""
+def first_line(error: BaseException | str) -> str:
+    """Return the first line of an error's text, clean and cut, even if its own method fails."""
     try:
         text = str(error).strip()
     except Exception:
