@@ -185,7 +185,7 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
     ("README.md", "medians of {} requests, {} tokens and {} minutes on Hopper", hopper_costs),
     (
-        "README.md",
+        "benchmarks/results/archive.md",
         "returns of {} and {} (HalfCheetah), {} and {} (Walker2d), {} to {} evaluations",
         others,
     ),
