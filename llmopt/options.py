@@ -308,8 +308,7 @@ def options_to_store(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for each in dataclasses.fields(SearchOptions):
         stored, value = each.metadata.get("stored"), values[each.name]
-        rare = value in (None, False, [], each.default)  # it says nothing
-        if stored == "always" or (stored and not rare):
+        if stored == "always" or (stored and value not in (None, False, [], each.default)):
             kept[each.name] = value
     return kept
 

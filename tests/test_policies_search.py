@@ -435,7 +435,9 @@ def test_numeric_only_models_begin_with_random_policies_but_are_asked(evaluation
     with PolicySearch("CartPole-v1", "network", starts=1, max_steps=20) as search:
         search.run(evaluations)
         sources = [t.source for t in search.optimizer.trials]
-        assert sources == ["warmup"] * random + ["llm"] * (evaluations - random)
+        drawn = max(0, 5 - random)  # the prompt needs five complete trials
+        proposed = ["drawn"] * drawn + ["llm"] * (evaluations - random - drawn)
+        assert sources == ["warmup"] * random + proposed
         search.run(evaluations + 2)  # a longer search begins no second warm-up
         assert [t.source for t in search.optimizer.trials][-2:] == ["llm"] * 2
 

@@ -270,7 +270,7 @@ class ReplayClient:
                 "the settings (seed, prompt, budget) of the recording",
                 requests=0,
             )
-        if not self._warned:
+        if not self._warned and (self.strict or not reworded):
             self._warned = True
             words = "; it gets the reply recorded there, as will others"
             warnings.warn(message + words, RuntimeWarning, stacklevel=4)

@@ -114,7 +114,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             asking (`llmopt.code.program_task.Writing`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
-            ``compute_workers``. Of the workers (`Sandbox`): ``limits``,
+            ``compute_workers``, ``compute_packages``. Of the workers (`Sandbox`): ``limits``,
             ``allow_unsandboxed``. Of the budget (`llmopt.caps.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
 
