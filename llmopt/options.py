@@ -84,9 +84,8 @@ class AskOptions:
         attempts: Maximum number of requests with unusable samples per batch; random points then
             fill the batch. After such a request, a chat model reads what was wrong with its
             answer.
-        out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
-            violates a constraint to a feasible one; ``"reject"`` asks again; ``"auto"`` asks again
-            under the prompt ``"words"`` and clips under the others.
+        out_of_range: ``"clip"`` moves a value outside its range to the bound; ``"reject"`` asks
+            again; ``"auto"`` asks again under the prompt ``"words"`` and clips under the others.
         on_error: After a failure of the model or at a cap, ``"raise"`` an error, or ``"fallback"``
             to a random point, with a warning, and count
             it. A missing or refused key, model or package
