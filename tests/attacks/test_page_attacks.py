@@ -145,7 +145,7 @@ CANDIDATE = {"number": 0, "score": 1.0, "parent": None, "explanation": "up", "fe
 CANDIDATE |= {"mean_return": 1.0, "success_rate": 0.5, "samples": [1.0, 2.0], "ties": [1.0]}
 CANDIDATE |= {"curves": [[1.0, 2.0]]}
 HELD_OUT = {"mean return": 1.0}
-REPLY = {"prompt_tokens": 3, "completion_tokens": 4}
+REPLY = {"completions": [{"text": "no code here"}], "prompt_tokens": 3, "completion_tokens": 4}
 STARTED = {"functions": [["f(obs)", "", ""]], "directions": ["maximize"], "seed": 0}
 EVENTS = [
     json.loads(event.to_json())
