@@ -178,7 +178,9 @@ def test_snippets_of_a_page_run(page, tmp_path, embedded_client, hosted):
         assert whole in code, f"{page.name} has no {whole!r} any more: mend SHORTER"
         code = code.replace(whole, part)
     shown = execute(code, tmp_path, hosted)
-    assert "not proposed by openai" not in shown  # each of its answers was read
+    # Each of its answers was read; the stand-in knows nothing of constraints.
+    unread = [line for line in shown.splitlines() if "not proposed by openai" in line]
+    assert not [line for line in unread if "this point breaks" not in line]
     if page.name in ("optuna.md", "nevergrad.md", "policies.md", "code.md"):
         assert hosted.seen
 
