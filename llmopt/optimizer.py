@@ -360,7 +360,7 @@ class LLMOptimizer(Results[Params], Closing):
         except Stale:
             base = self._journal.state.count
             made = self._make(n, base, repeats=False)
-        return self._settle(n, base, *made)
+        return self._settle(n, *made)
 
     def _note_facts(self, state: State) -> State:
         """Store the model's facts again if an answer changed them, such as a refused schema."""
@@ -370,7 +370,9 @@ class LLMOptimizer(Results[Params], Closing):
         self._asking = replace(self._asking, facts=facts)
         return self._journal.append(self.started())
 
-    def _make(self, n: int, base: int, *, repeats: bool) -> tuple[Outcome, Scope, Any, list[str]]:
+    def _make(
+        self, n: int, base: int, *, repeats: bool
+    ) -> tuple[State, Outcome, Scope, Any, list[str]]:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
         state = self._journal.state_at(base)
         scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
@@ -389,7 +391,7 @@ class LLMOptimizer(Results[Params], Closing):
             text = fill(outcome, self.space, rng, wanted, seen, client_name(self.client))
             warned += [text] if text else []
         outcome.proposals[:0] = warmup
-        return outcome, scope, rng, warned
+        return state, outcome, scope, rng, warned
 
     def _history_of(self, state: State, base: int) -> History:
         latest = base == self._journal.state.count
@@ -443,15 +445,15 @@ class LLMOptimizer(Results[Params], Closing):
         return self._blocks[number]
 
     def _settle(
-        self, n: int, base: int, outcome: Outcome, scope: Scope, rng: Any, warned: list[str]
+        self, n: int, base: State, outcome: Outcome, scope: Scope, rng: Any, warned: list[str]
     ) -> tuple[list[Proposal], list[str]]:
         """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
         key, noisy = self.space.key, self._options.noisy
         with self._journal.lock:
             now, proposals = self._journal.state, outcome.proposals
-            if now.count > base and not noisy:
+            if now.count > base.count and not noisy:
                 fixed = "warmup" if self._warmup_points is not None else ""
-                tried = now.keys - self._journal.state_at(base).keys
+                tried = now.keys - base.keys
                 proposals = [
                     p for p in proposals if p.source == fixed or key(p.values) not in tried
                 ]
