@@ -188,15 +188,15 @@ class Journal:
             )
         if self._file is None:
             raise StorageError(f"{self.path} is closed: resume the search to write to it again")
+        known = self._published[0]  # first: another thread may append meanwhile
         try:
             status = os.stat(self.path)
-            size = status.st_size
         except OSError as error:
             raise StorageError(
                 f"{self.path} cannot be found any more ({error.strerror or error}): something "
                 "else removed it. Put it back, or save the search to another path"
             ) from error
-        if (status.st_dev, status.st_ino) != self._place or size < self._published[0]:
+        if (status.st_dev, status.st_ino) != self._place or status.st_size < known:
             raise StorageError(
                 f"{self.path} was replaced or shortened by something else. Restore it, or save the "
                 "search to another path"

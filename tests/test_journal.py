@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmopt import Float, Space
+from llmopt import Float, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.base import Completion, Reply
 from llmopt.data import TrialData
 from llmopt.errors import StorageError, StorageInUseError
@@ -327,3 +327,19 @@ def test_a_kill_at_any_moment_leaves_whole_lines(tmp_path):
         trials = Journal.read(path, State(SPACE)).state.trials
         assert len(trials) >= acknowledged
         assert [t.rewards for t in trials] == [(float(k),) for k in range(len(trials))]
+
+
+def test_another_thread_may_append_while_the_file_is_checked(tmp_path, monkeypatch):
+    with LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=tmp_path / "a.jsonl") as one:
+        one.enqueue({"x": 0.1})
+        real = os.stat
+
+        def slow(path, *args, **kwargs):
+            status = real(path, *args, **kwargs)
+            monkeypatch.setattr(os, "stat", real)
+            one.enqueue({"x": 0.2})  # as another thread would, since no lock is held
+            return status
+
+        monkeypatch.setattr(os, "stat", slow)
+        assert one.ask() == {"x": 0.1}
+        assert one.queued == 1
