@@ -141,13 +141,13 @@ class Journal:
 
     def write_start(self) -> None:
         """Write the event of `begin`, if it is not written yet."""
-        head, self._head = self._head, None
-        if head is not None:
-            try:
-                self.append(head)
-            except BaseException:
-                self._head = head
-                raise
+        with self.lock:
+            if self._head is not None:
+                self.check()
+                # An interrupt may have come between its line and this one.
+                if self.state.started != _read_line(self._head.to_json()):
+                    self._append(self._head)
+                self._head = None
 
     # -- the file -------------------------------------------------------------------------
 
@@ -291,16 +291,19 @@ class Journal:
         with self.lock:
             self.check()
             self.write_start()
-            line = event.to_json()
-            state = reduce(self.state, _read_line(line))
-            at = self._published[0]
-            if self._file is None:
-                self._memory[at:] = line
-            else:
-                self._write(at, line)
-            self._published = at + len(line), state
-            self._made = False
-            return state
+            return self._append(event)
+
+    def _append(self, event: Event) -> State:
+        line = event.to_json()
+        state = reduce(self.state, _read_line(line))
+        at = self._published[0]
+        if self._file is None:
+            self._memory[at:] = line
+        else:
+            self._write(at, line)
+        self._published = at + len(line), state
+        self._made = False
+        return state
 
     def _write(self, at: int, line: bytes) -> None:
         assert self._file is not None
