@@ -48,7 +48,6 @@ from llmopt.space import Categorical, Space
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
 
-SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
@@ -403,6 +402,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
     "opro": {"history": "best", "best": 20, "order": "ascending", **_WHY},
 }
+SHIPPED = tuple(_DEFAULTS)
+"""The names of the shipped templates."""
 
 
 def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
