@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from llmopt.space.dimensions import Categorical, Dimension, Float, Int
 from llmopt.space.when import Test, When
 
 _MOST = 200  # alternatives of a condition; its square: values that a relation is written out for
+_CONJUNCTIONS = ("OrConjunction", "AndConjunction")
 _SIGNS = {"LessThan": "<", "LessThanEquals": "<=", "GreaterThan": ">", "GreaterThanEquals": ">="}
 _KEPT = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}  # what a forbidden relation leaves
 
@@ -125,16 +126,22 @@ def _joined(about: Any, left: list[Tests], right: list[Tests]) -> list[Tests]:
     return [(*a, *b) for a, b in product(left, right)]
 
 
+def _conjunction(kind: str, whole: Any, parts: Sequence[list[Tests]]) -> list[Tests]:
+    """Return the alternatives of an "or" or an "and" of parts."""
+    if kind == "OrConjunction":
+        return [tests for part in parts for tests in part]
+    joined: list[Tests] = [()]
+    for part in parts:
+        joined = _joined(whole, joined, part)
+    return joined
+
+
 def _alternatives(condition: Any, children: set[str]) -> list[Tests]:
     """Return a condition as alternatives of tests."""
     kind = type(condition).__name__.removesuffix("Condition")
-    if kind == "OrConjunction":
-        return [tests for c in condition.components for tests in _alternatives(c, children)]
-    if kind == "AndConjunction":
-        tests: list[Tests] = [()]
-        for component in condition.components:
-            tests = _joined(condition, tests, _alternatives(component, children))
-        return tests
+    if kind in _CONJUNCTIONS:
+        parts = [_alternatives(component, children) for component in condition.components]
+        return _conjunction(kind, condition, parts)
     parent = condition.parent
     if kind == "NotEquals" and parent.name in children:
         raise SpaceError(
@@ -151,13 +158,9 @@ def _alternatives(condition: Any, children: set[str]) -> list[Tests]:
 def _combinations(clause: Any, dimensions: Mapping[str, Dimension]) -> list[Tests]:
     """Return the combinations of values that a clause forbids."""
     kind = _kind(clause)
-    if kind == "OrConjunction":
-        return [tests for c in clause.components for tests in _combinations(c, dimensions)]
-    if kind == "AndConjunction":
-        tests: list[Tests] = [()]
-        for component in clause.components:
-            tests = _joined(clause, tests, _combinations(component, dimensions))
-        return tests
+    if kind in _CONJUNCTIONS:
+        parts = [_combinations(component, dimensions) for component in clause.components]
+        return _conjunction(kind, clause, parts)
     if kind in ("Equals", "In"):
         values = (clause.value,) if kind == "Equals" else tuple(clause.values)
         return [(Test(clause.hyperparameter.name, "in", values),)]
