@@ -116,7 +116,8 @@ def test_clip_gives_the_nearest_valid_number(space, seed, data):
     for dimension in space.dimensions:
         if isinstance(dimension, Categorical):
             continue
-        number = data.draw(st.floats(-1e15, 1e15) | st.floats(dimension.low, dimension.high))
+        inside = st.integers if isinstance(dimension, Int) else st.floats
+        number = data.draw(st.floats(-1e15, 1e15) | inside(dimension.low, dimension.high))
         nearest = dimension.clip(number)
         assert dimension.check(nearest) == nearest
         other = dimension.draw(rng.random())
