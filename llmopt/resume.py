@@ -178,7 +178,8 @@ def stored_client(name: object, path: str | os.PathLike[str]) -> Client:
     """Return the model that a file names.
 
     Raises:
-        StorageError: A file may not choose it: it is a folder, a file, an address or unknown.
+        StorageError: A file may not choose it: it is a folder, a file, an address, a command, or
+            unknown.
     """
     model = str(name)
     if not names_a_place(model):

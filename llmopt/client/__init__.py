@@ -4,6 +4,7 @@
 """
 
 from llmopt.client.base import Client, Completion, Message, Reply, Request, client_name
+from llmopt.client.command import CommandClient
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.local.local import LocalClient
 from llmopt.client.model_string import get_client
@@ -12,6 +13,7 @@ from llmopt.client.scripted import ScriptedClient
 
 __all__ = [
     "Client",
+    "CommandClient",
     "Completion",
     "LocalClient",
     "Message",

@@ -80,6 +80,13 @@ class Request:
         """All message texts joined with a blank line."""
         return "\n\n".join(m.content for m in self.messages)
 
+    @property
+    def transcript(self) -> str:
+        """The messages as one text, each under ``### system`` and so on; one of a user bare."""
+        if len(self.messages) == 1 and self.messages[0].role == "user":
+            return self.messages[0].content
+        return "\n\n".join(f"### {m.role}\n\n{m.content}" for m in self.messages)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
         data = asdict(self)

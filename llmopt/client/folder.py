@@ -187,11 +187,7 @@ class FolderClient:
         json.dump(data, file, indent=1)
         file.flush()
         # It may be shown on a terminal; the JSON file has the exact request.
-        messages = request.messages
-        text = "\n\n".join(f"### {m.role}\n\n{m.content}" for m in messages)
-        if len(messages) == 1 and messages[0].role == "user":
-            text = messages[0].content
-        write_text_atomically(self._path(number, _REQUEST), clean(text))
+        write_text_atomically(self._path(number, _REQUEST), clean(request.transcript))
         return number
 
     def _settle(self) -> None:

@@ -56,6 +56,8 @@ _OTHERS = (
     ("local.local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
     ("folder", "FolderClient", "folder:",
      "DIR: a person, an agent or a batch system that answers the files in a folder"),
+    ("command", "CommandClient", "command:",
+     "COMMAND: any program that answers standard input, such as 'claude -p'; it may use tools"),
     ("record_replay", "ReplayClient", "replay:",
      "FILE: the answers of a recording, for identical requests"),
     ("providers.openai", "at_url", "openai+",
@@ -297,8 +299,8 @@ _WORDS: dict[Any, str] = {
 }
 
 
-# Providers whose model strings contain an address, a file or a folder.
-_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
+# Providers whose model strings contain an address, a file, a folder or a command.
+_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay", "command"})
 # Options that contain no address, file or folder, and no price: a price of 0 would lift a cap.
 _HARMLESS = frozenset(
     {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
@@ -307,10 +309,10 @@ _HARMLESS = frozenset(
 
 
 def names_a_place(model: str) -> bool:
-    """Whether a model string contains an address, a file or a folder.
+    """Whether a model string contains an address, a file, a folder or a command.
 
-    A model string from an untrusted file must not decide where prompts and keys go or what is
-    read: it takes effect only if the user repeats it.
+    A model string from an untrusted file must not decide where prompts and keys go, or what is
+    read or run: it takes effect only if the user repeats it.
     """
     bare, options = split_options(model)
     return (

@@ -7,10 +7,12 @@ import http.client
 import importlib.metadata
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
+from llmopt.client.command import COMMANDS
 from llmopt.client.http.api_keys import redact
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.model_string import PROVIDERS, get_client
@@ -60,6 +62,9 @@ def _status(prefix: str, timeout: float) -> Status:
             later = f"not fetched yet ({MODEL_BYTES / 1e6:.0f} MB, at first use)"
             detail = f"{detail}; model {'fetched' if fetched else later}"
         return Status(written, ready, detail)
+    if prefix == "command:":
+        there = [c.model for name, c in COMMANDS.items() if shutil.which(name)]
+        return Status(written, bool(there), "; ".join(there) or f"no {', '.join(COMMANDS)} on PATH")
     own = prefix == "openai+"  # an address that is written out
     client = get_client(prefix + ("http://HOST/v1:MODEL" if own else "MODEL" * (prefix[-1] == ":")))
     if not isinstance(client, RemoteClient):

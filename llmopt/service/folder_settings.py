@@ -1,8 +1,8 @@
 """The settings that a resumed run reads from its folder, which may be untrusted.
 
 The one allow list of `llmopt run`, `llmopt code` and `llmopt reward`. Numbers, choices and words
-may come from a folder. What names an address, a file, a folder or a module, what says what a
-request costs, and what waives the sandbox has to be given again on the command line.
+may come from a folder. What names an address, a file, a folder, a command or a module, what says
+what a request costs, and what waives the sandbox has to be given again on the command line.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def check_given(path: Path, settings: Mapping[str, Any], given: Collection[str])
         if name not in given:
             raise StorageError(
                 f"{path} names {short(settings[name])} as its {name}: an address, a file, a "
-                "folder, a module or a price is taken from a run folder only if you name it, too, "
-                f"since the run may be somebody else's. Give {'the task ' * (name == 'task')}"
+                "folder, a command, a module or a price is taken from a run folder only if "
+                "you name it, too, since the run may be somebody else's. Give "
+                f"{'the task ' * (name == 'task')}"
                 f"{shlex.join(words)} again to go on"
             )

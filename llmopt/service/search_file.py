@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -73,8 +74,15 @@ def open_file(
             )
         if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
+            description = read_mapping(described, most=MOST_DESCRIPTION)
+            named = str(description.get("model"))
+            if model is None and asks and named.startswith("command:"):
+                raise LLMOptError(
+                    f"{described} names {cut(named, 100)!r} as its model: a command is run only if "
+                    f"you name it, too. Give --model {shlex.quote(cut(named, 100))}"
+                )
             return open_described(
-                read_mapping(described, most=MOST_DESCRIPTION),
+                description,
                 storage,
                 model=model,
                 options=options,
@@ -93,8 +101,8 @@ def open_file(
     named = with_options(arguments["client"], options)
     if model is None and asks and names_a_place(named):
         raise StorageError(
-            f"{path} names {named!r} as its model: an address, a file or a folder is asked only "
-            "if you name it, too. Give --model"
+            f"{path} names {cut(named, 100)!r} as its model: an address, a file, a folder or a "
+            "command is asked only if you name it, too. Give --model"
         )
     try:
         return _open(arguments, path, model=model, options=options, wait=wait, asks=asks)

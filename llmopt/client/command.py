@@ -1,0 +1,255 @@
+"""A command as the model: the request on its standard input, the answer on its standard output.
+
+    optimizer = LLMOptimizer(space, "command:claude -p")
+    optimizer = LLMOptimizer(space, CommandClient(["ollama", "run", "llama3.2"], local=True))
+
+There is no shell: the text is split into arguments as a POSIX shell splits it. Each sample is a
+process, in an empty temporary folder. It sees the variables of `_SHARED`, those of its provider
+(`COMMANDS`) and those that `variables` names, so no other provider's key. It may be an agent with
+tools: what it may read and do beyond its answer is up to its options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from llmopt.client import command_guard
+from llmopt.client.base import Completion, FinishReason, Reply, Request
+from llmopt.client.http.api_keys import Secret, hide, redact
+from llmopt.client.payment import priced, take_call
+from llmopt.client.prices import FREE, Price
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, ModelNotFoundError
+from llmopt.util.text import clean, short
+
+MOST_BYTES = 1_000_000
+"""Maximum size of an answer, and of what a command may say on standard error."""
+
+_POLL_SECONDS, _GUARD_SECONDS = 0.1, 10.0  # the guard waits a second before it kills
+_SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
+_SHARED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|XDG_\w+|SSL_CERT_(FILE|DIR)"
+    r"|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SHORTEST_SECRET = 8  # characters: a shorter value would blot out words
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+class Command(NamedTuple):
+    """A program that is known to answer standard input."""
+
+    model: str  # the model string that asks it without tools, as far as it can do without
+    variables: str  # pattern of the environment variables of its own provider
+
+
+COMMANDS = {
+    "claude": Command(
+        'command:claude -p --tools "" --strict-mcp-config', r"ANTHROPIC_\w+|CLAUDE_\w+"
+    ),
+    "codex": Command(
+        "command:codex exec --skip-git-repo-check --sandbox read-only -", r"OPENAI_\w+|CODEX_\w+"
+    ),
+    "gemini": Command("command:gemini", r"GEMINI_\w+|GOOGLE_\w+"),
+    "llm": Command("command:llm", r"LLM_\w+"),
+    "ollama": Command("command:ollama run llama3.2", r"OLLAMA_\w+"),
+}
+"""The known programs by name."""
+
+
+class CommandClient:
+    """Asks a command: one process for each sample, which gets the request as plain text.
+
+    The command and its children end with the answer, after `timeout`, with Ctrl-C, and if this
+    process is killed. What it costs is unknown, so that `max_cost` is refused.
+
+    Args:
+        command: The command line, or its arguments.
+        timeout: Seconds that one answer may take.
+        variables: Names of further environment variables that it needs, with commas.
+        local: Whether its answers are free, as those of a model on this machine.
+
+    Raises:
+        ValueError: The command is empty or has an open quotation mark, or `timeout` is not
+            above 0.
+    """
+
+    transport_attempts = 2
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float = 600.0,
+        variables: str = "",
+        local: bool = False,
+    ) -> None:
+        try:
+            arguments = shlex.split(command) if isinstance(command, str) else list(command)
+        except ValueError as error:
+            raise ValueError(f"command={command!r}: {error}; expected a command line") from None
+        if not arguments or not all(isinstance(a, str) and "\0" not in a for a in arguments):
+            raise ValueError(
+                f"command={short(command)}: expected a command line such as 'claude -p', or its "
+                "arguments as a list of texts"
+            )
+        if not timeout > 0:
+            raise ValueError(f"timeout={timeout}: expected seconds above 0")
+        self.arguments, self.timeout, self.variables = arguments, timeout, variables
+        self.local = self.priced = local
+        line = command if isinstance(command, str) else shlex.join(arguments)
+        self.name = f"command:{redact(line)}"
+
+    def __repr__(self) -> str:
+        return f"CommandClient({self.name.removeprefix('command:')!r})"
+
+    def current_price(self) -> Price | None:
+        """Return the price of a token: 0 of a local model, else unknown."""
+        return FREE if self.local else None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the command sees."""
+        known = COMMANDS.get(Path(self.arguments[0]).name)
+        names = re.compile(known.variables if known else r"(?!)")
+        more = {name.strip() for name in self.variables.split(",")}
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if _SHARED.fullmatch(name) or names.fullmatch(name) or name in more
+        }
+
+    def check_ready(self) -> None:
+        """Raise `ModelNotFoundError` if there is no such program."""
+        if os.name != "posix":
+            raise ClientError(f"{self.name}: commands are asked on Linux and macOS only")
+        self._program()
+
+    def _program(self) -> str:
+        program = shutil.which(self.arguments[0], path=self.environment().get("PATH"))
+        if program is None:
+            raise ModelNotFoundError(
+                f"{self.name}: there is no program {self.arguments[0]!r} on PATH; install it, or "
+                "give its path. `llmopt models` lists the known ones that are installed",
+                requests=0,
+            )
+        return os.path.abspath(program)  # it runs in another folder
+
+    def complete(self, request: Request) -> Reply:
+        """Run the command for each sample, one after another.
+
+        Raises:
+            ClientError: No sample was answered: the command is missing, failed, took too long or
+                said nothing.
+        """
+        program, start = self._program(), time.monotonic()
+        samples: list[Completion] = []
+        failure: LLMOptError | None = None
+        calls = 0
+        while calls < request.n and failure is None:
+            try:
+                take_call()
+                calls += 1
+                samples.append(self._sample(program, request.transcript))
+            except (ClientError, BudgetExceededError) as error:
+                failure = error
+        if not samples and failure is not None:
+            raise failure
+        reply = Reply(tuple(samples), self.name, seconds=time.monotonic() - start, requests=calls)
+        counted = priced(reply, request, self.current_price(), False, Secret())
+        return replace(counted, unpriced=int(isinstance(failure, ClientError) and not self.local))
+
+    def _sample(self, program: str, text: str) -> Completion:
+        reached = None
+        with (
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as answer,
+            tempfile.TemporaryFile() as errors,
+        ):
+            given.write(text.encode(errors="replace"))
+            given.seek(0)
+            alive, end = os.pipe()
+            guard = [sys.executable, "-I", "-S", command_guard.__file__, str(alive)]
+            deadline = time.monotonic() + self.timeout
+            process = subprocess.Popen(
+                [*guard, program, *self.arguments[1:]],
+                stdin=given,
+                stdout=answer,
+                stderr=errors,
+                env=self.environment(),
+                pass_fds=[alive],
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
+            try:
+                while reached is None and not _ended(process, _POLL_SECONDS):
+                    if max(_size(answer), _size(errors)) > MOST_BYTES:
+                        reached = "length"
+                    elif time.monotonic() >= deadline:
+                        reached = "time"
+            finally:
+                os.write(end, b"end")  # a forked process may hold this end open
+                os.close(end)
+                os.close(alive)
+                _ended(process, _GUARD_SECONDS)
+            said = self._read(answer, 0, MOST_BYTES)
+            problem = self._problem(reached, process.returncode, said)
+            if problem:
+                told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
+                told = " ".join(redact(told, _secrets()).split())
+                told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
+                permanent = process.returncode in (126, 127) and reached is None
+                raise ClientError(
+                    f"{self.name} {problem}{told if len(told) > 2 else ''}",
+                    retryable=not permanent,
+                    unpriced=int(not self.local and not permanent),
+                )
+        reason: FinishReason = "length" if reached else "stop"
+        return Completion(hide(clean(said), _secrets()), reason)
+
+    def _problem(self, reached: str | None, status: int | None, said: str) -> str:
+        """Return why there is no answer; empty if there is one."""
+        if reached == "time":
+            return (
+                f"did not end within {self.timeout:g} s, and was ended. Raise timeout= if the "
+                "model is merely slow"
+            )
+        if reached and not said.strip():
+            return f"wrote more than {MOST_BYTES:,} bytes to standard error, and was ended"
+        if not reached and status:
+            ended = f" (ended by signal {status - 128})" if status > 128 else ""
+            return f"failed with exit status {status}{ended}"
+        return "" if said.strip() else "answered nothing on standard output"
+
+    @staticmethod
+    def _read(file: IO[bytes], start: int, most: int) -> str:
+        """Return text of a file without colours; a word that `start` cuts is left out."""
+        file.seek(start)
+        text = file.read(most).decode(errors="replace")
+        return _ESCAPES.sub("", text.partition(" ")[2] if start else text)
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _secrets() -> list[str]:
+    """Return the values in the environment that may be secrets, longest first."""
+    found = {v for n, v in os.environ.items() if _SECRET.search(n) and len(v) >= _SHORTEST_SECRET}
+    return sorted(found, key=len, reverse=True)

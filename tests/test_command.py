@@ -1,0 +1,270 @@
+"""``command:...``: a program as the model, with a stand-in for it (``commands/model.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmopt import Float, LLMOptimizer, maximize
+from llmopt.cli import main
+from llmopt.client import CommandClient, Message, Request, get_client
+from llmopt.client.command import COMMANDS, MOST_BYTES
+from llmopt.client.http.retry import complete_with_retries
+from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError, StorageError
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "tests" / "commands" / "model.py"
+ASK = Request((Message("system", "You optimize."), Message("user", "x: 1")))
+SPACE = {"x": Float(0, 1)}
+
+
+def line(behaviour: str) -> str:
+    return shlex.join([sys.executable, str(MODEL), behaviour])
+
+
+def client(behaviour: str, **options: object) -> CommandClient:
+    return CommandClient([sys.executable, str(MODEL), behaviour], **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "log"
+    path.touch()
+    monkeypatch.setenv("LLM_LOG", str(path))
+    return path
+
+
+def calls(log: Path) -> int:
+    """Return how often the stand-in was started."""
+    return sum(word.isdecimal() for word in log.read_text().splitlines())
+
+
+def none_left(log: Path, seconds: float = 5.0) -> bool:
+    """Whether each process that the stand-in noted has ended."""
+    deadline = time.monotonic() + seconds
+    left = [int(word) for word in log.read_text().split() if word.isdecimal()]
+    assert left
+    while left and time.monotonic() < deadline:
+        left = [pid for pid in left if Path(f"/proc/{pid}/stat").exists() and not _zombie(pid)]
+        time.sleep(0.05)
+    return not left
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_it_gets_the_messages_as_text_and_answers_without_colours():
+    echo = client("echo").complete(ASK)
+    assert echo.completions[0].text.strip() == "### system\n\nYou optimize.\n\n### user\n\nx: 1"
+    bare = client("echo").complete(Request((Message("user", "hello"),)))
+    assert bare.completions[0].text == "hello\n"
+    plain = client("plain").complete(ASK)
+    assert plain.completions[0].text.startswith("Lesson:")
+    assert "\\x1b" not in plain.completions[0].text
+    assert (plain.requests, plain.cost, plain.completions[0].finish_reason) == (1, None, "stop")
+    assert client("plain", local=True).complete(ASK).cost == 0
+
+
+def test_each_sample_is_a_process(log):
+    reply = client("plain", variables="LLM_LOG").complete(Request(ASK.messages, n=3))
+    assert (len(reply.completions), reply.requests, calls(log)) == (3, 3, 3)
+
+
+def test_it_sees_an_empty_folder_and_no_key_of_others(monkeypatch):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MY_TOKEN", "PYTHONPATH"):
+        monkeypatch.setenv(name, "sk-planted-0123456789")
+    (seen,) = client("environment").complete(ASK).completions
+    assert seen.text.rstrip().endswith("[]")
+    assert {"PATH", "HOME"} <= set(seen.text.split())
+    assert not {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MY_TOKEN"} & set(seen.text.split())
+    assert "MY_TOKEN" in client("environment", variables="X, MY_TOKEN").environment()
+    assert "ANTHROPIC_API_KEY" in CommandClient("claude -p").environment()
+    assert "OPENAI_API_KEY" not in CommandClient("claude -p").environment()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("fails", r"exit status 3: cannot log in with \*\*\*$"),
+        ("empty", "answered nothing on standard output: quota used up"),
+        ("killed", r"exit status 137 \(ended by signal 9\)"),
+        ("noisy", f"more than {MOST_BYTES:,} bytes to standard error"),
+        ("stuck", "did not end within 1 s"),
+        ("stubborn", "did not end within 1 s"),
+    ],
+)
+def test_what_goes_wrong_is_said_without_keys_and_leaves_nothing(behaviour, said, log, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "planted/0123456789")
+    asked = client(behaviour, timeout=1, variables="LLM_LOG,OPENAI_API_KEY")
+    with pytest.raises(ClientError, match=said) as caught:
+        asked.complete(ASK)
+    assert caught.value.retryable
+    assert caught.value.unpriced == 1
+    assert "planted" not in str(caught.value)
+    assert none_left(log)
+
+
+def test_an_endless_answer_is_cut_and_a_child_left_behind_ends(log):
+    (cut,) = client("endless").complete(ASK).completions
+    assert cut.finish_reason == "length"
+    assert len(cut.text) <= MOST_BYTES
+    assert client("parent", variables="LLM_LOG").complete(ASK).completions[0].text
+    assert none_left(log)
+
+
+def test_a_wrong_command_is_refused(tmp_path):
+    for wrong in ("", "  ", "say 'this", [], ["a", 1]):
+        with pytest.raises(ValueError, match="expected a command line"):
+            CommandClient(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ModelNotFoundError, match="no program 'no-such-program' on PATH"):
+        maximize(lambda p: 1.0, SPACE, 3, "command:no-such-program -p", seed=1)
+    script = tmp_path / "script"
+    script.write_text("no shebang and no program")
+    script.chmod(0o755)
+    with pytest.raises(ClientError, match="cannot be started") as caught:
+        CommandClient([str(script)]).complete(ASK)
+    assert not caught.value.retryable
+
+
+def test_a_model_string_names_it():
+    named = get_client("command:claude -p --tools ''?timeout=5")
+    assert isinstance(named, CommandClient)
+    assert (named.arguments, named.timeout) == (["claude", "-p", "--tools", ""], 5.0)
+    assert named.name == "command:claude -p --tools ''"
+    assert pickle.loads(pickle.dumps(named)).arguments == named.arguments
+    assert "hunter" not in CommandClient("x --key sk-hunter0123456789").name
+    for name, command in COMMANDS.items():
+        assert get_client(command.model).arguments[0] == name  # type: ignore[attr-defined]
+
+
+def test_a_cap_on_cost_is_refused_and_one_on_requests_kept(log):
+    with pytest.raises(BudgetExceededError, match="price is not known"):
+        maximize(lambda p: 1.0, SPACE, 3, client("plain"), max_cost=1.0, warmup=0, seed=1)
+    assert not log.read_text()
+    capped = client("plain", variables="LLM_LOG")
+    with LLMOptimizer(SPACE, capped, warmup=0, seed=1, max_requests=2, compute=False) as search:
+        for _ in range(2):
+            search.tell(search.ask(), 1.0)
+        with pytest.raises(BudgetExceededError):
+            search.ask()
+        assert search.usage.requests == calls(log) == 2
+
+
+def test_a_failed_call_is_repeated_once(log):
+    with pytest.raises(ClientError, match="gave up after 2 attempts"):
+        complete_with_retries(client("empty", variables="LLM_LOG"), ASK, sleep=lambda s: None)
+    assert calls(log) == 2
+
+
+def test_a_file_that_somebody_sent_runs_no_command(tmp_path, capsys):
+    trap = tmp_path / "trap"
+    sent = f"command:touch {trap}"
+    described = tmp_path / "sent.json"
+    schema = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
+    described.write_text(json.dumps({"space": schema, "warmup": 0, "model": sent}))
+    assert main(["ask", str(described)]) == 2
+    assert "a command is run only if you name it" in capsys.readouterr().err
+    stored = tmp_path / "stored.jsonl"
+    with LLMOptimizer(SPACE, sent, storage=stored, warmup=9) as begun:
+        begun.ask()
+    assert main(["ask", str(stored)]) == 2
+    assert "asked only if you name it" in capsys.readouterr().err
+    with pytest.raises(StorageError, match="Give it again"):
+        LLMOptimizer.load(stored)
+    for command in ("status", "tell"):
+        point = ['{"params": {"x": 0.5}, "reward": 1}'] if command == "tell" else []
+        assert main([command, str(described), *point]) == 0
+    assert not trap.exists()
+    assert main(["ask", str(described), "--model", f"command:{line('plain')}"]) == 0
+    assert '"source": "llm"' in capsys.readouterr().out
+
+
+_SEARCH = """
+import sys
+from llmopt import Float, maximize
+done = maximize(lambda p: -(p["x"] - 0.3) ** 2, {"x": Float(0, 1)}, 8, sys.argv[1],
+                seed=1, warmup=2, storage=sys.argv[2], compute=False)
+print(done.usage.requests, [t.source for t in done.trials].count("llm"))
+"""
+
+
+def search(behaviour: str, storage: Path) -> subprocess.Popen[str]:
+    (tmp := storage.parent / "tmp").mkdir(exist_ok=True)
+    command = [sys.executable, "-c", _SEARCH, f"command:{line(behaviour)}?variables=LLM_LOG"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp)}
+    return subprocess.Popen(
+        [*command, str(storage)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("behaviour", ["slow", "flaky"])
+def test_a_whole_search(behaviour, log, tmp_path):
+    out, err = search(behaviour, tmp_path / "s.jsonl").communicate(timeout=60)
+    requests, proposed = map(int, out.split())
+    assert proposed == 6, err
+    assert requests == calls(log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_search_leaves_no_child_and_resumes(number, log, tmp_path):
+    storage = tmp_path / "s.jsonl"
+    begun = search("stubborn", storage)
+    while "child" not in log.read_text():
+        assert begun.poll() is None
+        time.sleep(0.05)
+    begun.send_signal(number)
+    begun.communicate(timeout=30)
+    assert none_left(log)
+    assert not list((tmp_path / "tmp").iterdir())
+    out, err = search("slow", storage).communicate(timeout=60)
+    requests, proposed = map(int, out.split())
+    assert proposed == 6, err
+    assert requests == calls(log)  # the lost one counts
+
+
+def test_a_kill_between_two_requests_loses_no_reply(log, tmp_path):
+    storage = tmp_path / "s.jsonl"
+    begun = search("slow", storage)
+    while calls(log) < 3:
+        assert begun.poll() is None
+        time.sleep(0.02)
+    begun.kill()
+    begun.communicate()
+    paid = [json.loads(x) for x in storage.read_text().splitlines() if "Lesson" in x]
+    out, _ = search("slow", storage).communicate(timeout=60)
+    whole = storage.read_text()
+    assert len(paid) == 2
+    assert all(whole.count(json.dumps(x, separators=(",", ":"))[:200]) == 1 for x in paid)
+    assert int(out.split()[0]) == calls(log) == 7  # one was under way
+
+
+def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatch, capsys):
+    from llmopt.commands.models import survey
+
+    (tmp_path / "llm").write_text("#!/bin/sh\n")
+    (tmp_path / "llm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (row,) = (s for s in survey() if s.model == "command:COMMAND")
+    assert row.ready
+    assert "command:llm" in row.detail
+    assert main(["check", f"command:{line('plain')}", "--prompt", "words"]) in (0, 1)
+    out = capsys.readouterr().out
+    assert "cost     unknown" in out
+    assert "1 request" in out
