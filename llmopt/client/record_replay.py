@@ -1,7 +1,8 @@
 """Recordings: `RecordClient` writes a model's answers, `ReplayClient` replays them.
 
 A recording is a file of JSON Lines. A recorder's first line is ``{"facts": {...}, "prompts": 2}``,
-with the version of the prompts; every other line is ``{"request": {...}, "reply": {...}}``, or
+with the version of the prompts, and ``"tool"``, what they state of the process that runs a model's
+Python, if it may compute; every other line is ``{"request": {...}, "reply": {...}}``, or
 ``{"block": {...}}`` with the result of a model's Python. Each line ends in a checksum, ``"crc"``.
 """
 
@@ -35,7 +36,6 @@ _MOST_BYTES = 500_000_000  # of a recording
 _FACTS = b'{"facts":'
 _BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
 _OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
-_LIBRARIES = re.compile(r"^(?:> )?- NumPy as np(?:, (.*))?;$", re.MULTILINE)
 _WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
 _KINDS = {**get_type_hints(ModelFacts), "style": str}
 for _name in ("name", "count_tokens", "most_cost"):
@@ -60,6 +60,7 @@ class RecordClient(Wrapper):
     def __init__(self, client: Client, path: str | os.PathLike[str]) -> None:
         super().__init__(client)
         self.path = Path(path)
+        self._tool: dict[str, Any] = {}
         self._begun = False
         self._unwritten = b""
         self._lock = Lock()
@@ -85,6 +86,10 @@ class RecordClient(Wrapper):
             )
         return reply
 
+    def record_tool(self, facts: Mapping[str, Any]) -> None:
+        """Write with the first exchange what prompts state of the process that runs Python."""
+        self._tool = dict(facts)
+
     def record_block(self, block: Mapping[str, Any]) -> None:
         """Append the result of a block of Python, so that a replay need not run it."""
         try:
@@ -104,7 +109,8 @@ class RecordClient(Wrapper):
         """Append pending and new lines; with ``None``, only open the file."""
         facts = model_facts(self.client)
         stored = {name: getattr(facts, name) for name in ("name", *_KINDS)}
-        head = _line({"facts": stored, "prompts": PROMPT_VERSION})
+        tool = {"tool": self._tool} if self._tool else {}
+        head = _line({"facts": stored, "prompts": PROMPT_VERSION, **tool})
         with self._lock:
             self._unwritten += data or b""
             try:
@@ -139,6 +145,7 @@ class RecordClient(Wrapper):
 @dataclass
 class _Recording:
     facts: dict[str, Any] = field(default_factory=dict)
+    tool: dict[str, Any] = field(default_factory=dict)
     prompts: set[int] = field(default_factory=set)  # versions; 1 if a recording states none
     exchanges: list[tuple[str, Request, Reply]] = field(default_factory=list)  # with digests
     blocks: list[dict[str, Any]] = field(default_factory=list)  # of Python, in order
@@ -201,19 +208,13 @@ class ReplayClient:
         return offered or bool(self._read().blocks)
 
     @property
-    def libraries(self) -> tuple[str, ...] | None:
-        """The libraries that the recorded requests list for blocks; ``None`` if they list none."""
-        stated = (_LIBRARIES.search(request.text) for request, _ in self.exchanges)
-        listed = next((line[1] or "" for line in stated if line), None)
-        if listed is None or " and " in listed:
-            return None
-        return tuple(name for name in re.sub(r" \([^)]*\)", "", listed).split(", ") if name)
-
-    @property
-    def workers(self) -> int | None:
-        """How many workers the recorded requests state; ``None`` if none."""
+    def tool(self) -> dict[str, Any]:
+        """What the recorded prompts state of the process that ran the model's Python."""
+        if tool := self._read().tool:
+            return tool
         stated = (_WORKERS.search(request.text) for request, _ in self.exchanges)
-        return next((int(match[1]) for match in stated if match), None)
+        count = next((int(match[1]) for match in stated if match), None)
+        return {} if count is None else {"workers": count}
 
     def replay_block(self, code: str) -> dict[str, Any] | None:
         """Return the result of the next block with this code; ``None`` if none was recorded."""
@@ -306,6 +307,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
             if "facts" in entry:
                 facts = _checked_facts(entry["facts"])
                 recording.facts = recording.facts or facts
+                recording.tool = recording.tool or dict(entry.get("tool", {}))
                 version = whole_number("prompts", entry.get("prompts", 1), 1)
             elif "block" in entry:
                 recording.blocks.append(dict(entry["block"]))

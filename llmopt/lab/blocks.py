@@ -33,21 +33,27 @@ def calculator_for(
         return None
     if not options.compute:
         return None
-    workers = options.compute_workers
-    if workers is None:  # a replay has the workers of its recording
-        workers = getattr(client, "workers", None)
-    if _replays(client):
+    if _replays(client):  # states the facts of its recording
+        tool = {"libraries": None, "memory": 1 << 30, **getattr(client, "tool", {})}
+        workers = options.compute_workers or tool.get("workers")
         laboratory = _OfRecording(options.compute_seconds, options.compute_total, workers)
-        laboratory.libraries = getattr(client, "libraries", None)
+        laboratory.libraries = tool["libraries"] and tuple(tool["libraries"])
+        laboratory.memory = tool["memory"]
         return laboratory
     if problems := support().problems:
         raise SandboxUnavailableError(
             f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
             "Use Linux on x86-64 or aarch64, or leave compute out"
         )
-    return Laboratory(
-        options.compute_seconds, options.compute_total, workers, options.compute_packages
+    laboratory = Laboratory(
+        options.compute_seconds,
+        options.compute_total,
+        options.compute_workers,
+        options.compute_packages,
     )
+    if (record := getattr(client, "record_tool", None)) is not None:
+        record(laboratory.facts.to_json())
+    return laboratory
 
 
 class _OfRecording(Laboratory):

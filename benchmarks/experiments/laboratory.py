@@ -1,0 +1,102 @@
+"""Policies that a chat model designs with the laboratory, at the library's default settings.
+
+Question: how good is the policy that a chat model recommends if it may compute, and what does the
+search cost?
+
+Protocol: at most ten evaluations of ten episodes, five of them random points before the model is
+asked. Nothing is set but the seed. The recommended policy, and the first that the model designed,
+are judged on 100 initial states that no search sees. Every search that was made is a line.
+
+    python -m llmopt.benchmarks.experiments.laboratory --tasks hopper --seeds 31 \
+        --model folder:DIR --name "a frontier chat model" --record RECORDINGS
+    python -m llmopt.benchmarks.experiments.laboratory --tasks hopper --seeds 31 \
+        --model replay:hopper-laboratory-31 --out /tmp/replayed.jsonl  # evaluates each point again
+
+    python -m llmopt.benchmarks.experiments.laboratory --tasks T --methods agent --seeds 31 \
+        --model DIR  # an empty folder in which a coding agent works, by TASK.md
+
+The method ``agent`` is the rival: `llmopt.benchmarks.experiments.agent`.
+
+Runtime: the model's answers and its Python take nearly all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from llmopt.benchmarks.engine.cell import Cell, Row
+from llmopt.benchmarks.experiments import words
+from llmopt.benchmarks.experiments.agent import serve
+from llmopt.benchmarks.experiments.command import Experiment, answering
+from llmopt.client.scripted import ScriptedClient
+from llmopt.policies import PolicySearch
+
+RESULTS = Path(__file__).parents[1] / "results" / "laboratory.jsonl"
+EVALUATIONS, HELD_OUT = 10, 100
+POLICIES = {name: words.TASKS[name] for name in ("hopper", "swimmer", "walker", "cheetah")}
+_COUNTED = (
+    "requests", "fallbacks", "rejected", "prompt_tokens", "completion_tokens", "blocks",
+    "compute_seconds",
+)  # fmt: skip
+
+
+def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
+    """Run one search and return its line."""
+    began, task = time.monotonic(), POLICIES[cell.task]
+    if cell.method == "agent":
+        return _run_agent(cell, source)
+    with (
+        answering(cell, source, record) as client,
+        PolicySearch(task.env, client, seed=cell.seed, **task.options) as search,
+    ):
+        search.run(cell.evaluations)
+        seconds = round(time.monotonic() - began, 1)
+        trials, usage = search.optimizer.trials, search.optimizer.usage
+        designs = [trial.params for trial in trials if trial.source == "llm"]
+        held = search.evaluate(HELD_OUT)
+        first = search.evaluate(HELD_OUT, designs[0]).mean if designs else None
+        return cell.line(
+            curve=[trial.reward for trial in trials],
+            sources=[trial.source for trial in trials],
+            best=search.best.reward,
+            params=search.best.params,
+            held_out=held.mean,
+            held_out_stderr=held.standard_error,
+            held_out_first=first,
+            **{name: getattr(usage, name) for name in _COUNTED},
+            stopped=search.stopped,
+            seconds=seconds,
+        )
+
+
+def _run_agent(cell: Cell, folder: str) -> Row:
+    """Serve a coding agent and judge its policy on the states that judge the search."""
+    task = POLICIES[cell.task]
+    with PolicySearch(
+        task.env, ScriptedClient([]), "words", seed=cell.seed, **task.options
+    ) as search:
+        curve, params, seconds = serve(search, Path(folder), cell.evaluations)
+        held = search.evaluate(HELD_OUT, params)
+        return cell.line(
+            curve=curve,
+            params=params,
+            held_out=held.mean,
+            held_out_stderr=held.standard_error,
+            seconds=round(seconds, 1),
+        )
+
+
+EXPERIMENT = Experiment(
+    list(POLICIES),
+    ("laboratory", "agent"),
+    RESULTS,
+    run_cell,
+    lambda method: True,
+    "curve",
+    {"tasks": ["hopper"], "methods": ["laboratory"], "evaluations": EVALUATIONS},
+    summary=lambda line: f"held-out {line['held_out']:.5g}",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(EXPERIMENT.main(__doc__))
