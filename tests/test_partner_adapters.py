@@ -13,6 +13,7 @@ pytest.importorskip("cma")
 
 from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
 from llmopt.adapters.optuna import LLMSampler  # noqa: E402
+from llmopt.partners.turns import PARTNERS  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
@@ -126,10 +127,10 @@ class TestOptuna:
 
     def test_several_partners(self):
         study = optuna.create_study(
-            sampler=sampler(partner=["cma", "network", optuna.samplers.TPESampler(seed=0)])
+            sampler=sampler(partner=[*PARTNERS, optuna.samplers.TPESampler(seed=0)])
         )
         study.optimize(bowl, n_trials=60)
-        assert {"llm", "cma", "network", "sampler"} == {source(t) for t in study.trials[4:]}
+        assert {"llm", *PARTNERS, "sampler"} == {source(t) for t in study.trials[4:]}
         with pytest.raises(ValueError, match="expected each partner once"):
             sampler(partner=["cma", "cma"])
 
@@ -154,7 +155,7 @@ class TestOptuna:
     def test_several_objectives(self):
         for partner, name in (
             (optuna.samplers.TPESampler(), r"TPESampler\(\)"),
-            ("network", "'network'"),
+            *((name, repr(name)) for name in PARTNERS),
         ):
             refused = sampler(partner=partner)
             study = optuna.create_study(directions=["minimize", "maximize"], sampler=refused)
@@ -163,7 +164,7 @@ class TestOptuna:
             assert [t.state.name for t in study.trials] == ["WAITING"]
 
     def test_unknown(self):
-        with pytest.raises(ValueError, match="expected 'cma', 'network', a list"):
+        with pytest.raises(ValueError, match=f"expected {', '.join(map(repr, PARTNERS))}, a list"):
             sampler(partner="tpe")
         with pytest.raises(ValueError, match="partner=GridSampler: it goes through a grid"):
             sampler(partner=["cma", optuna.samplers.GridSampler({"x": [1, 2]})])

@@ -31,6 +31,7 @@ from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.partners.cma import CMAPartner, losses_of
+from llmopt.partners.turns import PARTNERS
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -102,12 +103,12 @@ class TestShares:
         assert optimizer.usage.proposals == {"warmup": 6, "cma": 40 - asked, "llm": asked}
         assert asked == 20  # before anything is told, half
 
-    @pytest.mark.parametrize("partner", ["cma", ["network", "cma"]])
-    def test_they_take_turns_one_to_one(self, partner):
-        optimizer = make(Knower(2.0), partner=partner)
-        go(optimizer, 6 + 30)
-        names = ["llm", *([partner] if partner == "cma" else partner)]
-        assert sources(optimizer)[6:] == names * (30 // len(names))
+    @pytest.mark.parametrize("partners", [*((name,) for name in PARTNERS), tuple(PARTNERS)])
+    def test_they_take_turns_one_to_one(self, partners):
+        optimizer = make(Knower(2.0), partner=list(partners))
+        names = ["llm", *partners]
+        go(optimizer, 6 + 8 * len(names))
+        assert sources(optimizer)[6:] == names * 8
 
     def test_a_model_that_does_not_deliver_loses_no_turn_of_the_partner(self):
         optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1)
@@ -122,7 +123,7 @@ class TestCapOnRequests:
 
     @pytest.mark.parametrize("on_error", ["raise", "fallback"])
     @pytest.mark.parametrize(
-        ("partner", "others"), [("cma", {"cma"}), (["network", "cma"], {"network", "cma"})]
+        ("partner", "others"), [("cma", {"cma"}), (list(PARTNERS), set(PARTNERS))]
     )
     def test_the_model_proposes_first_and_the_partner_the_rest(self, partner, others, on_error):
         optimizer = make(Knower(0.5), partner=partner, max_requests=1, warmup=0, on_error=on_error)
@@ -308,7 +309,8 @@ class TestErrors:
 
     @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
     def test_unknown(self, partner):
-        expected = r"expected ('cma', 'network', a list|names of partners, such as 'cma')"
+        names = ", ".join(map(repr, PARTNERS))
+        expected = f"expected {names}, a list|names of partners, such as 'cma'"
         with pytest.raises(ValueError, match=expected):
             make(partner=partner)
 
@@ -319,7 +321,7 @@ class TestErrors:
         make(partner=None)
 
     def test_several_objectives(self):
-        for partner in ("cma", "network", ["cma", "network"]):
+        for partner in (*PARTNERS, list(PARTNERS)):
             said = re.escape(f"partner={partner!r} searches one objective, and there are 2")
             with pytest.raises(ValueError, match=said):
                 make(direction=["maximize", "minimize"], partner=partner)

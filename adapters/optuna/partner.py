@@ -14,7 +14,6 @@ from optuna.trial import FrozenTrial
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
 from llmopt.partners import Partner
-from llmopt.partners.cma import CMAPartner
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 
@@ -104,7 +103,7 @@ def with_samplers(partner: Any) -> list[Any]:
 
 def for_choices(partner: Partner) -> Partner:
     """Return a partner that can search a space with choices and branches."""
-    return BestBranch(partner) if isinstance(partner, CMAPartner) else partner
+    return BestBranch(partner) if hasattr(partner, "check") else partner
 
 
 class SamplerPartner:

@@ -25,7 +25,7 @@ from llmopt.space import Space
 MODEL_SOURCES = ("llm", "drawn", "fallback")
 """Sources of the points that a model was asked for."""
 
-_NAMED: dict[str, Callable[[int | None], Partner]] = {
+PARTNERS: dict[str, Callable[[int | None], Partner]] = {
     "cma": lambda seed: CMAPartner(seed),
     "network": lambda seed: NetworkPartner(),
 }
@@ -33,7 +33,10 @@ _NAMED: dict[str, Callable[[int | None], Partner]] = {
 
 
 class Partner(Protocol):
-    """Proposes points beside a model."""
+    """Proposes points beside a model.
+
+    One that cannot search every space also has ``check(space)``, which raises `SpaceError`.
+    """
 
     source: Source  # of its proposals
 
@@ -70,21 +73,22 @@ def partners_of(
     several = isinstance(partner, Iterable) and not isinstance(partner, str)
     given = tuple(partner) if several else (partner,)
     for one in given:
-        if not (isinstance(one, str) and one in _NAMED) and not callable(
+        if not (isinstance(one, str) and one in PARTNERS) and not callable(
             getattr(one, "propose", None)
         ):
             raise ValueError(
-                f"partner={one!r}: expected {', '.join(map(repr, _NAMED))}, a list of them, or "
+                f"partner={one!r}: expected {', '.join(map(repr, PARTNERS))}, a list of them, or "
                 "None; in LLMSampler also a sampler of Optuna, such as TPESampler()"
             )
-    partners = tuple(_NAMED[one](seed) if isinstance(one, str) else one for one in given)
+    partners = tuple(PARTNERS[one](seed) if isinstance(one, str) else one for one in given)
     if len({p.source for p in partners}) < len(partners):
         raise ValueError(f"partner={partner!r}: expected each partner once")
     if partners and objectives > 1:
         raise ValueError(several_objectives(objectives, repr(partner)))
     for one in partners:
-        if space is not None and isinstance(one, CMAPartner):
-            one.check(space)
+        check = getattr(one, "check", None)
+        if space is not None and check is not None:
+            check(space)
     return partners
 
 

@@ -33,6 +33,9 @@ SOURCES = {
 }
 """Who proposed a point, in words, if it was not the model."""
 
+SMALL_STEPS = ("cma",)
+"""Who proposes small changes of the best points, in digits that no model could have meant."""
+
 _MAX_BRIEF = 140  # characters of the one line that stays of a point's notes
 _BRIEF_START = 50  # how many of them come from its beginning, if it is longer
 _TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)

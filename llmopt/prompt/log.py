@@ -26,6 +26,7 @@ from llmopt.prompt.budget import LogBudget
 from llmopt.prompt.describe import (
     FEEDBACK_CHARS,
     MAX_NOTE,
+    SMALL_STEPS,
     SOURCES,
     brief,
     by_action,
@@ -308,7 +309,7 @@ class Log(Follower):
         if value is ABSENT or not isinstance(dimension, Float) or dimension.step is not None:
             return self.space.format(index, value)
         digits = 9
-        if trial.source == "cma" or (trial.source != "llm" and len(self.labels) > _COLUMNS):
+        if trial.source in SMALL_STEPS or (trial.source != "llm" and len(self.labels) > _COLUMNS):
             best = self._before(trial)
             other = value if best is None else best.values[index]
             other = value if other is ABSENT else other
