@@ -52,6 +52,9 @@ COMMANDS = {
     "mcp": Command(
         "llmopt.service.mcp", "serve searches to agents over the Model Context Protocol"
     ),
+    "skill": Command(
+        "llmopt.commands.skill", "print how a coding agent searches with llmopt, as a SKILL.md file"
+    ),
     "next": Command(
         "llmopt.commands.next", "answer the requests of a search whose model is folder:DIR"
     ),

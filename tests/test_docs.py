@@ -199,6 +199,27 @@ def test_every_snippet_is_python_and_marked(page):
     assert not {f for f in fences if f.startswith("py") and f not in ("py", "python")}
 
 
+def test_the_skill_for_agents_is_short_and_its_examples_run(tmp_path):
+    skill = run([sys.executable, "-m", "llmopt", "skill"], tmp_path)
+    head, name, about, tail = skill.splitlines()[:4]
+    assert (head, name, tail) == ("---", "name: llmopt", "---")
+    assert about.startswith("description: ")
+    assert len(about) < 1000
+    assert skill.count("\n") <= 120
+    (code,) = re.findall(r"^```python\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
+    (search,) = re.findall(r"^```json\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
+    (tmp_path / "search.py").write_text(code)
+    simulate = tmp_path / "simulate"
+    simulate.write_text('#!/bin/sh\necho "rate $1, size $2, seed $3: $2"\n[ "$2" -lt 60 ]\n')
+    simulate.chmod(0o755)
+    shown = run([sys.executable, "search.py", "network"], tmp_path)
+    assert re.search(r"^\{'rate': .*, 'size': \d, 'mode': '[ab]'\}", shown)
+    assert shown.count("\n") >= 41
+    (tmp_path / "other.json").write_text(search)
+    asked = run([sys.executable, "-m", "llmopt", "ask", "other.json"], tmp_path)
+    assert '"source": "user"' in asked
+
+
 @pytest.mark.embedded
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_of_the_readme_runs(command, tmp_path, embedded_client):

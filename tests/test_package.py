@@ -52,7 +52,8 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel):
             # One goes to that registry, the other runs from a checkout.
             if {"optunahub", "experiments"} & set(relative.parts):
                 continue
-            if path.suffix in (".py", ".j2", ".toml", ".gguf", ".npz") or path.name == "py.typed":
+            named = path.name in ("py.typed", "SKILL.md")
+            if path.suffix in (".py", ".j2", ".toml", ".gguf", ".npz") or named:
                 assert f"{home}/{relative.as_posix()}" in packed
 
 

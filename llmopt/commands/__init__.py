@@ -1,1 +1,1 @@
-"""Subcommands of ``llmopt`` that are about models: ``models``, ``check``, ``estimate``."""
+"""Subcommands of ``llmopt`` about models and agents: ``models``, ``check``, ``estimate``, ..."""
