@@ -191,14 +191,14 @@ def minimize(
 @overload
 def minimize(
     f: Callable[[Any], Score],
-    space: Space,
-    n_trials: int,
+    space: Space | Sequence[str] | None = None,
+    n_trials: int = ...,
     client: Client | str | None = None,
     **options: Unpack[LoopArguments],
 ) -> SearchResult[Any]: ...
 def minimize(
     f: Callable[[Any], Score],
-    space: Any,
+    space: Any = None,
     n_trials: int | None = None,
     client: Client | str | None = None,
     **options: Any,
@@ -210,7 +210,7 @@ def minimize(
             number and words, which the model reads; an `Evaluation`, which may also hold arrays; or
             ``None`` (NaN, infinity) for a failed evaluation.
         space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
-            ``gymnasium.spaces`` space.
+            ``gymnasium.spaces`` space; may be omitted with ``candidates=``.
         n_trials: Total number of evaluations. Those in `storage` count; imported ones
             (``import_trials=FILE``) do not.
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
@@ -260,7 +260,7 @@ def _typed_as(_: _Call) -> Callable[[Callable[..., Any]], _Call]:
 @_typed_as(minimize)
 def maximize(
     f: Callable[[Any], Score],
-    space: Any,
+    space: Any = None,
     n_trials: int | None = None,
     client: Client | str | None = None,
     **options: Any,

@@ -97,7 +97,8 @@ class LLMOptimizer(Results[Params], Closing):
 
     Args:
         space: A `Space`, a mapping of names to `Float`, `Int` and `Categorical`, or any
-            bounded `gymnasium.spaces` space. Parameters come back in the same form.
+            bounded `gymnasium.spaces` space. Parameters come back in the same form. With
+            ``candidates=`` also names of columns, or ``None`` for all of them.
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key. ``model=`` means the same.
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
@@ -146,7 +147,7 @@ class LLMOptimizer(Results[Params], Closing):
     @overload
     def __init__(
         self: LLMOptimizer[Any],
-        space: Space,
+        space: Space | Sequence[str] | None = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
@@ -155,7 +156,7 @@ class LLMOptimizer(Results[Params], Closing):
     ) -> None: ...
     def __init__(
         self,
-        space: Any,
+        space: Any = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] | Mapping[str, Direction] = "maximize",
@@ -163,7 +164,10 @@ class LLMOptimizer(Results[Params], Closing):
         **options: Unpack[SearchArguments],
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
-        self.space = Space.of(space).constrained(given.constraints)
+        if given.candidates is not None:
+            self.space = Space.among(space, given.candidates, given.constraints)
+        else:
+            self.space = Space.of(space).constrained(given.constraints)
         self.directions, self.metrics = read_objectives(direction)
         self.seed, self._options = seed_or_fresh(seed), given
         self.batch_size = given.batch_size
@@ -188,6 +192,8 @@ class LLMOptimizer(Results[Params], Closing):
         self._model = Journaled(client, self._journal, given.limits)
         if tool is not None:
             tool.folder = self._journal.arrays.folder
+            if given.candidates is not None:
+                self.equip("")
         if self.total is not None:
             self.check_asks(self.total, given=given.warmup != "auto")
         self._callbacks: Callbacks | None = None
@@ -353,6 +359,12 @@ class LLMOptimizer(Results[Params], Closing):
     def _propose(self, n: int) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
+        if self.space.candidates is not None and not self._options.noisy:
+            ready = len(now.queue) + self.space.candidates.left(now.keys)
+            if not ready:
+                count = f"{self.space.candidates.size:,}"
+                raise SearchStopped(f"all {count} candidates were proposed: none is left to try")
+            n = min(n, ready)
         interrupted = now.interrupted
         base = self._note_facts(now).count if interrupted is None else interrupted
         try:
@@ -384,6 +396,8 @@ class LLMOptimizer(Results[Params], Closing):
         outcome = Outcome()
         if missing > 0 and state.stop is None:
             wanted = max(missing, self.batch_size)
+            if self.space.candidates is not None and not self._options.noisy:
+                wanted = min(wanted, self.space.candidates.left(seen))
             waiting = tuple([p.values for p in warmup])
             history = self._history_of(state, base)
             history = replace(history, pending=history.pending + waiting)
@@ -502,9 +516,14 @@ class LLMOptimizer(Results[Params], Closing):
 
         The functions are not stored: call this again after a resume.
         """
-        if self._asking.tool is not None:
-            self._asking.tool.equip(source, values or {})
-            self._asking = replace(self._asking, tools=tuple(words))
+        if self._asking.tool is None:
+            return
+        values = dict(values or {})
+        if self._options.candidates is not None and self.space.candidates is not None:
+            before, columns, line = self.space.candidates.equipment()
+            source, values, words = before + source, {**columns, **values}, (line, *words)
+        self._asking.tool.equip(source, values)
+        self._asking = replace(self._asking, tools=tuple(words))
 
     def enqueue(self, params: Any, words: str = "") -> None:
         """Queue a point for `ask`, after the points queued before it.

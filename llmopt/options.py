@@ -208,6 +208,7 @@ class SearchArguments(AskArguments, total=False):
     warmup: int | Literal["auto"] | Sequence[Any]
     start: Mapping[str, Any] | Sequence[Any]
     constraints: str | Iterable[str]
+    candidates: Any
     batch_size: int
     partner: Partners
     seeded: bool
@@ -235,6 +236,10 @@ class SearchOptions(AskOptions):
             addition to those of the space. The prompt states them, only points that satisfy them
             are proposed, and a recorded point that violates one ranks after all feasible ones; see
             `Space`.
+        candidates: Table of the only points that exist: a list of dicts, a DataFrame or the path of
+            a CSV file. Each proposal is a row, which is proposed once (unless `noisy`); after the
+            last one `ask` raises `SearchStopped`. Omit `space` if all columns are parameters; see
+            `Space.among`.
         batch_size: Points per request. Above 1, one request serves several calls of ``ask()``: this
             is cheaper, but the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some of the points: ``"cma"`` for CMA-ES (numbers
@@ -267,6 +272,7 @@ class SearchOptions(AskOptions):
     warmup: int | Literal["auto"] | Sequence[Any] = option("auto", "always")
     start: Mapping[str, Any] | Sequence[Any] = option((), "rarely")
     constraints: str | Iterable[str] = ()
+    candidates: Any = None
     batch_size: int = option(1, "always", changes=True, whole=(1, MOST_AT_ONCE))
     partner: Partners = option(None, "always")  # noqa: RUF009
     seeded: bool = option(False, "rarely", choices=(True, False))

@@ -190,7 +190,12 @@ class PointTask:
     @property
     def exhausted(self) -> bool:
         """Whether every point of the space was tried."""
-        return not self.asking.options.noisy and len(self.seen) >= self.space.cardinality
+        if self.asking.options.noisy:
+            return False
+        table = self.space.candidates
+        if table is not None:
+            return table.left(self.seen) == 0
+        return len(self.seen) >= self.space.cardinality
 
     @property
     def choices_shown(self) -> bool:
@@ -253,6 +258,7 @@ class PointTask:
         if broken := space.broken(values):
             amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
             raise Unusable("constraint", f"this point breaks {amounts}", text)
+        values, moved = self._candidate(values, text)
         key = space.key(values)
         if key in self.seen and not self.asking.options.noisy:
             if reading.otherwise is not None:
@@ -262,7 +268,25 @@ class PointTask:
             raise Unusable("duplicate", why, text)
         self.seen.add(key)
         source: Source = "drawn" if self._sampled else "llm"
-        return Proposal(values, source, reading.explanation, clipped=reading.clipped)
+        return Proposal(values, source, reading.explanation, clipped=reading.clipped or moved)
+
+    def _candidate(self, values: tuple[Value, ...], text: str) -> tuple[tuple[Value, ...], bool]:
+        """Return the candidate that a point is, and whether it is another point.
+
+        A chat model reads which one is nearest, and answers again; for other models it is taken.
+        """
+        table = self.space.candidates
+        if table is None:
+            return values, False
+        seen = frozenset() if self.asking.options.noisy else self.seen
+        chats = self.asking.facts.chats and not self._sampled
+        row = table.match(values, seen)
+        if row is not None and (chats or self.space.key(row) not in seen):
+            return row, False
+        if not chats:
+            return table.nearest(values, seen, equal_first=False), True
+        near = describe_params(table.nearest(values, seen), self.space, self.labels)
+        raise Unusable("candidate", f"this point does not exist; the nearest one is {near}", text)
 
     def describe(self, reading: Reading) -> str:
         """Return a point that is not used in words."""

@@ -25,6 +25,8 @@ _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
 def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the prompt's notes on constraints, and on points queued with words."""
     labels, notes = labels or space.names, []
+    if space.candidates is not None:
+        notes.append(space.candidates.words(labels))
     if space.constraints:
         texts = "\n".join(f"- {text}" for text in space.constraints)
         notes.append(f"Every point must keep these limits:\n{texts}")
@@ -47,6 +49,9 @@ def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...
     if broken := space.broken(values):
         texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
         raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
+    if space.candidates is not None and space.candidates.match(values) != values:
+        near = short(space.unflatten(space.candidates.nearest(values)))
+        raise ParameterError(f"{where}{short(params)} is not among the candidates; nearest: {near}")
     return values
 
 
@@ -89,6 +94,10 @@ def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]
 
 def sample_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
     """Sample a point that is not in `seen` (if there is one), and add it there."""
+    if space.candidates is not None:
+        values = space.candidates.sample(rng, seen)
+        seen.add(space.key(values))
+        return values
     values = space.sample(rng)
     for _ in range(_FALLBACK_DRAWS):
         if space.key(values) not in seen:

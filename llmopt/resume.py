@@ -77,6 +77,10 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
 
 def _space_differences(there: Json, now: Json) -> list[str]:
     """Return in what two spaces differ, each written by `Space.to_dict`."""
+    tables = there.get("candidates"), now.get("candidates")
+    if tables[0] != tables[1]:
+        sizes = [f"{t['size']:,} candidates" if t else "no candidates" for t in tables]
+        return [f"other candidates (there {sizes[0]}, now {sizes[1]})"]
     old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
     texts = []
     for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):

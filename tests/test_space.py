@@ -345,3 +345,39 @@ def test_the_text_of_a_choice_is_no_choice(choices, value, words):
     with pytest.raises(ParameterError) as error:
         Space({"x": Categorical(choices)}).flatten({"x": value})
     assert words in str(error.value)
+
+
+SMILES = {"PPh3": "P(C1=CC=CC=C1)(C2=CC=CC=C2)C3=CC=CC=C3", "PMe3": "CP(C)C"}
+
+
+class TestNamesOfChoices:
+    space = Space({"ligand": Categorical(SMILES), "T": Int(30, 90)})
+
+    def test_points_hold_values_and_are_read_from_values_or_names(self):
+        point = {"ligand": "CP(C)C", "T": 60}
+        assert self.space.validate({"ligand": "PMe3", "T": 60}) == point
+        assert self.space.validate(point) == point
+        assert self.space.format(0, "CP(C)C") == "PMe3"
+        assert self.space.parse_value(0, "pme3") == self.space.parse_value(0, "CP(C)C") == "CP(C)C"
+        assert Space({"n": Categorical({"few": 1, "many": 9})}).flatten({"n": "many"}) == (9,)
+
+    def test_storage_keeps_them(self):
+        assert Space.from_dict(json.loads(json.dumps(self.space.to_dict()))) == self.space
+        assert self.space != Space({"ligand": Categorical(SMILES.values()), "T": Int(30, 90)})
+        assert eval(repr(self.space)) == self.space
+
+    def test_prompts_explain_a_name_once_and_use_it(self):
+        answer = "Hypothesis: h.\nStart from: new\nProposal:\nligand: PMe3, T: {}"
+        client = ScriptedClient([answer.format(60), answer.format(61)])
+        optimizer = LLMOptimizer(self.space, client, "words", warmup=0, compute=False)
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.tell({"ligand": "PPh3", "T": 45}, 2.0)
+        assert optimizer.ask() == {"ligand": "CP(C)C", "T": 61}
+        text = "".join(m.content for m in optimizer.client.requests[1].messages)
+        assert text.count("CP(C)C") == 1
+        assert text.count("PPh3") > 1
+
+    @pytest.mark.parametrize("names", [{"": 1, "b": 2}, {1: "a"}, {" a": 1}, {"a": "b", "b": "c"}])
+    def test_a_name_must_be_a_word_of_its_own(self, names):
+        with pytest.raises(SpaceError, match=r"the name|is the name"):
+            Categorical(names)

@@ -131,7 +131,7 @@ class CMAPartner(Follower):
         # Less than a fifth of a step would draw the same value again and again.
         self._least = np.zeros(self._size)
         # On a logarithmic scale the first step is the widest.
-        low = tuple(d.value(0) for d in space.dimensions)
+        low = tuple(d.decode(0.0) for d in space.dimensions)
         self._least[: len(self._free)] = 0.2 * space.steps(low)[self._free]
         self._space = space
         self._reset()
@@ -168,6 +168,8 @@ class CMAPartner(Follower):
             if len(proposals) == n:
                 break
             values = self._decode(self._strategy.ask(1)[0])
+            if space.candidates is not None:
+                values = space.candidates.nearest(values, tried, equal_first=False)
             key = space.key(values)
             if key not in tried and space.admits(values):
                 tried.add(key)

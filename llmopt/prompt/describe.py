@@ -41,6 +41,7 @@ _BRIEF_START = 50  # how many of them come from its beginning, if it is longer
 _TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)
 _QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'"})
 _HEADING = r"^(?=[ \t]*(?:#|--? try \d))"
+_MOST_CHOICE = 200  # characters of a choice beside its name
 _MAX_CHOICES = 100  # choices of one dimension that are listed
 
 
@@ -150,7 +151,11 @@ def by_action(labels: tuple[str, ...]) -> dict[str, list[tuple[str, int]]]:
 
 def _describe_dimension(space: Space, index: int, dimension: Dimension, named: bool) -> str:
     if isinstance(dimension, Categorical):
-        shown = ", ".join(space.format(index, c) for c in dimension.choices[:_MAX_CHOICES])
+        texts = dimension.labels[:_MAX_CHOICES]
+        if dimension.named:
+            pairs = zip(texts, dimension.choices, strict=False)
+            texts = tuple([f"{name} ({cut(str(choice), _MOST_CHOICE)})" for name, choice in pairs])
+        shown = ", ".join(texts)
         more = len(dimension.choices) - _MAX_CHOICES
         return f"one of {shown}" + (f" and {more} more" if more > 0 else "")
     kind = "a number" if isinstance(dimension, Float) else "an integer"

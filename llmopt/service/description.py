@@ -4,11 +4,15 @@
            "activation": {"enum": ["relu", "tanh"]}},
  "direction": "minimize", "model": "openai:gpt-6-luna",
  "start": [{"params": {"lr": 0.001, "activation": "relu"}, "words": "..."}]}
+
+``"candidates": "table.csv"`` (or a list of points) can replace the space.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
@@ -16,14 +20,22 @@ from llmopt.options import stored_names
 from llmopt.prompt import PROMPTS
 from llmopt.space import Categorical, Dimension, Float, Int, Space
 from llmopt.space.when import read_when
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, short
 
 _MOST_PARAMETERS = 1000
 _MOST_CHOICES = 1000
 _MOST_NAME = 200  # characters
+_MOST_NAMED = 10_000  # characters of a choice that has a name
 _MOST_TEXT = 100_000
 _MOST_START = 1000
-_OTHERS = ("space", "model", "prompt", "description", "start")  # read in their own ways
+_OTHERS = (
+    "space",
+    "candidates",
+    "model",
+    "prompt",
+    "description",
+    "start",
+)  # read in their own ways
 _PYTHON = ("seeded", "task")  # for functions in Python
 _OPTIONS = (
     *("direction", "seed", "constraints"),
@@ -91,14 +103,19 @@ def _dimension(name: str, part: Any) -> Dimension:
     if "enum" in part or "const" in part:
         _no_others(part, ("type", "enum", "const", *_WORDS), where)
         choices = part.get("enum", [part.get("const")])
-        if not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
-            raise SpaceError(f"{where}: `enum` is a list of 1 to {_MOST_CHOICES} values")
-        if any(isinstance(c, (list, dict)) or len(str(c)) > _MOST_NAME for c in choices):
+        if not isinstance(choices, list | dict) or not 0 < len(choices) <= _MOST_CHOICES:
             raise SpaceError(
-                f"{where}: a choice is a number, a text of at most {_MOST_NAME} characters, true, "
+                f"{where}: `enum` is a list of 1 to {_MOST_CHOICES} values, or an object of their "
+                "names and values"
+            )
+        values = choices if isinstance(choices, list) else [*choices, *choices.values()]
+        most = _MOST_NAME if isinstance(choices, list) else _MOST_NAMED
+        if any(isinstance(c, (list, dict)) or len(str(c)) > most for c in values):
+            raise SpaceError(
+                f"{where}: a choice is a number, a text of at most {most} characters, true, "
                 "false or null"
             )
-        return Categorical(tuple(choices))
+        return Categorical(choices)
     if kind == "boolean":
         _no_others(part, ("type", *_WORDS), where)
         return Categorical((False, True))
@@ -129,15 +146,21 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
             raise SpaceError(f"{said}; {did_you_mean(str(key), valid)}")
 
 
-def read_description(data: Any) -> dict[str, Any]:
-    """Return the arguments of `LLMOptimizer` in a description, which may name no file."""
+def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:
+    """Return the arguments of `LLMOptimizer` in a description.
+
+    It may name one file, the table of candidates, which lies in the `folder` of the description.
+    """
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got {a_type(data)}")
     _no_others(data, _KEYS)
-    if "space" not in data:
+    space, table = data.get("space"), data.get("candidates")
+    if space is None and table is None:
         raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")
     arguments = {key: data[key] for key in _OPTIONS if key in data}
-    arguments["space"] = read_space(data["space"])
+    arguments["space"] = space if space is None or isinstance(space, list) else read_space(space)
+    if table is not None:
+        arguments["candidates"] = _table(table, folder)
     for key in ("model", "prompt", "description"):
         text = data.get(key) or ""
         if not isinstance(text, str) or len(text) > _MOST_TEXT:
@@ -147,9 +170,7 @@ def read_description(data: Any) -> dict[str, Any]:
     arguments["prompt"] = data.get("prompt") or "auto"
     if arguments["prompt"] not in (*PROMPTS, "auto"):
         raise LLMOptError(f"prompt={data['prompt']!r}: {did_you_mean(data['prompt'], PROMPTS)}")
-    arguments["description"] = "\n".join(
-        filter(None, [data.get("description", ""), *_said(data["space"])])
-    )
+    arguments["description"] = "\n".join(filter(None, [data.get("description", ""), *_said(space)]))
     arguments["warmup"] = data.get("warmup", "auto")
     if isinstance(arguments["warmup"], list):
         raise LLMOptError("warmup: expected a whole number; points to begin with go into 'start'")
@@ -165,9 +186,21 @@ def read_description(data: Any) -> dict[str, Any]:
     return arguments
 
 
-def _said(schema: Mapping[str, Any]) -> list[str]:
+def _table(given: Any, folder: Path | None) -> Any:
+    """Return a table of candidates as it is, or the path of its file."""
+    if not isinstance(given, str):
+        return given
+    if folder is None or not re.fullmatch(r"[\w-][\w.-]*\.csv", given):
+        raise LLMOptError(
+            f"candidates={short(given)}: expected a list of points, or the name of a CSV file "
+            'beside the description, of letters, digits, ".", "-" and "_", such as "table.csv"'
+        )
+    return folder / given
+
+
+def _said(schema: Any) -> list[str]:
     """Return what the schema says of parameters in words, for the model."""
-    properties = schema.get("properties", schema)
+    properties = schema.get("properties", schema) if isinstance(schema, Mapping) else None
     pairs = properties.items() if isinstance(properties, Mapping) else ()
     found = [(n, p.get("description")) for n, p in pairs if isinstance(p, Mapping)]
     return [f"{name}: {' '.join(text.split())}" for name, text in found if isinstance(text, str)]

@@ -139,8 +139,10 @@ class SearchFolder:
             client = _AgentClient(answer)
             # Its request is no failure to fall back from; and it answers one at a time.
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
-            return open_described(changed, storage, client=client, reads=reads, wait=self._wait)
-        return open_described(changed, storage, reads=reads, wait=self._wait)
+            return open_described(
+                changed, storage, self._folder, client=client, reads=reads, wait=self._wait
+            )
+        return open_described(changed, storage, self._folder, reads=reads, wait=self._wait)
 
     def _names(self) -> list[str]:
         found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())
@@ -151,13 +153,14 @@ class SearchFolder:
     def create_search(
         self,
         name: str,
-        space: dict[str, Any],
+        space: dict[str, Any] | None = None,
         direction: str = "maximize",
         model: str | None = None,
         description: str = "",
         constraints: list[str] | None = None,
         start: list[dict[str, Any]] | None = None,
         options: dict[str, Any] | None = None,
+        candidates: str | list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
         """Begin a search, or go on with one that was begun with the same arguments.
 
@@ -175,10 +178,14 @@ class SearchFolder:
             options: Further ones: seed, warmup (random points first), partner ("cma" or
                 "network"), prompt, noisy, may_stop, points, total, out_of_range, batch_size,
                 max_cost.
+            candidates: The only points that exist: objects with the parameters, or the name of a
+                .csv file in the folder of the searches. Without `space`, every column is a
+                parameter.
         """
         described, storage = self._paths(name)
         given: dict[str, Any] = {"space": space, "direction": direction, "model": model}
         given |= {"description": description, "constraints": constraints, "start": start}
+        given["candidates"] = candidates
         clash = set(given) & set(options or {})
         if clash:
             raise LLMOptError(f"options: {', '.join(sorted(clash))} is a separate argument")
@@ -205,12 +212,12 @@ class SearchFolder:
         for name in self._names():
             with contextlib.suppress(LLMOptError):
                 data = _read(self._paths(name)[0])
-                space = read_description(data)["space"]
+                space = read_description(data, self._folder)["space"]
                 found.append(
                     {
                         "name": name,
                         "direction": data.get("direction", "maximize"),
-                        "parameters": list(space.names),
+                        "parameters": list(getattr(space, "names", space or ())),
                         "model": data.get("model") or self._models[0],
                         "description": str(data.get("description", ""))[:200],
                     }

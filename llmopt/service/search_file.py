@@ -84,6 +84,7 @@ def open_file(
             return open_described(
                 description,
                 storage,
+                described.parent,
                 model=model,
                 options=options,
                 wait=wait,
@@ -113,12 +114,13 @@ def open_file(
 def open_described(
     description: Mapping[str, Any],
     storage: Path | None,
+    folder: Path,  # of the description
     *,
     client: Client | None = None,  # in place of a model
     **how: Any,  # as for `open_file`
 ) -> LLMOptimizer[Any]:
     """Open the search of a description as `open_file` does."""
-    arguments = read_description(description)
+    arguments = read_description(description, folder)
     return _open(arguments | ({} if client is None else {"client": client}), storage, **how)
 
 

@@ -29,7 +29,7 @@ from llmopt.space.values import (
     stable_repr,
 )
 from llmopt.space.when import When, read_when
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, nfc
 
 __all__ = ["Categorical", "Dimension", "Float", "Int", "dimension_from_dict", "dimension_to_dict"]
 
@@ -46,21 +46,31 @@ class Categorical(BaseDimension):
     three different choices. NumPy scalars become the Python scalars they hold.
 
     Args:
-        choices: The choices, all different, in a reproducible order.
+        choices: The choices, all different, in a reproducible order; or a mapping from short names
+            to them: ``{"PPh3": "P(C1=CC=CC=C1)(C2=CC=CC=C2)C3=CC=CC=C3"}``. Prompts explain a name
+            once and use it from then on. `ask` returns the value; `tell` takes value or name.
         when: As for `Float`.
 
+    Attributes:
+        labels: Text of each choice in prompts, all different: its name, if it has one.
+        named: Whether the choices have names.
+
     Raises:
-        SpaceError: There are no choices, two are equal, one is not hashable, or their order is not
-            fixed (a set).
+        SpaceError: There are no choices, two are equal, one is not hashable, their order is not
+            fixed (a set), or a name is empty or another choice.
     """
 
     choices: tuple[Hashable, ...]
     when: Any
-    labels: tuple[str, ...] = field(init=False)  # text of each choice, all different
+    labels: tuple[str, ...] = field(init=False)
+    named: bool = field(init=False)
     _index: dict[Hashable, int] = field(init=False)
 
     def __init__(
-        self, choices: Iterable[Hashable] = (), *others: Hashable, when: Any = None
+        self,
+        choices: Iterable[Hashable] | Mapping[str, Hashable] = (),
+        *others: Hashable,
+        when: Any = None,
     ) -> None:
         if others:
             raise SpaceError(
@@ -73,7 +83,9 @@ class Categorical(BaseDimension):
                 f"Categorical({choices!r}): the choices are {a_type(choices)}; "
                 "give them as a list or a tuple, so that they have an order."
             )
-        items = tuple(cast(Hashable, c.item()) if isinstance(c, np.generic) else c for c in choices)
+        names = tuple(choices) if isinstance(choices, Mapping) else ()
+        given = choices.values() if isinstance(choices, Mapping) else choices
+        items = tuple(cast(Hashable, c.item()) if isinstance(c, np.generic) else c for c in given)
         if not items:
             raise SpaceError("Categorical([]): there are no choices; give at least one.")
         index: dict[Hashable, int] = {}
@@ -91,21 +103,25 @@ class Categorical(BaseDimension):
                     f"{choice!r}; leave one out."
                 )
         count = len(items)
-        freeze(self, choices=items, when=read_when(when), labels=_labels(items), _index=index)
+        labels = _names(names, index) if names else _labels(items)
+        freeze(self, choices=items, labels=labels, named=bool(names), _index=index)
+        freeze(self, when=read_when(when))
         freeze(self, _name="value", count=count, log=False, decimals=None)
         freeze(self, offset=0.0, span=float(count - 1))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Categorical):
             return NotImplemented
-        return identity(self.choices) == identity(other.choices) and self.when == other.when
+        same = identity(self.choices) == identity(other.choices) and self.labels == other.labels
+        return same and self.when == other.when
 
     def __hash__(self) -> int:
         return hash(identity(self.choices))
 
     def __repr__(self) -> str:
         when = "" if self.when is None else f", when={self.when!r}"
-        return f"Categorical({list(self.choices)!r}{when})"
+        pairs = zip(self.labels, self.choices, strict=True)
+        return f"Categorical({dict(pairs) if self.named else list(self.choices)!r}{when})"
 
     def code(self, value: Value) -> int:
         """Return the index of a choice, or raise `ParameterError`."""
@@ -115,6 +131,8 @@ class Categorical(BaseDimension):
             index = None
         if index is not None:
             return index
+        if self.named and value in self.labels:
+            return self.labels.index(cast(str, value))
         near = [i for i, choice in enumerate(self.choices) if _stands_for(value, choice)]
         if len(near) == 1:
             return near[0]
@@ -197,6 +215,21 @@ def _stands_for(value: Value, choice: Hashable) -> bool:
         return False
 
 
+def _names(names: tuple[Any, ...], index: Mapping[Hashable, int]) -> tuple[str, ...]:
+    """Return the names of choices, or raise `SpaceError`; `index` has the choices by identity."""
+    for position, name in enumerate(names):
+        if not isinstance(name, str) or name != name.strip() or not (name and name.isprintable()):
+            raise SpaceError(
+                f"Categorical: the name {name!r} is no text without white space around it; give "
+                "each choice a short name, as in {'PPh3': 'P(C1=CC=CC=C1)...'}"
+            )
+        if index.get(identity(name), position) != position:
+            raise SpaceError(
+                f"Categorical: {name!r} is the name of a choice, and another choice; rename it"
+            )
+    return tuple(map(nfc, names))
+
+
 def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
     """Return a different text for each choice: words as they are, everything else by `repr`."""
     plain = [
@@ -224,6 +257,7 @@ def dimension_to_dict(name: str, dimension: Dimension) -> dict[str, Any]:
     data: dict[str, Any] = {"name": name, "type": type(dimension).__name__.lower()}
     if isinstance(dimension, Categorical):
         data["choices"] = [choice_to_json(choice) for choice in dimension.choices]
+        data.update({"names": list(dimension.labels)} if dimension.named else {})
     else:
         data.update(low=dimension.low, high=dimension.high, log=dimension.log, step=dimension.step)
     return data if dimension.when is None else {**data, "when": dimension.when.to_json()}
@@ -234,7 +268,10 @@ def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
     kind = data["type"]
     when = When.from_json(data["when"]) if "when" in data else None
     if kind == "categorical":
-        return Categorical([choice_from_json(choice) for choice in data["choices"]], when=when)
+        choices = [choice_from_json(choice) for choice in data["choices"]]
+        if "names" in data:
+            return Categorical(dict(zip(data["names"], choices, strict=True)), when=when)
+        return Categorical(choices, when=when)
     if kind in ("float", "int"):
         number = Float if kind == "float" else Int
         return number(data["low"], data["high"], log=data["log"], step=data["step"], when=when)

@@ -84,7 +84,7 @@ class _Number(BaseDimension):
     when: Any = None
     _places: int = field(default=0, init=False, compare=False)  # decimals of its steps
     _digits: int = field(default=0, init=False, compare=False)  # significant digits shown
-    _narrow: Any = field(default=None, init=False, compare=False)  # dtype, if below float64
+    narrow: Any = field(default=None, init=False, compare=False)  # dtype, if below float64
 
     def __post_init__(self) -> None:
         kind, low, high = type(self).__name__, self._read("low"), self._read("high")
@@ -160,7 +160,7 @@ class _Number(BaseDimension):
             return nearest
         # On a log scale `low` may be far below the rounding error of `high`.
         size = abs(nearest) if self.log else max(abs(self.low), abs(self.high))
-        error = float(np.finfo(self._narrow or np.float32).eps) * size
+        error = float(np.finfo(self.narrow or np.float32).eps) * size
         if room := self.step or self.high - self.low:
             error = min(error, _ON_GRID * room)
         if isinstance(self, Float) and nearest - error <= number <= nearest + error:
@@ -189,7 +189,7 @@ class _Number(BaseDimension):
     def _nearest(self, number: float | int) -> Any:
         """Return the valid value nearest to a number between the bounds."""
         if not self.step:
-            held = number if self._narrow is None else self._narrow.type(number)
+            held = number if self.narrow is None else self.narrow.type(number)
             return float(held) + 0.0  # no negative zero
         if isinstance(self, Int) and isinstance(number, int):  # exact beyond 2**53
             return self.value((2 * (number - self.low) + self.step) // (2 * self.step))
@@ -280,7 +280,7 @@ class Float(_Number):
         # A proposal must be a number that the array can hold, or it would not be recognized later.
         narrow = kind if kind is not None and kind.itemsize < 8 else None
         decimals, digits = _resolution(self, decimals)
-        freeze(self, _narrow=narrow, decimals=decimals, _digits=digits)
+        freeze(self, narrow=narrow, decimals=decimals, _digits=digits)
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,6 +12,7 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space import forms
+from llmopt.space.candidates import Candidates
 from llmopt.space.constraints import (
     Constraint,
     Forbidden,
@@ -28,6 +29,7 @@ from llmopt.space.foreign import (
     read_distribution,
 )
 from llmopt.space.numeric import MAX_DECIMALS
+from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, as_number, stable_repr
 from llmopt.space.when import When, read_tests, settled
 from llmopt.util.text import a_type, cut, nfc, short
@@ -74,6 +76,7 @@ class Space:
         constraints: The constraints and forbidden combinations, as text.
         limits: The same, compiled.
         place: Position of each dimension, by its name.
+        candidates: The only valid points (see `among`); ``None`` for all of the ranges.
 
     Raises:
         SpaceError: There is no dimension, a name is invalid, a value is not a dimension, or no
@@ -82,6 +85,7 @@ class Space:
 
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    candidates: Candidates | None = None
     unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # choices without any trial
 
     def __init__(
@@ -171,6 +175,42 @@ class Space:
             '{"lr": Float(1e-5, 0.1, log=True)}, a gymnasium.spaces space or a ConfigSpace'
             + ("; the space precedes the client, and follows the function" if swapped else "")
         )
+
+    @classmethod
+    def among(cls, space: Any, table: Any, constraints: str | Iterable[str | Limit] = ()) -> Space:
+        """Return a space whose only points are the rows of a table.
+
+        Args:
+            space: What `of` takes; or names of columns, whose dimensions follow from their values:
+                `Int` for whole numbers, `Float` for other numbers, else `Categorical`; or ``None``
+                for all columns.
+            table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns.
+                Columns that are no parameter are descriptors for the model's Python.
+            constraints: See `constrained`. Rows that break one are dropped.
+
+        Raises:
+            SpaceError: The table cannot be read, is empty, lacks a parameter or a value, has a
+                value that is not in the space or a point twice, or is not that of a stored space.
+        """
+        columns = read_table(table)
+        if space is None or isinstance(space, list | tuple):
+            space = dimensions_of(columns, columns if space is None else space)
+        stored = cls.of(space)
+        made = stored._with(None).constrained(constraints)
+        candidates = Candidates(made, columns)
+        if stored.candidates not in (None, candidates):
+            raise SpaceError(
+                f"candidates: got a table of {candidates.size:,} points, which is not that of the "
+                f"search ({stored.candidates.size:,} points); give the table that it began with"
+            )
+        return made._with(candidates)
+
+    def _with(self, candidates: Candidates | None) -> Space:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.candidates = candidates
+        made.cardinality = made._count() if candidates is None else candidates.size
+        return made
 
     def _set_up(
         self, named: Sequence[tuple[str, Dimension]], form: forms.Form, decimals: int | None
@@ -271,7 +311,8 @@ class Space:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.names, self.dimensions, self._form, self._asked_decimals, self.limits
+        own = self.names, self.dimensions, self._form, self._asked_decimals
+        return (*own, self.limits, self.candidates)
 
     def __copy__(self) -> Space:
         return self
@@ -389,6 +430,8 @@ class Space:
 
     def points(self) -> list[tuple[Value, ...]]:
         """Return all feasible points of a finite space, each once."""
+        if self.candidates is not None:
+            return [self.candidates[row] for row in range(self.candidates.size)]
         return [values for values in self._enumerate(None) or () if self.admits(values)]
 
     def _enumerate(self, most: int | None = _MOST_COUNTED) -> list[tuple[Value, ...]] | None:
@@ -418,6 +461,8 @@ class Space:
         Args:
             rng: Random generator; without constraints, one number is used for each dimension.
         """
+        if self.candidates is not None:
+            return self.candidates.sample(rng)
         if not self.limits:
             return self.draw(rng)
         for _ in range(0 if self._rare else _DRAWS):
@@ -569,6 +614,7 @@ class Space:
             "decimals": self._asked_decimals,
             **({"constraints": list(texts)} if texts else {}),
             **({"forbidden": When(tuple(tests)).to_json()} if tests else {}),
+            **({"candidates": self.candidates.to_dict()} if self.candidates else {}),
         }
 
     @classmethod
@@ -588,7 +634,8 @@ class Space:
             tests = When.from_json(data.get("forbidden", ())).alternatives
             limits = read_constraints(data.get("constraints", ()), made.names)
             made._constrain((*limits, *read_forbidden(tests, made._by_name)))
-            return made
+            table = data.get("candidates")
+            return made if table is None else made._with(Candidates.stored(table))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, SpaceError):
                 raise

@@ -1,0 +1,260 @@
+"""Candidates: a table of the points that exist, if a space is not the product of its values."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping, Sequence, Set
+from functools import cached_property
+from itertools import count, product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from llmopt.errors import SpaceError
+from llmopt.space.dimensions import Categorical, Float
+from llmopt.space.tables import Columns, check_columns, keys_of, numbers_of
+from llmopt.space.values import ABSENT, Value
+from llmopt.util.text import short
+
+if TYPE_CHECKING:
+    from llmopt.space.space import Space
+
+Point: TypeAlias = tuple[Value, ...]
+
+_CLOSE = 0.02  # share of the range within which two numbers can look alike in a prompt
+_MOST_ALIKE = 200  # rows that are compared by their texts
+_MOST_ROWS = 40  # that a prompt lists
+_MOST_VALUES = 20  # of a column that a prompt lists
+_MOST_MISSING = 12  # combinations that a prompt lists as missing
+_MOST_PRODUCT = 150_000  # combinations that are gone through to find them
+_SOURCE = '''
+def candidates(column=None):
+    """Return a column of the table of candidates, or all columns by name."""
+    table = dict(zip(column_names, columns))
+    return table if column is None else table[column]
+'''
+
+
+class Candidates:
+    """The rows of a table, which are the only valid points of a space.
+
+    A table that a file describes has its size and digest alone: anything else raises `SpaceError`.
+
+    Args:
+        space: The space, without candidates.
+        columns: The cells of each column; each parameter has one. Texts are read as values.
+
+    Attributes:
+        digest: Identifies the points, in their order, to a search that resumes.
+
+    Raises:
+        SpaceError: The table is empty, lacks a parameter or a value, has a value that is not in the
+            space, or a point twice.
+    """
+
+    def __init__(self, space: Space, columns: Columns) -> None:
+        self._space = space
+        check_columns(columns, space.names)
+        keys = [
+            keys_of(n, d, columns[n]) for n, d in zip(space.names, space.dimensions, strict=True)
+        ]
+        rows: list[tuple[Any, ...]] = list(zip(*keys, strict=True))
+        if space.conditional:
+            rows = [space.key(space.check(self._values(row))) for row in rows]
+        if len(set(rows)) < len(rows):
+            first: dict[Any, int] = {}
+            i, row = next((i, r) for i, r in enumerate(rows) if first.setdefault(r, i) != i)
+            point = short(space.named(self._values(row)))
+            raise SpaceError(
+                f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}; keep one row for "
+                "each point"
+            )
+        if space.limits:
+            kept = [i for i, row in enumerate(rows) if space.admits(self._values(row))]
+            if not kept:
+                raise SpaceError("candidates: no row keeps the constraints; drop a constraint")
+            rows = [rows[i] for i in kept]
+            columns = {n: [cells[i] for i in kept] for n, cells in columns.items()}
+        self._keys, self._rows = rows, {row: i for i, row in enumerate(rows)}
+        self._descriptors = {n: c for n, c in columns.items() if n not in space.names}
+        numbers = (
+            [math.nan if k is ABSENT else k for k in column] for column in zip(*rows, strict=True)
+        )
+        self._codes = np.array(list(numbers), dtype=float).T
+        self._choice = np.array([isinstance(d, Categorical) for d in space.dimensions])
+        self._log = np.array([d.log for d in space.dimensions])
+        self._units = self._scaled(self._codes)
+        self._counts = [np.unique(column, return_counts=True) for column in self._codes.T]
+        self.size = len(rows)
+        self.digest = hashlib.sha256(repr(space.names).encode() + self._codes.tobytes()).hexdigest()
+
+    @classmethod
+    def stored(cls, data: Mapping[str, Any]) -> Candidates:
+        """Return what `to_dict` wrote, without the table."""
+        made = cls.__new__(cls)
+        made.size, made.digest = int(data["size"]), str(data["digest"])
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return size and digest as JSON; `stored` reads it."""
+        return {"size": self.size, "digest": self.digest}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "size" not in vars(self):
+            raise AttributeError(name)
+        raise SpaceError(
+            f"the search proposes rows of a table of {self.size:,} points, which its file does not "
+            "hold; give the same table again, as candidates="
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Candidates):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> Point:
+        return self._values(self._keys[row])
+
+    def _values(self, key: Sequence[Any]) -> Point:
+        return tuple([self._value(i, code) for i, code in enumerate(key)])
+
+    def _value(self, index: int, code: Any) -> Value:
+        dimension = self._space.dimensions[index]
+        if code is ABSENT or code != code:
+            return ABSENT
+        return dimension.restore(code if isinstance(dimension, Float) else int(code))
+
+    # Choosing rows ----------------------------------------------------------------------
+
+    def sample(self, rng: np.random.Generator, seen: Set[Hashable] = frozenset()) -> Point:
+        """Return a random row that is not `seen` (keys of points), or any row if all are."""
+        for _ in range(100):
+            row = int(rng.integers(self.size))
+            if self._keys[row] not in seen:
+                return self[row]
+        left = np.flatnonzero(~self._mask(seen))
+        return self[int(rng.choice(left))] if left.size else self[row]
+
+    def left(self, seen: Set[Hashable]) -> int:
+        """Return how many rows are not `seen`."""
+        return self.size - int(self._mask(seen).sum())
+
+    def match(self, values: Point, seen: Set[Hashable] = frozenset()) -> Point | None:
+        """Return the row that a point equals to the digits that prompts show, if there is one.
+
+        If several do, it is the nearest one that is not `seen`.
+        """
+        row = self._rows.get(self._space.key(values))
+        if row is not None:
+            return self[row]
+        gaps = self._gaps(values)
+        near = np.flatnonzero((gaps <= _CLOSE).all(axis=1))
+        near = near[np.argsort(gaps[near].sum(axis=1), kind="stable")][:_MOST_ALIKE]
+        text = self._lines([values], self._space.names)
+        alike = [i for i in near.tolist() if self._lines([self[i]], self._space.names) == text]
+        new = [i for i in alike if self._keys[i] not in seen]
+        return self[(new or alike)[0]] if alike else None
+
+    def nearest(
+        self, values: Point, seen: Set[Hashable] = frozenset(), *, equal_first: bool = True
+    ) -> Point:
+        """Return the row nearest to a point, of those that are not `seen` if there are any.
+
+        The distance is the sum of the differences as shares of the ranges, and 1 for a different
+        choice. With `equal_first` the number of equal columns comes before it.
+        """
+        gaps = self._gaps(values)
+        score = gaps.sum(axis=1)
+        if equal_first:
+            score -= (gaps < 1e-9).sum(axis=1) * (gaps.shape[1] + 1.0)
+        mask = self._mask(seen)
+        if not mask.all():
+            score[mask] = np.inf
+        return self[int(score.argmin())]
+
+    def _mask(self, seen: Set[Hashable]) -> np.ndarray:
+        mask = np.zeros(self.size, dtype=bool)
+        mask[[row for key in seen if (row := self._rows.get(key)) is not None]] = True  # type: ignore[call-overload]
+        return mask
+
+    def _scaled(self, codes: np.ndarray) -> np.ndarray:
+        scaled = codes.copy()
+        scaled[..., self._log] = np.log(scaled[..., self._log])
+        span = np.array([d.span or 1.0 for d in self._space.dimensions])
+        units: np.ndarray = scaled / np.where(self._choice, 1.0, span)
+        return units
+
+    def _gaps(self, values: Point) -> np.ndarray:
+        """Return ``(size, n)`` distances from a point in each dimension, from 0 to 1."""
+        key = [math.nan if k is ABSENT else float(k) for k in self._space.key(values)]  # type: ignore[arg-type]
+        point = self._scaled(np.array(key))
+        gaps: np.ndarray = np.abs(self._units - point)
+        gaps[:, self._choice] = gaps[:, self._choice] != 0
+        if self._space.conditional:
+            absent, lacking = np.isnan(self._units), np.isnan(point)
+            gaps = np.where(absent | lacking, absent != lacking, gaps)
+        return gaps
+
+    # For the model ----------------------------------------------------------------------
+
+    def words(self, labels: Sequence[str]) -> str:
+        """Return in words which points exist, for a prompt that calls the parameters `labels`."""
+        if self.size <= _MOST_ROWS:
+            points = [self[row] for row in range(self.size)]
+            return "\n".join(
+                [f"Only these {self.size} points exist:", *self._lines(points, labels)]
+            )
+        combinations, gone = math.prod(len(codes) for codes, _ in self._counts), self._gone
+        text = "Only the combinations of these values exist:"
+        if gone is None:
+            share = f", {self.size / combinations:.0%} of the combinations of its values"
+            text = f"Only {self.size:,} points exist, the rows of a table"
+            text += share * (combinations <= 100 * self.size)
+            text += ". Its columns, with the number of rows of each value:"
+        for i, (label, (codes, numbers)) in enumerate(zip(labels, self._counts, strict=True)):
+            shown = f"{len(codes):,} values"
+            if len(codes) <= _MOST_VALUES:
+                values = [self._space.format(i, self._value(i, code)) for code in codes.tolist()]
+                sizes = [f" ({n:,})" * (gone is None) for n in numbers.tolist()]
+                shown = ", ".join(map("".join, zip(values, sizes, strict=True)))
+            text += f"\n- {label}: {shown}"
+        if gone:
+            text += "\n".join([f"\nBut not these {len(gone)}:", *self._lines(gone, labels)])
+        return text + "\nA point that does not exist is answered with the nearest one that does."
+
+    def _lines(self, points: Sequence[Point], labels: Sequence[str]) -> list[str]:
+        rows = [zip(labels, map(self._space.format, count(), p), p, strict=False) for p in points]
+        return ["- " + ", ".join(f"{n}: {t}" for n, t, v in r if v is not ABSENT) for r in rows]
+
+    @cached_property
+    def _gone(self) -> list[Point] | None:
+        """The combinations of the columns' values that do not exist, if they are few."""
+        combinations = math.prod(len(codes) for codes, _ in self._counts)
+        if combinations > min(_MOST_PRODUCT, self.size + _MOST_MISSING):
+            return None
+        axes = [codes.tolist() for codes, _ in self._counts]
+        keys = (tuple([ABSENT if c != c else c for c in key]) for key in product(*axes))
+        return [self._values(key) for key in keys if key not in self._rows]
+
+    def equipment(self) -> tuple[str, dict[str, Any], str]:
+        """Return for a model's Python: source, its constants, and a line on the function."""
+        columns, notes = dict(zip(self._space.names, self._codes.T, strict=True)), []
+        for name, dimension in zip(self._space.names, self._space.dimensions, strict=True):
+            notes.append(name + " (index of the choice)" * isinstance(dimension, Categorical))
+        for name, cells in self._descriptors.items():
+            numbers = numbers_of(cells)
+            columns[name] = [str(cell) for cell in cells] if numbers is None else numbers
+            notes.append(f"{name} (a descriptor, no parameter)")
+        line = (
+            f"candidates(column): an entry for each of the {self.size:,} points that exist, by "
+            f"columns: {', '.join(notes)}; candidates() returns all columns by name"
+        )
+        names = {"column_names": list(columns), "columns": list(columns.values())}
+        return _SOURCE, names, line

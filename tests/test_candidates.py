@@ -1,0 +1,262 @@
+"""`candidates=`: a table of the only points that exist."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import examples
+from stubs import needs_confinement
+
+import llmopt
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped, Space
+from llmopt.cli import main
+from llmopt.errors import FallbackWarning, LLMOptError, ParameterError, SpaceError, StorageError
+from llmopt.points import what_is_known
+from llmopt.service.mcp_tools import SearchFolder
+
+LIGANDS = ("XPhos", "SPhos", "PPh3")
+ROWS = [
+    {"ligand": ligand, "T": t, "conc": conc, "pKa": 5.5 + k + t / 100}
+    for k, ligand in enumerate(LIGANDS)
+    for t in (30, 45, 60, 90)
+    for conc in (0.057, 0.1, 0.22, 0.3104)
+][:-3]
+NAMES = ["ligand", "T", "conc"]
+POINTS = [{name: row[name] for name in NAMES} for row in ROWS]
+NUMBERS = [{"T": t, "conc": c} for t in (30, 45, 60, 90) for c in np.geomspace(0.01, 20, 5)]
+
+
+def proposal(**values):
+    pairs = ", ".join(f"{name}: {value}" for name, value in values.items())
+    return f"Analysis: none.\nHypothesis: h.\nStart from: new\nProposal:\n{pairs}"
+
+
+def chat(*answers, **options):
+    answers = answers or (proposal(ligand="XPhos", T=47, conc=0.1),)
+    options = {"warmup": 0, "seed": 1, "compute": False, "candidates": ROWS, **options}
+    space = options.pop("space", NAMES)
+    return LLMOptimizer(space, ScriptedClient(answers * 99), "words", **options)
+
+
+def all_of(optimizer, n=1):
+    """Ask until the search ends, and return all points."""
+    points = []
+    with contextlib.suppress(SearchStopped), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        while len(points) < 200:
+            for point in optimizer.ask(n):
+                points.append(point)
+                optimizer.tell(point, float(len(points) % 7))
+    return points
+
+
+def unique(points):
+    return {json.dumps(point, sort_keys=True) for point in points}
+
+
+@pytest.mark.parametrize(
+    ("client", "options"),
+    [
+        ("network", {}),
+        ("network", {"warmup": 5, "batch_size": 3}),
+        (ScriptedClient(["nothing"] * 999), {"prompt": "words", "attempts": 1}),
+        (ScriptedClient([proposal(T=44, conc=0.4)] * 999), {"prompt": "props", "attempts": 2}),
+        ("network", {"partner": "network"}),
+        ("network", {"partner": "cma"}),
+    ],
+    ids=["columns", "warm-up and batches", "fallback", "props", "partner network", "partner cma"],
+)
+def test_every_proposal_is_a_row_and_none_comes_twice(client, options):
+    rows = NUMBERS if options.get("partner") == "cma" or "props" in options.values() else POINTS
+    optimizer = LLMOptimizer(None, client, candidates=rows, seed=3, compute=False, **options)
+    points = all_of(optimizer, n=4)
+    assert len(points) == len(rows)
+    assert unique(points) == unique(rows)
+    with pytest.raises(SearchStopped, match=f"all {len(rows)} candidates were proposed"):
+        optimizer.ask()
+
+
+@examples(60)
+@given(st.data())
+def test_any_answer_gives_a_row_or_a_complaint_that_names_the_nearest(data):
+    """Only values that read as those of a row, to the digits shown, are one."""
+    t, conc = data.draw(st.integers(30, 90)), data.draw(st.floats(0.057, 0.3104))
+    ligand = data.draw(st.sampled_from(LIGANDS))
+    optimizer = chat(proposal(ligand=ligand, T=t, conc=f"{conc:.3f}"), attempts=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        point = optimizer.ask()
+    assert point in POINTS
+    exists = any(
+        (p["ligand"], p["T"], f"{p['conc']:.3f}") == (ligand, t, f"{conc:.3f}") for p in POINTS
+    )
+    assert optimizer.usage.rejected.get("candidate", 0) == (not exists)
+    if exists:
+        assert (point["ligand"], point["T"]) == (ligand, t)
+
+
+def test_a_near_miss_is_answered_with_the_row_of_most_equal_columns():
+    miss, hit = proposal(ligand="SPhos", T=47, conc=0.1), proposal(ligand="SPhos", T=45, conc=0.31)
+    optimizer = chat(miss, hit)
+    assert optimizer.ask() == {"ligand": "SPhos", "T": 45, "conc": 0.3104}  # by its digits
+    complaint = optimizer.client.requests[-1].messages[-1].content
+    assert "the nearest one is ligand: SPhos, T: 45, conc: 0.100" in complaint
+
+
+def test_points_of_the_user_are_rows_and_other_results_may_be_told():
+    optimizer = chat(start=[POINTS[3]])
+    assert optimizer.ask() == POINTS[3]
+    optimizer.tell({"ligand": "XPhos", "T": 33, "conc": 0.2}, 1.0)  # measured before
+    with pytest.raises(ParameterError, match=r"not among the candidates; nearest: .*45"):
+        optimizer.enqueue({"ligand": "XPhos", "T": 44, "conc": 0.1})
+    with pytest.raises(ParameterError, match=r"warmup\[0\]"):
+        chat(warmup=[{"ligand": "XPhos", "T": 44, "conc": 0.1}])
+
+
+def test_fewer_points_than_asked_for_are_returned_at_the_end():
+    optimizer = LLMOptimizer(None, "network", candidates=POINTS[:3], warmup=2)
+    assert len(optimizer.ask(2)) == 2
+    assert len(optimizer.ask(5)) == 1
+    result = llmopt.minimize(lambda p: p["T"], None, 50, "network", candidates=POINTS[:9])
+    assert len(result.trials) == 9
+    assert "all 9 candidates were proposed" in result.stopped
+
+
+def test_noisy_searches_repeat_rows():
+    optimizer = LLMOptimizer(None, "network", candidates=POINTS[:3], noisy=True)
+    assert len(all_of(optimizer, 2)) == 200
+
+
+def test_prompts_state_what_exists():
+    def words(rows, space=NAMES):
+        optimizer = LLMOptimizer(space, "network", candidates=rows)
+        return "\n".join(what_is_known(optimizer.space, optimizer.history))
+
+    text = words(ROWS)
+    assert "- T: 30, 45, 60, 90\n- conc: 0.057, 0.100, 0.220, 0.310\nBut not these 3:" in text
+    assert "- ligand: PPh3, T: 90, conc: 0.100" in text
+    assert "Only these 5 points exist:\n- ligand: XPhos, T: 30, conc: 0.057" in words(ROWS[:5])
+    rng = np.random.default_rng(0)
+    text = words({"a": rng.integers(9, size=500), "b": rng.random(500)}, None)
+    assert "Only 500 points exist" in text
+    assert "- b: 500 values" in text
+
+
+def test_the_table_may_be_dicts_a_frame_columns_or_a_file(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame(POINTS).to_csv(tmp_path / "table.csv", index=False)
+    columns = {name: [row[name] for row in POINTS] for name in NAMES}
+    tables = [POINTS, pandas.DataFrame(POINTS), columns, tmp_path / "table.csv"]
+    spaces = [Space.among(None, table) for table in tables]
+    assert len(set(spaces)) == 1
+    ligand = Categorical(LIGANDS)
+    assert spaces[0].dimensions == (ligand, Int(30, 90), Float(0.057, 0.3104))
+    assert Space.among(None, {"x": [1e-6, 2.5]}).dimensions[0] == Float(1e-6, 2.5, log=True)
+    wider = Space.among({"ligand": ligand, "T": Float(0, 99), "conc": Float(0, 1)}, tables[-1])
+    assert wider.points() == [tuple(point.values()) for point in POINTS]
+
+
+def test_conditions_and_constraints_hold_for_rows():
+    space = Space({"kind": Categorical(["a", "b"]), "x": Float(0, 1, when={"kind": "a"})})
+    table = [{"kind": "b"}, {"kind": "a", "x": 0.25}, {"kind": "a", "x": 0.5}]
+    optimizer = LLMOptimizer(space, "network", candidates=table)
+    assert unique(all_of(optimizer)) == unique(table)
+    optimizer = LLMOptimizer(None, "network", candidates=POINTS, constraints=["T <= 45"])
+    points = all_of(optimizer, 5)
+    assert unique(points) == unique(p for p in POINTS if p["T"] <= 45)
+
+
+@pytest.mark.parametrize(
+    ("table", "space", "message"),
+    [
+        ([], None, "the table is empty"),
+        (POINTS, [*NAMES, "Temp"], "there is no column `Temp`"),
+        ([*POINTS, POINTS[4]], None, "row 46 repeats row 5"),
+        (POINTS, {"ligand": Categorical(["XPhos", "SPhos"])}, "row 33: .*cannot read 'PPh3'"),
+        (POINTS, {"T": Int(30, 60)}, r"row 13: `T`=90.* is outside \[30, 60\]"),
+        ([*POINTS, {"ligand": "XPhos", "T": 1}], None, "row 46: there is no `conc`"),
+        ({"a": [1], "b": [1, 2]}, None, "columns of different lengths"),
+        ("table.txt", None, "expected the path of a CSV file"),
+        (3, None, "expected a list of dicts"),
+        (POINTS, None, "no row keeps the constraints"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused(table, space, message):
+    constraints = ["46 <= T", "T <= 59"] if "constraints" in message else []
+    with pytest.raises(SpaceError, match=message):
+        Space.among(space, table, constraints)
+
+
+class TestStorage:
+    def test_a_search_resumes_with_the_same_table_alone(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+
+        def asked(table, **options):
+            options = {"seed": 5, "storage": path, "space": NAMES, **options}
+            space = options.pop("space")
+            with LLMOptimizer(space, "network", candidates=table, **options) as optimizer:
+                points = optimizer.ask(2)
+                for point in points:
+                    optimizer.tell(point, 1.0)
+                return points
+
+        first = asked(ROWS)
+        assert path.stat().st_size < 6000  # not the table
+        with LLMOptimizer(NAMES, "network", seed=5, candidates=ROWS) as whole:
+            other = [whole.ask(2)]
+            for point in other[0]:
+                whole.tell(point, 1.0)
+            assert [first, asked(ROWS)] == [*other, whole.ask(2)]
+        for changed in (ROWS[:-1], [*ROWS[:-1], {**ROWS[-1], "conc": 0.2}], ROWS[::-1]):
+            with pytest.raises(StorageError, match="other candidates"):
+                asked(changed)
+        with pytest.raises(StorageError, match="other candidates"):
+            asked(None, space={"T": Int(30, 90)})
+
+    def test_a_loaded_search_needs_the_table_to_ask_but_not_to_read(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        with LLMOptimizer(NAMES, "network", candidates=ROWS, storage=path) as optimizer:
+            optimizer.tell(optimizer.ask(), 1.0)
+        loaded = LLMOptimizer.load(path)
+        assert len(loaded.trials) == 1
+        with pytest.raises(SpaceError, match="give the same table again, as candidates="):
+            loaded.ask()
+        assert LLMOptimizer.load(path, candidates=ROWS).ask() in POINTS
+        with pytest.raises(SpaceError, match="not that of the search"):
+            LLMOptimizer.load(path, candidates=ROWS[1:])
+
+
+@needs_confinement
+def test_blocks_of_python_read_rows_and_descriptors():
+    code = "print(sorted(candidates()), candidates('pKa').max(), candidates('ligand')[-1])"
+    block = f"Analysis: let me see.\n\n```python\n{code}\n```"
+    optimizer = chat(block, proposal(ligand="XPhos", T=30, conc=0.1), compute=True)
+    assert optimizer.ask() in POINTS
+    assert optimizer.blocks[0].output.strip() == "['T', 'conc', 'ligand', 'pKa'] 8.4 2.0"
+    text = "".join(message.content for message in optimizer.client.requests[0].messages)
+    assert "conc, pKa (a descriptor, no parameter); candidates() returns" in text
+    optimizer.close()
+
+
+def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text("base,T\nKOH,30\nK3PO4,45\n")
+    (tmp_path / "s.toml").write_text('candidates = "table.csv"\nmodel = "network"\nseed = 1\n')
+    assert main(["ask", "s.toml", "-n", "2"]) == 0
+    lines = [json.loads(line)["params"] for line in capsys.readouterr().out.splitlines()]
+    assert unique(lines) == unique([{"base": "KOH", "T": 30}, {"base": "K3PO4", "T": 45}])
+    searches = SearchFolder(tmp_path, ("network",))
+    searches.create_search("mine", candidates="table.csv")
+    assert searches.ask("mine")["points"][0]["params"] in lines
+    searches.create_search(
+        "other", {"T": {"type": "integer", "minimum": 0, "maximum": 9}}, candidates=[{"T": 3}]
+    )
+    assert searches.ask("other")["points"][0]["params"] == {"T": 3}
+    with pytest.raises(LLMOptError, match="the name of a CSV file beside"):
+        searches.create_search("third", candidates="../table.csv")
