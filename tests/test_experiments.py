@@ -33,7 +33,7 @@ def test_the_check_recomputes_each_figure_of_the_pages(capsys, monkeypatch):
     monkeypatch.setattr(check.findings, "questions", questions)
     assert check.main(["--check"]) == 0
     said = capsys.readouterr().out
-    assert said.count("agrees   ") == 2 + len(claims.CLAIMS)
+    assert said.count("agrees   ") == 3 + len(claims.CLAIMS)
     assert "cannot be made again" in said
     monkeypatch.setattr(check.claims, "CLAIMS", (("README.md", "{}", lambda: [123456]),))
     assert check.main(["--check"]) == 1

@@ -1,7 +1,7 @@
 """``python -m llmopt.benchmarks.experiments --check``: do the pages agree with the committed lines?
 
-The tables of docs/results.md and of the README are recomputed from the committed lines, then the
-numbers in their text. Whatever needs more than the lines is named.
+The tables of docs/results.md, the README and the archive are recomputed from the committed lines,
+then the numbers in their text. Whatever needs more than the lines is named.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NOT_AGAIN = {
     "that benchmarks/results/README.md names",
     "first_command.json": "made by the README's first command; CMA-ES gives 141 with the AVX2 "
     "kernels of OpenBLAS and 60 with those of AVX-512 (OPENBLAS_CORETYPE=Haswell, SkylakeX)",
-    "docs/images/*.png": "plotted by `findings`; the bytes depend on Matplotlib",
 }
 
 
 def checks() -> Iterator[tuple[str, bool]]:
     """Yield each recomputed item, and whether it equals the committed one."""
     asked = findings.questions()
-    for path, make in ((findings.PAGE, findings.page), (findings.README, findings.readme)):
+    pages = (findings.page, findings.readme, findings.archive)
+    for path, make in zip((findings.PAGE, findings.README, findings.ARCHIVE), pages, strict=True):
         text = path.read_text(encoding="utf-8")
         yield f"the tables of {path.relative_to(findings.ROOT)}", make(asked, text) == text
     for page, text, made in claims.CLAIMS:

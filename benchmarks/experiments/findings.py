@@ -1,11 +1,12 @@
-"""The page of results: one row for each question, made from the committed lines alone.
+"""Who wins: tables for README, docs/results.md and the archive, from the committed lines alone.
 
-    python -m llmopt.benchmarks.experiments.findings  # writes README, docs/results.md, pictures
+    python -m llmopt.benchmarks.experiments.findings  # writes the three pages
 
-docs/results.md says how to read the rows, `llmopt.benchmarks.report.stats` computes them. A task is
-the unit: the dimensions of a BBOB function are parts of one task. First designs, controllers,
-ablations and other versions of the prompt meet only the run of the same seed. `FAMILIES` counts
-related tasks as one.
+The archive has a row for each question and rival, docs/results.md the strongest rivals, and the
+README one. docs/results.md says how to read them, `llmopt.benchmarks.report.stats` computes them.
+A task is the unit: the dimensions of a BBOB function are parts of one task. First designs,
+controllers, ablations and other versions of the prompt meet only the run of the same seed.
+`FAMILIES` counts related tasks as one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from llmopt.benchmarks.tasks.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
-PICTURES = ROOT / "docs" / "images"
+ARCHIVE = ROOT / "benchmarks" / "results" / "archive.md"
 AREAS = ("policies", "hyperparameters", "functions")
 """The tables of the page, in order; a question belongs to one."""
 
@@ -289,15 +290,17 @@ def _unbroken(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def core(asked: Sequence[Question]) -> Table:
-    """Return the rows that the README shows: the strongest rival of each method and task."""
+def core(asked: Sequence[Question], areas: Iterable[str] = AREAS, rivals: int = 1) -> Table:
+    """Return the strongest rivals of each method and task that README and results show."""
     rows = []
-    for name in dict.fromkeys(question.core for question in asked if question.core):
-        met = [(q, *pairing) for q in asked if q.core == name for pairing in q.pairings]
-        question, each, p = min(met, key=lambda row: float(row[1].shares.mean()))
-        found = [share(each, " %"), f"{each.tasks}, {each.pairs:,}"]
-        found += [f"{format_p(each.p)}, {format_p(p)}", question.verdict(each, p)]
-        rows.append([name, each.rival, *found])
+    shown = [question for question in asked if question.core and question.area in areas]
+    for name in dict.fromkeys(question.core for question in shown):
+        met = [(q, *pairing) for q in shown if q.core == name for pairing in q.pairings]
+        met.sort(key=lambda row: float(row[1].shares.mean()))
+        for place, (question, each, p) in enumerate(met[:rivals]):
+            found = [share(each, " %"), f"{each.tasks}, {each.pairs:,}"]
+            found += [f"{format_p(each.p)}, {format_p(p)}", question.verdict(each, p)]
+            rows.append(["" if place else name, each.rival, *found])
     head = ["method, on what", "rival", "pairs won [95 %]", "tasks, pairs", "p raw, corrected"]
     return Table.of([*head, "result"], rows)
 
@@ -310,6 +313,13 @@ def put(shown: Table, text: str, name: str) -> str:
 
 def page(asked: Sequence[Question], text: str) -> str:
     """Return the page of results with regenerated tables."""
+    for area in AREAS:
+        text = put(core(asked, [area], rivals=4), text, area)
+    return text
+
+
+def archive(asked: Sequence[Question], text: str) -> str:
+    """Return the archive with all regenerated comparisons."""
     return functools.reduce(lambda made, area: put(table(asked, area), made, area), AREAS, text)
 
 
@@ -319,14 +329,10 @@ def readme(asked: Sequence[Question], text: str) -> str:
 
 
 def main() -> None:
-    """Write the page, the README's rows, and the pictures of both."""
-    from llmopt.benchmarks.experiments import pictures
-
+    """Write the three pages."""
     asked = questions()
-    for path, made in ((PAGE, page), (README, readme)):
+    for path, made in ((PAGE, page), (README, readme), (ARCHIVE, archive)):
         path.write_text(made(asked, path.read_text(encoding="utf-8")), encoding="utf-8")
-    (PICTURES / "results.png").write_bytes(pictures.shares(asked))
-    (PICTURES / "words.png").write_bytes(pictures.curves(lines_of("words")))
 
 
 if __name__ == "__main__":
