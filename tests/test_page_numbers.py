@@ -131,12 +131,9 @@ def from_caches():
         if row["layout"] == "as sent":
             name = row["prompt"].partition(",")[0]
             shares[name].append(100 * row["read"] / row["prompt_tokens"])
-    live = loaded("prompt_cache.json")
-    used = live["live"]["usage"]
-    own = 100 * used["cached_tokens"] / used["prompt_tokens"]
     ends = [f"{end(shares[name]):.0f}" for name in ("props", "words") for end in (min, max)]
     proposals = loaded("prompt_cache_providers.json")["proposals"]
-    return proposals, *ends, f"{own:.1f}", live["trials"]
+    return proposals, *ends
 
 
 def code_searches():
@@ -249,8 +246,7 @@ SHOWN = [
     ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be "
      "read as free text and {} % as JSON", readable),
     ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
-     "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
-     "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
+     "`props`, and {} to {} % with `words`", from_caches),
     ("docs/code.md", "trained policies return {}. Its two finished Swimmer searches end at {} and "
      "{} on fresh starts, where its linear policies return {}", code_searches),
     ("docs/prompts.md", "When the log reaches `log_tokens` ({} in llmopt's own count",
