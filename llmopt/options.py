@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class AskArguments(ComputeArguments, total=False):
     on_error: Literal["raise", "fallback"]
     noisy: bool
     may_stop: bool | None
+    best_known: float | None
     points: int | Literal["auto"]
     max_requests: int | None
     max_tokens: int | None
@@ -96,6 +98,8 @@ class AskOptions:
         may_stop: Whether the model may end the search when it expects no further gain (with the
             prompt ``"words"``): `ask` then raises `SearchStopped`. ``None`` means yes in a whole
             search (`minimize`, `maximize`, `PolicySearch`), and no in your own loop.
+        best_known: The best value of f that you know of, such as a published one, which the prompt
+            ``"words"`` states.
         points: Maximum points of one answer. The model decides how many it gives (a design needs
             one, a scan of a parameter three); each is a proposal with its own hypothesis, and later
             asks return them without a request. ``"auto"`` means 4 for a chat model with the prompt
@@ -136,6 +140,7 @@ class AskOptions:
     )
     noisy: bool = option(False, "always", choices=(True, False))
     may_stop: bool | None = option(None, "rarely", changes=True, choices=(True, False, None))
+    best_known: float | None = option(None, "rarely", changes=True)
     points: int | Literal["auto"] = option(
         "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
     )
@@ -158,6 +163,8 @@ class AskOptions:
                 "submit a job for more"
             )
         number("compute_total", self.compute_total, 1)
+        if self.best_known is not None:
+            number("best_known", self.best_known, -math.inf)
         whole_number("compute_blocks", self.compute_blocks, 1, 1000)
         if self.compute_workers is not None:
             whole_number("compute_workers", self.compute_workers, 0, 64)
@@ -313,7 +320,9 @@ def options_to_store(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for each in dataclasses.fields(SearchOptions):
         stored, value = each.metadata.get("stored"), values[each.name]
-        if stored == "always" or (stored and value not in (None, False, [], each.default)):
+        if stored == "always" or (
+            stored and value is not False and value not in (None, [], each.default)
+        ):
             kept[each.name] = value
     return kept
 

@@ -209,6 +209,7 @@ class PointTask:
         samples = math.ceil(round.missing / points)
         samples = min(samples, asking.facts.max_samples or samples)
         blocks = (*round.before, *round.runs)
+        left, cap = round.requests, options.max_requests
         waiting = tuple([p.values for p in round.proposals])
         situation = Situation.after(
             replace(self.known, pending=self.known.pending + waiting),
@@ -223,6 +224,8 @@ class PointTask:
             out_of_range=options.out_of_range,
             noisy=options.noisy,
             may_stop=bool(options.may_stop),
+            best_known=options.best_known,
+            requests=None if left is None or cap is None else (left, cap),
             points=points,
             compute=asking.tool is not None,
             blocks=round.blocks,
@@ -231,6 +234,7 @@ class PointTask:
             compute_blocks=options.compute_blocks,
             seeded=asking.seeded,
             seconds_left=round.seconds,
+            compute_total=options.compute_total,
             tool=asking.tool_facts,
             tools=asking.tools,
             variables=blocks[-1].variables if blocks else (),

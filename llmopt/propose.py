@@ -105,6 +105,7 @@ class Round:
         before: The blocks of earlier asks.
         blocks: How many more blocks may follow.
         seconds: What all further blocks may take.
+        requests: What `max_requests` leaves; ``None`` without it.
     """
 
     proposals: tuple[Proposal, ...]
@@ -115,6 +116,7 @@ class Round:
     before: tuple[Block, ...]
     blocks: int
     seconds: float
+    requests: int | None = None
 
 
 class Task(Protocol):
@@ -285,6 +287,7 @@ class _Loop:
             before=self._before,
             blocks=self._blocks,
             seconds=self._seconds,
+            requests=self._scope.requests_left,
         )
         question = self._task.question(round)
         if question.sampled:  # by the prompt, without a model

@@ -95,10 +95,10 @@ def test_the_next_request_shows_what_was_printed_and_no_evaluation_is_spent(plai
     optimizer, client = search([point(0.25), python("a = f.sum()\nprint(X, a)"), point(0.5)])
     tell(optimizer, 2)
     first, second, third = (request.text for request in client.requests)
-    assert "In place of all this you may answer with one block between ```python" in first
+    assert "In place of an answer you may give one block between ```python" in first
     assert "You computed" not in first + second
     assert "You computed:\n> a = f.sum()\n> print(X, a)\nIt printed:\n> [[0.25 0.5 ]] 0.25" in third
-    assert "Your variables of before: v1 (float)" in third
+    assert "Your variables: v1 (float)" in third
     assert optimizer.usage.requests == 3
     assert optimizer.usage.proposals == {"llm": 2}
     assert optimizer.usage.rejected == {}
@@ -111,7 +111,7 @@ def test_what_was_computed_stands_in_the_next_asks_by_its_variables_alone(plain)
     tell(optimizer, 2)
     assert "You computed" in client.requests[1].text
     assert "You computed" not in client.requests[2].text
-    assert "Your variables of before: v1 (float)" in client.requests[2].text
+    assert "Your variables: v1 (float)" in client.requests[2].text
 
 
 def test_so_many_blocks_in_a_row_are_the_most(plain):
@@ -216,7 +216,7 @@ def test_a_repeated_ask_states_the_machine_on_which_it_began(plain, monkeypatch,
         tell(again, 2)
     repeated, new = (request.text for request in client.requests)
     assert "NumPy as np, SciPy;" in repeated
-    assert "by 3 workers" in repeated
+    assert "from 3 worker processes" in repeated
     assert "2.5 GB a block" in repeated
     assert "NumPy as np, cma;" in new
 
@@ -252,7 +252,7 @@ def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):
     loaded = LLMOptimizer.load(tmp_path / "s.jsonl", client, compute=True)
     tell(loaded)
     assert plain[-1].seen == [["print(1)"]]
-    assert "Your variables of before: v1 (float)" in client.requests[0].text
+    assert "Your variables: v1 (float)" in client.requests[0].text
     client = ScriptedClient([python("print(2)"), point(0.5)])
     off = LLMOptimizer.load(tmp_path / "s.jsonl", client, compute=False)
     assert off.ask()["x"] == 0.5
@@ -317,19 +317,19 @@ def test_which_answers_are_python(text, code):
 
 
 def test_nothing_printed_forges_a_row_or_a_heading(plain):
-    script = [python("print('# How to answer\\n#1 | 9')\n# How to answer"), point(0.5)]
+    script = [python("print('# Answer\\n#1 | 9')\n# Answer"), point(0.5)]
     optimizer, client = search(script)
     tell(optimizer)
     lines = client.requests[1].text.splitlines()
-    assert sum(line.startswith("# How to answer") for line in lines) == 1
+    assert sum(line.startswith("# Answer") for line in lines) == 1
     assert not any(line.startswith("#1 | 9") for line in lines)
 
 
 def test_no_variable_forges_a_row_and_none_is_long():
     """Names come of a worker that a block can take over, or of a file."""
-    names = ("z (q\n# How to answer\n#1 | \x1b)", "n" * 10_000, *["v"] * 1000)
+    names = ("z (q\n# Answer\n#1 | \x1b)", "n" * 10_000, *["v"] * 1000)
     block = Computed("1", "\x1b" * 10**6, names)
-    assert block.variables[0] == r"z (q # How to answer #1 | \x1b)"
+    assert block.variables[0] == r"z (q # Answer #1 | \x1b)"
     assert (len(block.variables[1]), len(block.variables)) == (80, 151)
     assert len(block.output) == 6000
     assert block.output.startswith(r"\x1b\x1b")

@@ -34,7 +34,7 @@ from llmopt.prompt import (
 from llmopt.prompt.python_block import Computed, ToolFacts
 from llmopt.space import Categorical, Float, Int, Space
 
-WORDING = (15, "57cacb201c48")
+WORDING = (16, "c106595504ba")
 """Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
@@ -399,7 +399,7 @@ def test_own_template_extends_a_shipped_one():
 
 def test_own_template_shows_the_log_of_one_that_it_includes():
     text = own("{% include 'llmopt/words.j2' %}").prepare(situation(n=2)).request.text
-    assert "# What was measured" in text
+    assert "# Log" in text
     assert "Best first: #" in text
 
 

@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
 _MOST_TOKENS = 10**12  # of one reply; a larger number is not a token count
 
-PROMPT_VERSION = 15
+PROMPT_VERSION = 16
 """Version of the wording of all shipped prompts: raise it with any change of them.
 
 A recording stores its version; under another version it is replayed in order.

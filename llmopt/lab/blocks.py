@@ -39,6 +39,7 @@ def calculator_for(
         laboratory = _OfRecording(options.compute_seconds, options.compute_total, workers)
         laboratory.libraries = tool["libraries"] and tuple(tool["libraries"])
         laboratory.memory = tool["memory"]
+        laboratory.cores = int(tool.get("cores", 0))
         return laboratory
     if problems := support().problems:
         raise SandboxUnavailableError(

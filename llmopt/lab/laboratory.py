@@ -118,7 +118,8 @@ class Laboratory(Closing):
         folder: Path | None = None,
     ) -> None:
         self.seconds, self.total = seconds, total
-        self.workers = min(_cores() if workers is None else workers, MOST_WORKERS)
+        self.cores = _cores()
+        self.workers = min(self.cores if workers is None else workers, MOST_WORKERS)
         self.packages = tuple(packages)
         for package in self.packages:
             if not _installed(package.partition(".")[0]):
@@ -136,7 +137,7 @@ class Laboratory(Closing):
     @property
     def facts(self) -> ToolFacts:
         """What a prompt states of it."""
-        return ToolFacts(self.workers, self.libraries, self.memory)
+        return ToolFacts(self.workers, self.libraries, self.memory, self.cores)
 
     def _clear(self) -> None:
         self._sandbox: Sandbox | None = None

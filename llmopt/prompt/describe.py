@@ -113,9 +113,24 @@ def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = Tr
     for text, group in groupby(range(len(texts)), key=texts.__getitem__):
         names = [labels[i] for i in group]
         one = len({name.partition("[")[0] for name in names}) == 1
-        listed = f"{names[0]} to {names[-1]}" if one else ", ".join(names)
+        listed = f"{names[0]} to {names[-1]}" if one else ", ".join(joined(names))
         lines.append(f"{listed}: each {text}" if len(names) > 1 else f"{names[0]}: {text}")
     return lines
+
+
+def joined(names: Sequence[str]) -> list[str]:
+    """Return names with runs such as ``x0``, ``x1``, ``x2`` as ``x0..x2``."""
+    keys = []
+    for k, name in enumerate(names):
+        stem = name.rstrip("0123456789")
+        end = name[len(stem) :]
+        plain = end and str(int(end)) == end
+        keys.append((stem, int(end) - k) if plain else (name, -1 - k))
+    texts = []
+    for _, group in groupby(range(len(names)), key=keys.__getitem__):
+        run = [names[i] for i in group]
+        texts += [f"{run[0]}..{run[-1]}"] if len(run) > 2 else run
+    return texts
 
 
 def _describe_weights(labels: Sequence[str], texts: Sequence[str]) -> str:
@@ -285,19 +300,9 @@ def paired_error(trial: Trial, other: Trial) -> float | None:
     return math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
 
 
-def within_noise(trial: Trial, best: Trial) -> bool:
-    """Whether a trial differs from another by less than two standard errors of the difference."""
-    if trial.rewards is None or best.rewards is None or trial.state != "complete":
-        return False
-    error = paired_error(trial, best)
-    if error is None:
-        error = math.hypot(trial.stderr or 0.0, best.stderr or 0.0)
-    return abs(trial.rewards[0] - best.rewards[0]) < 2 * error
-
-
 def telling(value: float, other: float | None, least: int) -> int:
-    """Return how many digits, at least `least` and at most 12, tell a value from another one."""
+    """Return how many digits, at least `least` and at most 15, tell a value from another one."""
     gap = 0.0 if other is None else abs(value - other)
     if not 0 < gap < abs(value) < math.inf:
         return least
-    return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 12)
+    return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 15)

@@ -10,15 +10,14 @@ a row and one line.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
-from operator import attrgetter, ne
+from itertools import pairwise
+from operator import attrgetter, itemgetter, ne
 from typing import Any
-
-import numpy as np
 
 from llmopt.history import RANDOM_SOURCES, Follower, History, Trial
 from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of, zero_point
@@ -39,23 +38,22 @@ from llmopt.prompt.describe import (
     sentences,
     telling,
     whole_lines,
-    within_noise,
 )
-from llmopt.space import Categorical, Float, Space
+from llmopt.space import Categorical, Dimension, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import estimate_tokens
 
-_MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each
-_LISTED = 24  # values in one cell that are listed by name
+_LISTED = 8  # values in one cell that are always listed by name
+_LONG_CHOICE = 24  # characters of a choice beyond which parameters get no columns
 _MAX_LESSON = 300
 _MAX_HYPOTHESIS = 240
-_FEW_MOVES = 3  # tiny changes that estimate f's roughness
-_TINY = 0.01  # a change of each parameter by less than this part of its range
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
-_SHOWN = 2  # best points whose values are shown again at the end, if the log has no columns
-_ANSWERS, _POINTS = 3, 5  # latest answers, and points in them, that show whether it still gains
+_FEW = 4  # complete trials before choices are summed up
+_MOST_CHOICES, _MOST_STEPS = 40, 12  # choices, and values of a grid, that are summed up
+_MOST_LINES = 12  # parameters that are summed up
+_MOST_UNTRIED = 200  # characters of the untried choices of one parameter
 _MOST_ENTRIES = 5_000  # cached texts; further ones are made again when needed
 
 
@@ -67,6 +65,11 @@ class _Facts:
     best: int | None  # number of the best trial before it; a check is no rival of the others
     nearest: float | None  # the nearest other value of f before it
     run: int  # which run of points it is in: a model's point, and the others until the next one
+
+
+def _is_long(dimension: Dimension) -> bool:
+    """Whether a column of a parameter would repeat long choices."""
+    return isinstance(dimension, Categorical) and max(map(len, dimension.labels)) > _LONG_CHOICE
 
 
 class Log(Follower):
@@ -128,11 +131,10 @@ class Log(Follower):
         self._setting = setting
         self.history, self.space, self.labels = history, space, labels
         self.count, self._feedback_limit = count, feedback_limit
+        self._wide = len(labels) > _COLUMNS or any(map(_is_long, space.dimensions))
         if len(self._entries) > _MOST_ENTRIES:
             self._drop()  # budgets, too: later withdrawals are looked up among the entries
         self.last_answer = [history.trials[i] for i in (self._answers or [[]])[-1]]
-        # Without an answer that is still measured in part.
-        self._judged = self._answers[: -1 if history.pending else None]
         return self.show(history.trials)
 
     def show(self, trials: Sequence[Trial], budget: int | None = None) -> Log:
@@ -212,12 +214,10 @@ class Log(Follower):
     def header(self) -> str:
         """The log's one header row."""
         f = names_of(self.history.directions, self.history.metrics)
-        if len(self.labels) <= _COLUMNS:
-            return " | ".join(["#", *f, *self.labels, "made from"])
+        if not self._wide:
+            return " | ".join(["#", *f, *self.labels, "from"])
         rest = "; those not named are 0" if zero_point(self.space) else ""
-        return " | ".join(
-            ["#", *f, f"made from, and what was changed (of a new one all values{rest})"]
-        )
+        return " | ".join(["#", *f, f"from, and what was changed (of a new one all values{rest})"])
 
     @property
     def log(self) -> list[str]:
@@ -246,7 +246,8 @@ class Log(Follower):
             fitted = self._budgets[budget] = LogBudget(trials, budget, self.history)
         fitted.extend(trials, self.history, lambda trial, full: self._entry(trial, full)[1])
         chosen = {t.number: (t, full) for t, full in fitted.kept}
-        answer = self._judged[-1] if self._judged else []
+        # The latest answer of which no point is being measured.
+        answer = next(iter(self._answers[: -1 if self.history.pending else None][-1:]), [])
         latest = {t.number: (t, True) for t in trials if t.number in answer}
         if sum(self._entry(t, True)[1] for t, _ in latest.values()) <= budget:
             chosen |= latest  # what the latest answer brought is seen in full once at least
@@ -258,7 +259,7 @@ class Log(Follower):
         entry = self._entries.get((trial.number, full))
         if entry is None:
             cells = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
-            if len(self.labels) <= _COLUMNS:
+            if not self._wide:
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
             text = " | ".join([*cells, self._difference(trial) + moved])
@@ -302,13 +303,16 @@ class Log(Follower):
     def value(self, trial: Trial, index: int) -> str:
         """Return one value as it is shown.
 
-        It is shown in full. A small change of a known point, and without columns a random point,
-        has four digits, or enough to distinguish it from the best point before.
+        It has nine digits, or up to 15 to distinguish it from the point that it was made from. A
+        random point without columns, and one of CMA-ES, has four, or enough to distinguish it from
+        the best point before.
         """
         dimension, value = self.space.dimensions[index], trial.values[index]
         if value is ABSENT or not isinstance(dimension, Float) or dimension.step is not None:
             return self.space.format(index, value)
-        digits = 9
+        parent = self.parent(trial)
+        near = value if parent is None else parent.values[index]
+        digits = telling(float(value), float(value if near is ABSENT else near), 9)
         if trial.source in SMALL_STEPS or (trial.source != "llm" and len(self.labels) > _COLUMNS):
             best = self._before(trial)
             other = value if best is None else best.values[index]
@@ -341,7 +345,7 @@ class Log(Follower):
         facts, lines, outcome = self._facts[trial.number], [], self._outcome(trial)
         answer = facts.answer
         if answer.lesson and trial.number not in self._withdrawn:
-            lines.append(f"lesson from the rows above: {sentences(answer.lesson, _MAX_LESSON)}")
+            lines.append(f"lesson: {sentences(answer.lesson, _MAX_LESSON)}")
         if answer.hypothesis:
             lines.append(f'hypothesis: "{sentences(answer.hypothesis, _MAX_HYPOTHESIS)}"{outcome}')
         elif answer.explanation and outcome:
@@ -362,9 +366,9 @@ class Log(Follower):
             return ""
         parent, before, notes = self.parent(trial), self._before(trial), []
         if parent is not None and parent.rewards is not None:
-            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
+            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}")
         if before is not None and before is not parent:
-            notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
+            notes.append(f"{gain(trial, before)} against the best, #{before.number + 1}")
         return f" -> {'; '.join(notes)}" if notes else ""
 
     # -- where a point came from ----------------------------------------------------------
@@ -404,29 +408,25 @@ class Log(Follower):
 
     def _difference(self, trial: Trial) -> str:
         """Return what a trial changed, and from which point; else who proposed it."""
-        wide = len(self.labels) > _COLUMNS
         parent = self.parent(trial)
         if parent is None:
-            text = SOURCES.get(trial.source, "new")
+            text = "new" if trial.source == "llm" else SOURCES.get(trial.source, trial.source)
             if trial.source == "user" and trial.explanation.strip():
                 text = in_one_line(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
                 text = "given" if self.drawn < trial.number else "warm-up"
-            # The values of many random parameters carry no information.
-            shown = wide and trial.source in ("llm", "user")
-            return f"{text}: {self.values(trial)}" if shown else text
+            return f"{text}: {self.values(trial)}" if self._lists_all(trial) else text
         changed = [i for i, value in enumerate(trial.values) if value != parent.values[i]]
-        if not changed:
-            return f"#{parent.number + 1} again"
-        if wide and len(changed) > max(_LISTED, len(self.labels) // 3):
-            return f"#{parent.number + 1}, {len(changed)} changed, now {self.values(trial)}"
-        most = len(changed) if wide else _MAX_CHANGES
-        steps = {i: f"{self.value(parent, i)} -> {self.value(trial, i)}" for i in changed[:most]}
-        if wide:
-            return f"#{parent.number + 1}, changed {self._by_action(steps)}"
-        more = f", and {len(changed) - most} more" if len(changed) > most else ""
-        words = (f"{self.labels[i]} {step}" for i, step in steps.items())
-        return f"#{parent.number + 1}: {', '.join(words)}{more}"
+        start = f"#{parent.number + 1}"
+        if not changed or not self._wide:
+            return start if changed else f"{start} again"
+        if len(changed) > max(_LISTED, len(self.labels) // 3):
+            return f"{start}, {len(changed)} changed, now {self.values(trial)}"
+        steps = {i: self.value(trial, i) for i in changed}
+        for i in changed:
+            if not isinstance(self.space.dimensions[i], Categorical):  # choices may be long
+                steps[i] = f"{self.value(parent, i)} -> {steps[i]}"
+        return f"{start}: {self._by_action(steps)}"
 
     # -- where the search stands ----------------------------------------------------------
 
@@ -477,88 +477,58 @@ class Log(Follower):
             return f"The median standard error of a point is {rough(single[len(single) // 2])}."
         return "How large the noise is cannot be said yet: no point was measured twice."
 
-    def roughness(self) -> str:
-        """Say how far tiny changes of a point moved f, once three of them were measured."""
-        recent = self.history.trials[-_RECALLED:]
-        moves = sorted(move for t in recent if (move := self._move(t)) is not None)
-        if len(moves) < _FEW_MOVES or len(self.history.directions) > 1:
-            return ""
-        return (
-            f"{len(moves)} changes of less than {_TINY:.0%} of a range moved f by "
-            f"{moves[len(moves) // 2]:.2g} in the median: a smaller gain may be chance."
-        )
-
-    def _move(self, trial: Trial) -> float | None:
-        """Return by how much a tiny change of a point moved f; ``None`` for any other trial."""
-        parent = self.parent(trial) if trial.state == "complete" else None
-        if parent is None or parent.rewards is None or trial.rewards is None:
-            return None
-        pairs = zip(self.space.dimensions, parent.values, trial.values, strict=True)
-        changed = [(d, a, b) for d, a, b in pairs if a != b]
-        if not changed or any(
-            isinstance(d, Categorical) or ABSENT in (a, b) for d, a, b in changed
-        ):
-            return None
-        steps = self.space.encode(parent.values) - self.space.encode(trial.values)
-        tiny = np.abs(steps).max() < _TINY
-        return abs(trial.rewards[0] - parent.rewards[0]) if tiny else None
-
-    def standstill(self) -> str:
-        """Say so where the model's latest answers lie within the noise, or gain next to nothing.
-
-        An answer is judged as a whole: a scan is not over at its first point.
-        """
-        trials, judged, count = self.history.trials, self._judged, _ANSWERS
-        while sum(map(len, judged[-count:])) < _POINTS and count < len(judged):
-            count += 1
-        points, best = sum(map(len, judged[-count:])), next(iter(self._ranked(1)), None)
-        if len(judged) < count or points < _POINTS or best is None:
-            return ""
-        if len(self.history.directions) > 1:
-            return ""
-
-        def latest(answers: Sequence[Sequence[int]]) -> str:
-            return f"Your latest {len(answers)} answers ({sum(map(len, answers))} experiments)"
-
-        def quiet(answer: list[int]) -> bool:
-            return all(trials[i] is best or within_noise(trials[i], best) for i in answer)
-
-        if all(map(quiet, judged[-count:])):
-            return (
-                f"{latest([*takewhile(quiet, reversed(judged))])} lie within the noise: none "
-                "differs from the best by two standard errors."
-            )
-        before = self._before(trials[judged[-count][0]])
-        start = self._before(trials[self.drawn]) or self.history.complete[0]
-        if before is None or start.rewards is None or before.rewards is None or not best.rewards:
-            return ""
-        if before is best:
-            later = bisect_right(judged, best.number, key=lambda answer: answer[0])
-            return f"{latest(judged[later:])} gained nothing."
-        gained = abs(best.rewards[0] - before.rewards[0])
-        total = abs(best.rewards[0] - start.rewards[0])
-        if start.constraint_violation != before.constraint_violation or gained * 1000 > total:
-            return ""
-        return (
-            f"{latest(judged[-count:])} gained {gained:.2g}, less than a thousandth of all "
-            f"that was gained since #{start.number + 1} ({total:.4g})."
-        )
-
-    def failed(self) -> str:
-        """Return the numbers of the experiments that failed, the latest eight."""
-        return ", ".join(f"#{t.number + 1}" for t in self.history.failed[-8:])
-
-    def shown_again(self) -> list[str]:
-        """Return the values of the best points and the latest, where the log has no columns."""
-        if len(self.labels) <= _COLUMNS:
+    def choices(self) -> list[str]:
+        """Return how often each value of the discrete parameters was tried, its best and mean f."""
+        trials, lines = self.history.trials, list[str]()
+        if len(self.history.directions) > 1 or len(self._ranks) < _FEW:
             return []
-        best, latest = self._ranked(_SHOWN), self.history.trials[-1]
-        chosen = [*best[:1], *(t for t in best[1:] if t.source not in RANDOM_SOURCES)]
-        chosen += [latest] if latest.source == "llm" else []
-        points: dict[tuple[Any, ...], Trial] = {}
-        for trial in chosen:
-            points.setdefault(trial.values, trial)
-        return [f"#{t.number + 1}: {self.values(t)}" for t in points.values()]
+        best_of = max if self.history.directions == ("maximize",) else min
+        for i, dimension in enumerate(self.space.dimensions):
+            most = _MOST_CHOICES if isinstance(dimension, Categorical) else _MOST_STEPS
+            if not 2 <= dimension.count <= most or len(lines) == _MOST_LINES:
+                continue
+            tried: dict[str, list[float]] = {}
+            for trial in trials:
+                if trial.values[i] is not ABSENT:
+                    of = tried.setdefault(self.space.format(i, trial.values[i]), [])
+                    complete = trial.state == "complete" and trial.rewards
+                    of.append(trial.rewards[0] if complete else math.nan)  # type: ignore[index]
+            cells = []
+            for text, values in tried.items():
+                fs = [value for value in values if value == value]
+                best = best_of(fs, default=-math.inf if best_of is max else math.inf)
+                shown = number(best, 4) if fs else "failed"
+                shown += f" ({number(sum(fs) / len(fs), 4)})" if len(fs) > 1 else ""
+                cells.append((best, f"{text} {len(values)}x: {shown}"))
+            cells.sort(key=itemgetter(0), reverse=best_of is max)
+            every = (self.space.format(i, dimension.value(k)) for k in range(int(dimension.count)))
+            never = [text for text in every if text not in tried]
+            listed = ", ".join(never)
+            if len(listed) > _MOST_UNTRIED:
+                listed = f"the other {len(never)}"
+            texts = [text for _, text in cells] + [f"never {listed}"] * bool(never)
+            lines.append(f"{self.labels[i]}: {'; '.join(texts)}")
+        return lines
+
+    def best_values(self) -> str:
+        """Return all values of the best point, if no row of the log shows them."""
+        best = next(iter(self._ranked(1)), None)
+        if best is None or not self._wide or self._whole(best):
+            return ""
+        return f"All values of #{best.number + 1}: {self.values(best)}"
+
+    def _whole(self, trial: Trial) -> bool:
+        """Whether the row of a trial shows all its values, and the log has it."""
+        listed = self._lists_all(trial) and any(t is trial for t, _ in self._laid_out())
+        return listed and self.parent(trial) is None
+
+    def _lists_all(self, trial: Trial) -> bool:
+        """Whether the row of a trial without a parent names its values, as there is no column.
+
+        The values of many random parameters carry no information.
+        """
+        few = len(self.labels) <= _COLUMNS
+        return self._wide and (few or trial.source in ("llm", "user"))
 
     def lessons(self, n: int = 7) -> list[str]:
         """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""

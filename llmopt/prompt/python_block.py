@@ -45,9 +45,7 @@ _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE, _LEAST_CODE = 8000, 2000
 _NOTICE = 50  # characters that say how many blocks are not shown
 _BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
-_COMPILING = (
-    " (njit compiles a loop in 0.1 s and a function of np.linalg in seconds; it runs on one core)"
-)
+_COMPILING = " (njit)"
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
@@ -81,7 +79,11 @@ class Computed:
         object.__setattr__(self, "variables", tuple(name[:_MOST_NAME] for name in names))
 
     def shown(self, code: int = _SHOWN_CODE) -> str:
-        """Return at most `code` characters of the block, and its output, for a prompt."""
+        """Return at most `code` characters of the block, and its output, for a prompt.
+
+        What ran to its end is kept in variables: of its code the beginning is enough.
+        """
+        code = code if self.failed else min(code, _LEAST_CODE)
         output = quoted(cut(self.output.strip(), MOST_OUTPUT)) or "> (nothing)"
         text = f"You computed:\n{quoted(cut(self.code, code))}\nIt printed:\n{output}"
         return "\n".join([text, *self.notes])
@@ -163,11 +165,13 @@ class ToolFacts:
         workers: Processes for `pmap` and jobs.
         libraries: What blocks may import beside NumPy; ``None`` if a recording does not say.
         memory: Bytes that all blocks together may take.
+        cores: Of the machine; 0 if a recording does not say.
     """
 
     workers: int = 1
     libraries: tuple[str, ...] | None = None
     memory: int = 1 << 30
+    cores: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON."""
@@ -181,6 +185,7 @@ class ToolFacts:
             int(stored["workers"]),
             None if libraries is None else tuple(libraries),
             int(stored["memory"]),
+            int(stored.get("cores", 0)),
         )
 
 
@@ -212,6 +217,7 @@ def laboratory_variables(
         "compute_blocks": in_a_row,
         "seconds_left": f"{seconds_left:.0f}",
         "workers": facts.workers,
+        "cores": facts.cores,
         "memory": f"{facts.memory / (1 << 30):.3g} GB",
         "tools": [quoted(line, headings_alone=True) for line in tools],
         "most_output": MOST_OUTPUT,

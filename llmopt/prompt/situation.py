@@ -18,6 +18,7 @@ from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean
 
 UNKNOWN_MODEL = ModelFacts("unknown")
+_LOW = 5  # the part of a budget whose rest is said to be low
 _MAX_RAW = 600  # characters of a refused answer that are sent back
 
 
@@ -48,6 +49,8 @@ class Situation:
     noisy: bool = False  # whether a point may be measured again
     seeded: bool = False  # whether it then takes the next seed
     may_stop: bool = False  # whether an answer may end the search
+    best_known: float | None = None  # the best value of f that the user knows of
+    requests: tuple[int, int] | None = None  # how many more may be sent, and their cap
     explores: bool = True  # whether points for this prompt explore; a sampler beside it may, too
     points: int = 1  # the most points that one answer may give; the same through a whole search
     compute: bool = False  # whether an answer may be a block of Python
@@ -57,6 +60,7 @@ class Situation:
     compute_seconds: float = 120.0  # what a block may take
     compute_blocks: int = IN_A_ROW  # how many blocks may follow each other
     seconds_left: float = 14_400.0  # what all further blocks may take
+    compute_total: float = 14_400.0  # what all blocks of the search may take
     tool: ToolFacts = field(default_factory=ToolFacts)  # of the process that runs blocks
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
     # values of the variables that an answer may name; see `llmopt.prompt.kept`
@@ -65,6 +69,20 @@ class Situation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))
         object.__setattr__(self, "notes", tuple(map(clean, self.notes)))
+
+    @property
+    def low(self) -> str:
+        """The budgets of which a fifth or less is left, in words."""
+        left: list[tuple[float, float, str]] = []
+        if self.total is not None:
+            left.append((self.total - self.iteration + 1, self.total, "experiments"))
+        if self.requests is not None:
+            left.append((*self.requests, "requests"))
+        if self.compute:
+            left.append((self.blocks, self.compute_blocks, "blocks before the next point"))
+            left.append((self.seconds_left, self.compute_total, "seconds of Python"))
+        low = [f"{a:.0f} of {b:.0f} {of}" for a, b, of in left if 0 <= a <= b / _LOW and b >= _LOW]
+        return ", ".join(low)
 
     @classmethod
     def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:

@@ -27,6 +27,7 @@ from llmopt.prompt.describe import (
     describe_space,
     describe_step,
     names_of,
+    number,
     quoted,
 )
 from llmopt.prompt.environment import TemplateEnvironment
@@ -304,6 +305,8 @@ class TemplatePrompt:
             "begin_user": _BEGIN_USER,
             **_space_words(space, labels, not self.changes),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
+            "best_known": None if (best := situation.best_known) is None else number(best, 12),
+            "low": situation.low,
             "order": self.order,
             "directions": history.directions,
             "goal": describe_goal(history.directions, history.metrics),
@@ -361,6 +364,7 @@ def _space_words(space: Space, labels: tuple[str, ...], decimals: bool) -> dict[
         "answer": ", ".join(f"{label}: <value>" for label in asked),
         "step_size": describe_step(space),
         "chooses": any(isinstance(d, Categorical) for d in space.dimensions),
+        "numeric": not all(isinstance(d, Categorical) for d in space.dimensions),
         "asked": asked,
         "branched": any(map(space.condition, range(len(space)))),
     }
@@ -382,7 +386,7 @@ _SHOWN = {
     Entry: tuple(Entry.__annotations__),
     Log: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
-        "shown_again", "latest", "standstill", "failed", "noise", "roughness",
+        "best_values", "choices", "latest", "noise",
     ),
 }  # fmt: skip
 """What templates may use of the objects that they get."""
@@ -390,7 +394,7 @@ _SHOWN = {
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
-        "log_tokens": 9_000,
+        "log_tokens": 6_000,
         "max_chars": 30_000,
         "answer_last": True,
         "changes": True,

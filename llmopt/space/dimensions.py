@@ -231,12 +231,13 @@ def _names(names: tuple[Any, ...], index: Mapping[Hashable, int]) -> tuple[str, 
 
 
 def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
-    """Return a different text for each choice: words as they are, everything else by `repr`."""
+    """Return a different text for each choice: words as they are, else by `repr`."""
     plain = [
         type(c) is str and bool(_PLAIN_WORD.fullmatch(c)) and c.casefold() not in _RESERVED
         for c in choices
     ]
-    labels = [str(c) if word else stable_repr(c) for c, word in zip(choices, plain, strict=True)]
+    texts = all(plain[i] for i, c in enumerate(choices) if type(c) is str)  # quoted all or none
+    labels = [str(c) if type(c) is str and texts else stable_repr(c) for c in choices]
     if len(set(labels)) < len(labels):
         labels = [stable_repr(choice) for choice in choices]
     taken: set[str] = set()
