@@ -193,7 +193,7 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
     ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random search)", first_command),
     ("README.md", "medians of {} (model), {} (CMA-ES) and {} (random search)", swimmer),
-    ("README.md", "ends at a return of {}", replayed),
+    ("docs/examples/README.md", "ends at a return of {}", replayed),
     ("docs/results.md", "{} policies: {} written, {} changed, {} known", policies),
     ("docs/results.md", "a controller for {} of {} tasks", controllers),
     ("docs/results.md", "{} tuning tasks with words, {} of them on data made here", tuning),
