@@ -176,7 +176,7 @@ def test_a_file_that_somebody_sent_runs_no_command(tmp_path, capsys):
     schema = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
     described.write_text(json.dumps({"space": schema, "warmup": 0, "model": sent}))
     assert main(["ask", str(described)]) == 2
-    assert "a command is run only if you name it" in capsys.readouterr().err
+    assert "asked only if you name it" in capsys.readouterr().err
     stored = tmp_path / "stored.jsonl"
     with LLMOptimizer(SPACE, sent, storage=stored, warmup=9) as begun:
         begun.ask()

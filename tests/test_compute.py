@@ -16,6 +16,7 @@ from llmopt import (
     ScriptedClient,
     Space,
 )
+from llmopt.benchmarks.engine.folder_settings import to_give_again
 from llmopt.caps import Limits
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
@@ -26,7 +27,6 @@ from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, ToolFacts, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
 from llmopt.sandbox.failure import SandboxUnavailableError
-from llmopt.service.folder_settings import to_give_again
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
 FENCE = "```python\n{}\n```"

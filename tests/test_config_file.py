@@ -54,6 +54,7 @@ class TestConfig:
             ('methods = "cma"', "expected a list"),
             ("box = [1, 2, 3]", "expected 2 values"),
             ("model = 3", "expected a text"),
+            ('model = "command:touch trap"', "run only if the command line names it"),
             ('config = "other.toml"', "unknown option 'config'"),
             ("x = ", "not valid TOML"),
             ("x = " + "[" * 100_000, "nested too deep"),

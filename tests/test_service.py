@@ -261,8 +261,8 @@ def test_a_description_makes_no_folder(tmp_path):
     path, folder = tmp_path / "sent.json", tmp_path / "new" / "deeper"
     search = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
     path.write_text(json.dumps({**search, "model": f"folder:{folder}?timeout=0.1"}))
-    with pytest.raises(LLMOptError, match="make it first"):
+    with pytest.raises(LLMOptError, match="asked only if you name it"):
         open_file(path)
     assert sorted(tmp_path.iterdir()) == [path]
-    folder.mkdir(parents=True)
-    open_file(path).close()
+    open_file(path, model=f"folder:{folder}").close()
+    assert not folder.parent.exists()

@@ -16,6 +16,7 @@ from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.benchmarks.engine.asking import Announced
+from llmopt.benchmarks.engine.folder_settings import resume_command
 from llmopt.client.base import Client, Request, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, split_options
@@ -27,7 +28,6 @@ from llmopt.code.secret_seeds import Starts
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.policies.picture import policy_gif
 from llmopt.sandbox.sandbox import WorkerLimits, require_confinement
-from llmopt.service.folder_settings import resume_command
 from llmopt.util.files import (
     check_new_recording,
     make_folder,

@@ -12,12 +12,12 @@ from typing import Any
 
 from llmopt.benchmarks.code.folder import CodeRun, read_starts
 from llmopt.benchmarks.code.tasks import ALIASES
+from llmopt.benchmarks.engine.folder_settings import check_given
 from llmopt.code.candidate import STRATEGIES
 from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
-from llmopt.service.folder_settings import check_given
 from llmopt.util.arguments import MOST_AT_ONCE
 from llmopt.util.files import read_text
 from llmopt.util.text import short

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.folder_settings import check_given, resume_command
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
@@ -20,7 +21,6 @@ from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS
-from llmopt.service.folder_settings import check_given, resume_command
 from llmopt.trackers import add_track_argument, callbacks_of
 from llmopt.util.files import read_bytes, write_bytes_atomically
 from llmopt.util.text import clean

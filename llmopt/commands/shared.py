@@ -47,6 +47,12 @@ def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
         except (argparse.ArgumentError, TypeError, ValueError) as error:
             said = error.message if isinstance(error, argparse.ArgumentError) else error
             raise LLMOptError(f"{path}: {name} = {value!r}: {said}") from None
+        if any(
+            str(v).startswith("command:") for v in (value if isinstance(value, list) else [value])
+        ):
+            raise LLMOptError(
+                f"{path}: {name} = {value!r}: a command is run only if the command line names it"
+            )
         if not action.option_strings:
             action.nargs = "?"
         parser.set_defaults(**{action.dest: found})

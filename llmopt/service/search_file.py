@@ -18,7 +18,6 @@ from llmopt.client.model_string import (
     get_client,
     names_a_place,
     one_model,
-    split_options,
     with_options,
 )
 from llmopt.client.scripted import ScriptedClient
@@ -75,12 +74,8 @@ def open_file(
         if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
             description = read_mapping(described, most=MOST_DESCRIPTION)
-            named = str(description.get("model"))
-            if model is None and asks and named.startswith("command:"):
-                raise LLMOptError(
-                    f"{described} names {cut(named, 100)!r} as its model: a command is run only if "
-                    f"you name it, too. Give --model {shlex.quote(cut(named, 100))}"
-                )
+            if model is None and asks:
+                _check_harmless(described, description.get("model"))
             return open_described(
                 description,
                 storage,
@@ -99,16 +94,22 @@ def open_file(
     if reads and (stored := _stored(path)) is not None:
         return stored
     arguments = _arguments(path)
-    named = with_options(arguments["client"], options)
-    if model is None and asks and names_a_place(named):
-        raise StorageError(
-            f"{path} names {cut(named, 100)!r} as its model: an address, a file, a folder or a "
-            "command is asked only if you name it, too. Give --model"
-        )
+    if model is None and asks:
+        _check_harmless(path, arguments["client"])
     try:
         return _open(arguments, path, model=model, options=options, wait=wait, asks=asks)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"{error}. Give --model") from None
+
+
+def _check_harmless(path: Path, model: object) -> None:
+    """Raise if a file alone would decide where prompts and keys go, or what is read or run."""
+    if names_a_place(str(model)):
+        said = cut(str(model), 100)
+        raise StorageError(
+            f"{path} names {said!r} as its model: an address, a file, a folder or a command is "
+            f"asked only if you name it, too. Give --model {shlex.quote(said)}"
+        )
 
 
 def open_described(
@@ -135,14 +136,6 @@ def _open(
     reads: bool = False,
 ) -> LLMOptimizer[Any]:
     """Open a search by the arguments of `LLMOptimizer`."""
-    described = str(arguments.get("client") or "")
-    name = split_options(described)[0]
-    folder = name.removeprefix("folder:")
-    if model is None and asks and folder != name and not Path(folder).expanduser().is_dir():
-        raise LLMOptError(
-            f"model={cut(described, 100)!r}: a folder that a description names must be there: make "
-            "it first, or give --model"
-        )
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
