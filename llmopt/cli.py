@@ -45,6 +45,12 @@ COMMANDS = {
     "tell": Command(
         "llmopt.service.tell", "record what points of a search in a file scored, given as JSON"
     ),
+    "enqueue": Command(
+        "llmopt.service.enqueue", "queue your own points of a search in a file, given as JSON"
+    ),
+    "withdraw": Command(
+        "llmopt.service.withdraw", "drop points of a search in a file that have no result"
+    ),
     "status": Command(
         "llmopt.service.status",
         "print the best point of a search in a file, and what was spent, as JSON",

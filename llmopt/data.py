@@ -26,7 +26,7 @@ from llmopt.packing import MOST_PACKED, DataError, pack, summary, unpack
 from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
 from llmopt.util.text import a_type, cut, short
 
-_FILE = re.compile(r"\d{6}\.npz")
+_FILE = re.compile(r"\d{6}(-\d{1,9})?\.npz")
 _MOST_WORDS = 1000  # characters of names and shapes in a file
 
 
@@ -43,6 +43,7 @@ class Evaluation:
             order for every point: the model then sees paired differences.
         constraint_violation: Amount, 0 or more, by which the evaluation violated constraints that
             the search does not know; infeasible points rank after all feasible ones.
+        parts: Named numbers that `value` is made of; see `LLMOptimizer.tell`.
 
     Raises:
         RewardError: `value` is neither a number, nor a sequence, nor ``None``.
@@ -53,6 +54,7 @@ class Evaluation:
     data: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[float] = ()
     constraint_violation: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = self.value
@@ -69,7 +71,7 @@ class Evaluation:
         Raises:
             RewardError: An argument is given twice.
         """
-        own = {n: getattr(self, n) for n in ("feedback", "data", "samples", "constraint_violation")}
+        own = {name: value for name, value in vars(self).items() if name != "value"}
         own = {name: value for name, value in own.items() if _is_given(value)}
         for name in own:
             if _is_given(given.get(name)):
@@ -216,9 +218,12 @@ def folder_of(storage: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def data_file(folder: Path, number: int) -> Path:
-    """Return the file that holds the data of a trial, by its number from 0."""
-    return folder / f"{number:06d}.npz"
+def data_file(folder: Path, number: int, again: int = 0) -> Path:
+    """Return the file that holds the data of a trial, by its number from 0.
+
+    The data of a corrected result have a file of their own, by the count of corrections: `again`.
+    """
+    return folder / (f"{number:06d}-{again}.npz" if again else f"{number:06d}.npz")
 
 
 def read_data_file(path: str | os.PathLike[str], *, links: bool = True) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypedDict, get_args
 
 import numpy as np
@@ -16,8 +17,9 @@ from llmopt.history import Direction
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
 from llmopt.util.arguments import MOST_SEED, whole_number
-from llmopt.util.text import a_type, clean, describe_curve, short
+from llmopt.util.text import a_type, clean, cut, describe_curve, short
 
+_MOST_PARTS = 20  # of a reward
 _MOST_NAME = 200  # characters of an objective's name, which each prompt has several times
 
 
@@ -33,6 +35,9 @@ class Result:
     samples: tuple[float, ...] = ()
     data: TrialData = NO_DATA
     seed: int | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    instead_of: tuple[Value, ...] | None = None
+    replaces: int | None = None
 
 
 def read_directions(direction: Any, name: str = "direction") -> tuple[Direction, ...]:
@@ -91,6 +96,9 @@ class TellArguments(TypedDict, total=False):
     curve: Sequence[float] | Sequence[tuple[float, float]]
     data: Mapping[str, Any] | None
     seed: int | None
+    parts: Mapping[str, float]
+    instead_of: Any
+    replaces: int | None
 
 
 def read_result(
@@ -106,6 +114,9 @@ def read_result(
     curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     data: Mapping[str, Any] | None = None,
     seed: int | None = None,
+    parts: Mapping[str, float] = MappingProxyType({}),
+    instead_of: Any = None,
+    replaces: int | None = None,
     direction: Direction = "maximize",
     names: Sequence[str] = (),
 ) -> Result:
@@ -123,28 +134,62 @@ def read_result(
         raise RewardError(
             f"samples={short(samples)}: expected a list of numbers, whose mean is the reward"
         )
-    parts = tuple([_number(sample, "samples") for sample in samples])
-    if not all(map(math.isfinite, parts)):
-        raise RewardError(f"samples={list(parts)}: expected finite numbers")
+    each = tuple([_number(sample, "samples") for sample in samples])
+    if not all(map(math.isfinite, each)):
+        raise RewardError(f"samples={list(each)}: expected finite numbers")
     if (
-        parts
+        each
         and rewards is not None
         and not math.isclose(
-            np.mean(parts), rewards[0], rel_tol=1e-4, abs_tol=1e-4 * float(np.std(parts)) + 1e-12
+            np.mean(each), rewards[0], rel_tol=1e-4, abs_tol=1e-4 * float(np.std(each)) + 1e-12
         )
     ):
         raise RewardError(
-            f"samples={short(list(parts))}: their mean is {np.mean(parts):.6g}, and the reward "
+            f"samples={short(list(each))}: their mean is {np.mean(each):.6g}, and the reward "
             f"{rewards[0]:.6g}; give the mean as the reward, or leave samples out"
         )
-    if stderr is None and len(parts) > 1:
-        stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
+    if stderr is None and len(each) > 1:
+        stderr = float(np.std(each, ddof=1)) / math.sqrt(len(each))
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
     if seed is not None:
         seed = whole_number("seed", seed, 0, MOST_SEED)
-    kept = NO_DATA if data is None else TrialData.of(data)
-    return Result(values, rewards, feedback, violation, stderr, parts, data=kept, seed=seed)
+    if replaces is not None:
+        replaces = whole_number("replaces", replaces, 0)
+    if replaces is not None and instead_of is not None:
+        raise RewardError("got instead_of= and replaces=: the corrected trial keeps what it was")
+    return Result(
+        values,
+        rewards,
+        feedback,
+        violation,
+        stderr,
+        each,
+        data=NO_DATA if data is None else TrialData.of(data),
+        seed=seed,
+        parts=_parts(parts),
+        instead_of=None if instead_of is None else space.flatten(instead_of),
+        replaces=replaces,
+    )
+
+
+def _parts(parts: Any) -> dict[str, float]:
+    """Return the named parts of a reward; those that are NaN or infinite are dropped."""
+    if not isinstance(parts, Mapping) or not all(objective_name(name) for name in parts):
+        raise RewardError(
+            f"parts={short(parts)}: expected a mapping of names to numbers, such as "
+            '{"desired": 78.8, "undesired": 1.0}'
+        )
+    if len(parts) > _MOST_PARTS:
+        raise RewardError(
+            f"parts: got {len(parts)}, expected at most {_MOST_PARTS}, which every prompt shows; "
+            "give further numbers as data="
+        )
+    named = {
+        cut(objective_name(name), _MOST_NAME): _number(value, f"parts[{name!r}]")
+        for name, value in parts.items()
+    }
+    return {name: value for name, value in named.items() if math.isfinite(value)}
 
 
 def _curve(curve: Any) -> list[tuple[float, float]]:

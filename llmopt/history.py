@@ -115,6 +115,9 @@ class Trial(Generic[Params]):
             if there are none. A repeated point has the arrays of its last evaluation.
         seed: The recorded seed of its evaluation; ``None`` for a repeated point.
         ties: Numbers that break ties between equal scores of programs; see `CodeOptimizer.tell`.
+        parts: Named parts of the reward, or other numbers beside it, if recorded.
+        instead_of: Flat values of the asked point that it was measured in place of, if any.
+        corrected: How often its result was replaced; see `LLMOptimizer.tell`.
     """
 
     number: int
@@ -137,6 +140,9 @@ class Trial(Generic[Params]):
     data: TrialData = NO_DATA
     seed: int | None = None
     ties: tuple[float, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    instead_of: tuple[Value, ...] | None = None
+    corrected: int = 0
 
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]
@@ -352,6 +358,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
     else:
         stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
     feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
+    parts = [name for name in trials[0].parts if all(name in t.parts for t in trials)]
     return replace(
         trials[0],
         rewards=tuple(float(x) for x in rewards.mean(axis=0)),
@@ -359,6 +366,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         evaluations=sum(t.evaluations for t in trials),
         feedback=feedback,
         data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
+        parts={name: float(np.mean([t.parts[name] for t in trials])) for name in parts},
         seed=None,
     )
 

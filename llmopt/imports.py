@@ -18,7 +18,15 @@ from typing import Any, Literal
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
 from llmopt.history import Direction, Trial
-from llmopt.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
+from llmopt.optuna_trials import (
+    PREFIX,
+    parts_of,
+    stderr_of,
+    text_of,
+    told_of,
+    violated,
+    violation_of,
+)
 from llmopt.resume import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
@@ -28,6 +36,7 @@ from llmopt.util.text import a_type, clean, short
 Outcome = Literal["taken", "changed", "known", "refused"]
 _SHOWN = 20
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
+_PARTS = "parts_"  # of a column of a part of the reward
 _ATTRIBUTE = "user_attrs_"  # of a user attribute's column in tables of Optuna
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
 _SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
@@ -172,7 +181,7 @@ def _of_storage(path: Path) -> OtherSearch:
 
 def _of_trial(trial: Trial, space: Space) -> Row:
     words: dict[str, Any] = {"feedback": trial.feedback, "stderr": trial.stderr}
-    words["samples"] = trial.samples
+    words |= {"samples": trial.samples, "parts": trial.parts}
     broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
     return Row(space.named(trial.values), trial.reward, words)
@@ -186,6 +195,7 @@ def _of_study(study: Any) -> OtherSearch:
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
+            words["parts"] = parts_of(trial.user_attrs)
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
@@ -232,6 +242,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])
+    if any(_PREFIX in name for name in row):  # else a parameter may have such a name
+        parts = [name for name in cells if name.startswith(_PARTS)]
+        words["parts"] = {n.removeprefix(_PARTS): _as_number(cells[n]) for n in parts}
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
     start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))

@@ -28,7 +28,7 @@ from typing import Any
 from llmopt.data import NO_DATA, TrialData, data_file, folder_of
 from llmopt.errors import StorageError, StorageInUseError
 from llmopt.history import Usage
-from llmopt.state import Event, Json, Started, State, reduce
+from llmopt.state import Event, Json, Started, State, Told, reduce
 from llmopt.util.files import (
     open_to_append,
     read_bytes,
@@ -67,15 +67,15 @@ class Arrays:
         self.folder = folder
         self._kept: dict[str, TrialData] = {}
 
-    def keep(self, data: TrialData, number: int) -> Json | None:
-        """Store the data of a trial, and return what its event says of them.
+    def keep(self, data: TrialData, number: int, again: int = 0) -> Json | None:
+        """Store the data of a trial, and return what its event says of them; see `data_file`.
 
         Raises:
             StorageError: The file cannot be written.
         """
         if not data:
             return None
-        name = data_file(Path(), number)
+        name = data_file(Path(), number, again)
         if self.folder is not None:
             return data.keep_in(self.folder / name).line()
         self._kept[data.digest] = data
@@ -326,13 +326,14 @@ class Journal:
     def save(self, path: Path) -> None:
         """Write all events and the data of trials to another file, atomically."""
         with self.lock:
-            state = self.state
+            events = list(self.events())
             data = self._bytes(0, self._published[0])
         if not data and self._head is not None:
             data = self._head.to_json()
-        others = Arrays(folder_of(path))
-        for trial in state.trials:
-            others.keep(trial.data, trial.number)
+        folder = folder_of(path)
+        for event in events:
+            if isinstance(event, Told) and event.data is not None:
+                self.arrays.read(event.data).keep_in(folder / event.data["file"])
         write_bytes_atomically(path, data, durable=True)
 
     def leave(self) -> None:

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from llmopt._version import __version__
@@ -34,7 +35,14 @@ from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.data import Evaluation
-from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, StorageError, warn_user
+from llmopt.errors import (
+    BudgetExceededError,
+    ParameterError,
+    RewardError,
+    SearchStopped,
+    StorageError,
+    warn_user,
+)
 from llmopt.evaluations import (
     Result,
     TellArguments,
@@ -64,7 +72,7 @@ from llmopt.propose import Outcome
 from llmopt.results import Results
 from llmopt.resume import arguments_of, check_same, split_options, stored_client
 from llmopt.space import Dimension, Space
-from llmopt.state import Asked, Queued, Started, State, Told, Withdrawn, proposal_to_json
+from llmopt.state import Asked, Corrected, Queued, Started, State, Told, Withdrawn, proposal_to_json
 from llmopt.util.arguments import (
     MOST_POINTS,
     MOST_SEED,
@@ -542,6 +550,29 @@ class LLMOptimizer(Results[Params], Closing):
         values = point_to_ask(self.space, params)
         self._journal.append(Queued(self.space.to_json_values(values), words))
 
+    def withdraw(self, params: Any) -> None:
+        """Drop a pending or queued point that you will not evaluate; a later `ask` may return it.
+
+        Record a point that cannot be evaluated by `tell_failure`: the model then reads why.
+
+        Args:
+            params: The point.
+
+        Raises:
+            ParameterError: The point is not in the space, or neither pending nor queued.
+            StorageError: The storage file could not be written. Nothing was withdrawn.
+        """
+        values, key = self.space.flatten(params), self.space.key
+        with self._journal.lock:
+            state = self._journal.state
+            if key(values) not in {key(p.values) for p in (*state.pending, *state.queue)}:
+                raise ParameterError(
+                    f"withdraw({short(params)}): {_no_longer(state)} `pending` lists the points "
+                    "without a result"
+                )
+            encoded = self.space.to_json_values(values)
+            self._journal.append(Withdrawn([encoded], queued=False))
+
     def give_back(self, proposals: Sequence[Proposal]) -> None:
         """Hand back points, so that the next `ask` returns them again."""
         encode = self.space.to_json_values
@@ -598,6 +629,9 @@ class LLMOptimizer(Results[Params], Closing):
         curve: Sequence[float] | Sequence[tuple[float, float]] = (),
         data: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        parts: Mapping[str, float] = MappingProxyType({}),
+        instead_of: Any = None,
+        replaces: int | None = None,
     ) -> Trial[Params]:
         """Record the reward of a point.
 
@@ -624,12 +658,21 @@ class LLMOptimizer(Results[Params], Closing):
                 simulation. They stay on this machine: prompts show names and shapes, and the
                 model's Python reads the arrays (see docs/compute.md).
             seed: The seed of the evaluation, if it differs from `seed_of`.
+            parts: Named numbers that the reward is made of, ``{"yield": 78.8, "waste": 1.0}``. The
+                prompt shows them beside it, and the model's Python has them as arrays.
+            instead_of: The pending point that `params` was measured in place of, because a
+                parameter could not be set exactly. It is no longer pending, and the model's reasons
+                for it belong to this trial.
+            replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
+                re-evaluated: it gets this point and this result in place of its own, and keeps who
+                proposed it. Prompts, `best` and reports follow.
 
         Returns:
             The recorded trial.
 
         Raises:
-            ParameterError: The point is not in the space; the message names the parameter.
+            ParameterError: The point is not in the space; the message names the parameter. Or
+                `instead_of` is not pending, or there is no trial `replaces`.
             RewardError: The reward is not a number, or not one for each objective; or
                 `constraint_violation` or `stderr` is negative or not finite.
             DataError: An entry of `data` has an unsupported type, or the data are too large.
@@ -646,6 +689,9 @@ class LLMOptimizer(Results[Params], Closing):
                 curve=curve,
                 data=data,
                 seed=seed,
+                parts=parts,
+                instead_of=instead_of,
+                replaces=replaces,
             )
         )
 
@@ -678,9 +724,21 @@ class LLMOptimizer(Results[Params], Closing):
             rewards = [given[name] for name in self.metrics]
             reward = rewards if len(rewards) > 1 else rewards[0]
         first, count, names = self.directions[0], len(self.directions), self.metrics
-        return checked_result(
+        result = checked_result(
             self.space, count, params, reward, direction=first, names=names, **words
         )
+        state = self._journal.state
+        if result.instead_of is not None and state.without(result.instead_of)[0] is None:
+            raise ParameterError(
+                f"instead_of={short(words['instead_of'])}: {_no_longer(state, queued=False)} "
+                "Without instead_of=, tell() records any point of the space"
+            )
+        if result.replaces is not None and result.replaces >= len(state.trials):
+            raise ParameterError(
+                f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
+                "expected the number of the trial whose result was wrong"
+            )
+        return result
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
         """Check a failure, and return what `tell_failure` would record."""
@@ -693,7 +751,8 @@ class LLMOptimizer(Results[Params], Closing):
         with self._journal.lock:
             if kind == "search" and not self._options.noisy and len(self._warned_of) < 2:
                 self._warn_of_repeat(result)
-            trial = self._record(result, kind).trials[-1]
+            number = -1 if result.replaces is None else result.replaces
+            trial = self._record(result, kind).trials[number]
         if self._callbacks is not None:
             self._callbacks.notify("told", trial, self.history.best, self.usage)
         self._inform()
@@ -702,26 +761,35 @@ class LLMOptimizer(Results[Params], Closing):
     def _record(self, result: Result, kind: Kind) -> State:
         """Store the data of a result, then its event."""
         with self._journal.lock:
-            number = len(self._journal.state.trials)
-            data = self._journal.arrays.keep(result.data, number)  # before the event names it
+            state, encode, kind_of = self._journal.state, self.space.to_json_values, Told
+            number, again, more = len(state.trials), 0, dict[str, Any]()
+            if result.replaces is not None:
+                number, kind_of = result.replaces, Corrected
+                before, more = state.trials[number], {"number": number}
+                kind, again = before.kind, before.corrected + 1
+            if result.instead_of is not None:
+                more = {"instead_of": encode(result.instead_of)}
             return self._journal.append(
-                Told(
-                    self.space.to_json_values(result.values),
+                kind_of(
+                    encode(result.values),
                     result.rewards,
                     clean(result.feedback),
                     result.violation,
                     result.stderr,
                     result.samples,
                     kind,
-                    data,
+                    self._journal.arrays.keep(result.data, number, again),  # before its event
                     result.seed,
+                    parts=dict(result.parts),
+                    **more,
                 )
             )
 
     def _warn_of_repeat(self, result: Result) -> None:
         """Warn if a point is recorded again: once each for equal and for other rewards."""
         state = self._journal.state
-        if result.samples or any(p.values == result.values for p in state.pending):
+        new = result.samples or result.replaces is not None or result.instead_of is not None
+        if new or any(p.values == result.values for p in state.pending):
             return
         before = next(
             (t for t in reversed(state.trials) if t.values == result.values and t.rewards), None
@@ -921,6 +989,15 @@ class LLMOptimizer(Results[Params], Closing):
                 "its results to the original",
                 path,
             )
+
+
+def _no_longer(state: State, queued: bool = True) -> str:
+    """Say why a point is not among those that wait for a result."""
+    where = "neither pending nor queued" if queued else "not pending"
+    return (
+        f"the point is {where}: ask() did not return it, it has a result, or it was withdrawn. "
+        f"{len(state.pending)} points are pending."
+    )
 
 
 def described(error: BaseException) -> str:

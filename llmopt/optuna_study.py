@@ -78,6 +78,7 @@ def trials_of(
             feedback=trial.feedback,
             stderr=trial.stderr,
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
+            parts=dict(trial.parts) or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)

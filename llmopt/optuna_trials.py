@@ -86,6 +86,13 @@ def stderr_of(attributes: Mapping[str, Any]) -> float | None:
     return next((n for n in numbers if n is not None and n >= 0), None)
 
 
+def parts_of(attributes: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that the objective left under ``parts``, by name."""
+    found = [value for value in told_of(attributes, "parts") if isinstance(value, Mapping)]
+    parts = {cut(clean(k), 200): number_of(v) for k, v in [*found[0].items()][:20]} if found else {}
+    return {name: value for name, value in parts.items() if value is not None}
+
+
 def json_of(system_attrs: Mapping[str, Any], key: str) -> Any:
     """Return what a trial holds as JSON in numbered parts; ``None`` if it cannot be read."""
     text = "".join(numbered(system_attrs, f"{key}:{{}}"))

@@ -151,8 +151,8 @@ class Results(Views, Account, Generic[Params]):
         Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
         ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
         trial), ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
-        ``source``, ``feedback``, ``explanation``, ``prompt_tokens``, ``completion_tokens`` and
-        ``seconds``; with ``seeded=True`` ``seed``.
+        ``parts_NAME`` if recorded, ``source``, ``feedback``, ``explanation``, ``prompt_tokens``,
+        ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``.
 
         Raises:
             ImportError: pandas is not installed.

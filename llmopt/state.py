@@ -132,6 +132,11 @@ def _mapping(name: str, value: Any) -> None:
         raise TypeError(f"{name}={short(value)}: expected an object")
 
 
+def _parts(name: str, value: Any) -> None:
+    _mapping(name, value)
+    _numbers(name, value.values())
+
+
 def _tally(name: str, value: Any) -> None:
     _mapping(name, value)
     for each in value.values():
@@ -144,13 +149,17 @@ def _seed(name: str, value: Any) -> None:
 
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
-    **dict.fromkeys(("base", "doubt", "requests", "unpriced", "estimated", "given"), _count),
+    **dict.fromkeys(
+        ("base", "doubt", "requests", "unpriced", "estimated", "given", "number"), _count
+    ),
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), _amount),
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
     **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data"), _mapping),
     "rejected": _tally,
+    "parts": _parts,
     "seed": _seed,
     "kind": lambda name, value: one_of(name, value, get_args(Kind)),
+    "queued": lambda name, value: one_of(name, value, (True, False)),
 }
 
 
@@ -230,6 +239,15 @@ class Told(Event):
     data: Json | None = None  # file and digest of its arrays, which were written before
     seed: int | None = None
     ties: Sequence[float] = ()  # a code search breaks ties by them
+    parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
+    instead_of: Sequence[Any] = ()  # the pending point that it was measured in place of
+
+
+@dataclass(frozen=True)
+class Corrected(Told):
+    """The result of a trial was wrong, and is this one; who proposed the point stays."""
+
+    number: int = 0  # of the trial, from 0
 
 
 @dataclass(frozen=True)
@@ -242,9 +260,10 @@ class Queued(Event):
 
 @dataclass(frozen=True)
 class Withdrawn(Event):
-    """Points that nobody evaluates go back to the front of the queue."""
+    """Pending points that nobody evaluates go back to the front of the queue, or are dropped."""
 
     points: Sequence[Sequence[Any]]
+    queued: bool = True  # else they are dropped, and queued points are, too
 
 
 # -- state ------------------------------------------------------------------------------------
@@ -441,6 +460,8 @@ def reduce(state: State, event: Event) -> State:
             return _computed(state, event)
         case Asked():
             return _asked(state, event)
+        case Corrected():
+            return _corrected(state, event)
         case Told():
             return _told(state, event)
         case Queued():
@@ -474,9 +495,17 @@ def _queued(state: State, event: Queued) -> State:
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
     for values in reversed(event.points):
-        proposal, state = state.without(state.space.from_json_values(values), latest=True)
-        if proposal is not None:
+        point = state.space.from_json_values(values)
+        proposal, state = state.without(point, latest=event.queued)
+        if proposal is not None and event.queued:
             state = replace(state, queue=(replace(proposal, seed=None), *state.queue))
+        elif proposal is None and not event.queued:
+            key = state.space.key(point)
+            places = [i for i, p in enumerate(state.queue) if state.space.key(p.values) == key]
+            if not places:
+                raise ValueError("a point was withdrawn that is neither pending nor queued")
+            queue = state.queue[: places[0]] + state.queue[places[0] + 1 :]
+            state = replace(state, queue=queue)
     return state
 
 
@@ -522,22 +551,43 @@ def _stop(stop: Sequence[Any] | None) -> Stop | None:
 
 def _told(state: State, event: Told) -> State:
     values = state.space.from_json_values(event.values)
-    rewards = None if event.rewards is None else tuple(map(float, event.rewards))
-    if rewards is not None and len(rewards) != len(state.directions):
-        raise ValueError(f"{len(rewards)} rewards: expected {len(state.directions)}")
-    proposal, after = state.without(values, event.seed)
+    asked = state.space.from_json_values(event.instead_of) if event.instead_of else None
+    proposal, after = state.without(values if asked is None else asked, event.seed)
     stop = state.stop
+    if proposal is None and asked is not None:
+        raise ValueError("a point was measured in place of one that is not pending")
     if proposal is None and event.kind == "finalist":  # its first evaluation says who proposed it
         first = next((t for t in state.trials if t.values == values), None)
         proposal = Proposal(values, first.source) if first else None
     elif proposal is None and event.kind == "search":
         stop = None  # the user continues the search
-    proposal = proposal or Proposal(values, "user")
-    about = {**vars(proposal), "values": values}
-    about["seed"] = proposal.seed if event.seed is None else event.seed
-    trial: Trial[Any] = Trial(
-        number=len(state.trials),
-        params=state.space.unflatten(values),
+    about = {**vars(proposal or Proposal(values, "user")), "values": values, "instead_of": asked}
+    trial = _trial(state, event, len(state.trials), **about)
+    return replace(after, trials=(*state.trials, trial), stop=stop)
+
+
+def _corrected(state: State, event: Corrected) -> State:
+    if event.number >= len(state.trials):
+        raise ValueError(f"trial {event.number} was corrected, of {len(state.trials)}")
+    before = state.trials[event.number]
+    about = {f.name: getattr(before, f.name) for f in fields(Proposal)}
+    about |= {
+        "values": state.space.from_json_values(event.values),
+        "corrected": before.corrected + 1,
+    }
+    trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
+    trials = (*state.trials[: event.number], trial, *state.trials[event.number + 1 :])
+    return replace(state, trials=trials, stop=None)  # the end may have followed from the mistake
+
+
+def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:
+    rewards = None if event.rewards is None else tuple(map(float, event.rewards))
+    if rewards is not None and len(rewards) != len(state.directions):
+        raise ValueError(f"{len(rewards)} rewards: expected {len(state.directions)}")
+    about["seed"] = about["seed"] if event.seed is None else event.seed
+    return Trial(
+        number=number,
+        params=state.space.unflatten(about["values"]),
         rewards=rewards,
         state="failed" if rewards is None else "complete",
         feedback=event.feedback,
@@ -547,6 +597,6 @@ def _told(state: State, event: Told) -> State:
         kind=event.kind,  # type: ignore[arg-type]
         data=state.read_data(event.data),
         ties=tuple(event.ties),
+        parts=dict(event.parts),
         **about,
     )
-    return replace(after, trials=(*state.trials, trial), stop=stop)

@@ -172,6 +172,7 @@ class Tracker(Callback):
         row: dict[str, Any] = {f"params/{n}": v for n, v in pairs if v is not ABSENT}
         for i, reward in enumerate(trial.rewards or (), start=1):
             row["reward" if one else f"reward/{i}"] = reward
+        row |= {f"parts/{name}": value for name, value in trial.parts.items()}
         row |= {"best": best.reward if best and one else None, "stderr": trial.stderr}
         row |= {"usage/requests": usage.requests, "usage/fallbacks": usage.fallbacks}
         row |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}

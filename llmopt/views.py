@@ -51,6 +51,7 @@ def dataframe(
             "state": trial.state,
             **dict(zip(rewards, trial.rewards or (None,) * len(rewards), strict=True)),
             "stderr": trial.stderr,
+            **{f"parts_{name}": value for name, value in trial.parts.items()},
             "constraint_violation": trial.constraint_violation,
             **{
                 f"params_{name}": None if v is ABSENT else v

@@ -20,6 +20,7 @@ from llmopt import (
     BudgetExceededError,
     ClientError,
     Completion,
+    Evaluation,
     MissingKeyError,
     ModelNotFoundError,
     Reply,
@@ -95,6 +96,7 @@ class SearchContract:
     offers_stop: ClassVar[bool] = True
     has_ranges: ClassVar[bool] = True
     takes_callbacks: ClassVar[bool] = False
+    takes_evaluations: ClassVar[bool] = False
     reports: ClassVar[bool] = True
     clones: ClassVar[tuple[Callable[[Any], Any], ...]] = (copy.deepcopy, pickled)
 
@@ -387,6 +389,16 @@ class SearchContract:
             assert "the belt jammed" in client.requests[2].text
             assert "the belt jammed" not in client.requests[1].text
             assert self.usage(search).requests == 3
+
+    def test_the_parts_of_a_score_are_in_the_next_prompt(self):
+        if not self.takes_evaluations:
+            pytest.skip("its results are those of another library, or its own")
+        client = Model([self.reply(i) for i in range(2)])
+        with self.opened(client) as search:
+            parts = {"desired": 3.25, "undesired": 1.0}
+            self.tell(search, self.ask(search), Evaluation(2.25, parts=parts))
+            self.advance(search)
+        assert "desired 3.25" in client.requests[1].text
 
     def test_a_value_that_was_moved_into_its_range_is_marked_in_the_next_prompt(self):
         if not self.has_ranges:

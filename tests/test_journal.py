@@ -25,6 +25,7 @@ from llmopt.state import (
     Asked,
     Called,
     Computed,
+    Corrected,
     Event,
     Failed,
     Queued,
@@ -60,6 +61,12 @@ EVENTS = [
     Asked((), 1, stop=["no further gain", 1], rng=np.random.default_rng(3).bit_generator.state),
 ]
 
+LATER = [
+    Withdrawn([[0.75]], queued=False),
+    Told([0.126], [3.0], instead_of=[0.125], parts={"gain": 4.0, "loss": 1.0}),
+    Corrected([0.5], [2.0], "it was switched off", number=1),
+]
+
 
 def start() -> Started:
     return Started(FORMAT, {"space": SPACE.to_dict()}, {"total": 5}, {"prompts": 2})
@@ -80,7 +87,7 @@ def same(one: State, other: State) -> bool:
 
 class TestReduce:
     def test_every_event_survives_a_round_trip_through_its_line(self):
-        for event in (start(), *EVENTS):
+        for event in (start(), *EVENTS, *LATER):
             again = Event.read(json.loads(event.to_json()))
             assert again.to_json() == event.to_json()
 
@@ -103,6 +110,23 @@ class TestReduce:
         assert [run.event.code for run in state.runs] == ["print(1)"]
         assert state.stop == ("no further gain", 1)
         assert state.generator.random() == np.random.default_rng(3).random()
+
+    def test_points_that_were_not_evaluated_as_asked(self):
+        state = filled(None, [*EVENTS, *LATER[:2]]).state
+        assert state.pending == ()
+        near, asked = state.trials[-1], Proposal((0.125,), "user", "the present setting")
+        assert (near.values, near.instead_of) == ((0.126,), (0.125,))
+        assert (near.source, near.explanation) == (asked.source, asked.explanation)
+        assert near.parts == {"gain": 4.0, "loss": 1.0}
+        assert state.stop is not None
+        state = reduce(state, LATER[2])
+        assert state.stop is None  # which may have followed from the mistake
+        assert len(state.trials) == 3
+        mended = state.trials[1]
+        assert (mended.state, mended.rewards, mended.corrected) == ("complete", (2.0,), 1)
+        assert (mended.number, mended.feedback) == (1, "it was switched off")
+        queued = reduce(state, Queued([0.3]))
+        assert reduce(queued, Withdrawn([[0.3]], queued=False)).queue == ()
 
     def test_a_call_that_nothing_ended_counts_with_the_most_that_it_can_cost(self):
         state = filled(None, [*EVENTS[:2], Called("d2", 3, 0.5), Called("d2", 3, 0.5)]).state
@@ -134,6 +158,9 @@ class TestReduce:
             Asked([{"values": [0.5], "source": "Nobody at all"}], 1),
             Asked(rng={"bit_generator": "MT19937"}),
             Replied("d", {"completions": [], "cost": -1.0}),
+            Corrected([0.5], [1.0], number=0),
+            Withdrawn([[0.5]], queued=False),
+            Told([0.5], [1.0], instead_of=[0.25]),
         ],
     )
     def test_what_does_not_fit_is_refused_and_not_written(self, event, tmp_path):
@@ -153,6 +180,8 @@ class TestReduce:
             {"event": "told", "values": [0.5], "violation": -1.0},
             {"event": "told", "values": [0.5], "kind": "other"},
             {"event": "told", "values": [0.5], "seed": -1},
+            {"event": "told", "values": [0.5], "parts": {"gain": "4"}},
+            {"event": "withdrawn", "points": [], "queued": 2},
             {"event": "told", "values": [0.5], "unknown": 1},
             {"event": "told"},
             {"event": "failed", "requests": -5},
@@ -171,14 +200,15 @@ class TestReduce:
 class TestFile:
     def test_a_resume_gives_the_same_state_from_every_beginning_of_the_file(self, tmp_path):
         path = tmp_path / "s.jsonl"
-        filled(path).close()
+        events = [*EVENTS, *LATER]
+        filled(path, events).close()
         lines = path.read_bytes().splitlines(keepends=True)
         for count in range(1, len(lines)):
             for torn in (b"", lines[count][:-1]):
                 path.write_bytes(b"".join(lines[:count]) + torn)
                 journal = Journal(path, State(SPACE))
-                assert same(journal.state, filled(None, EVENTS[: count - 1]).state) or count == 1
-                for event in EVENTS[max(0, count - 1) :]:
+                assert same(journal.state, filled(None, events[: count - 1]).state) or count == 1
+                for event in events[max(0, count - 1) :]:
                     journal.append(event)
                 journal.close()
                 assert path.read_bytes() == b"".join(lines)

@@ -139,6 +139,25 @@ def noisy(client: Any, path: Path) -> LLMOptimizer:
     return result.optimizer
 
 
+def disobedient(client: Any, path: Path) -> LLMOptimizer:
+    """Points are withdrawn, missed and corrected."""
+    options = {"prompt": "props", "warmup": 2, "seed": 5, "durable": False}
+    with LLMOptimizer(XK, client, storage=path, **options) as optimizer:
+        while len(optimizer.trials) < 8:
+            number = len(optimizer.trials)
+            if number > 4 and not optimizer.trials[2].corrected:
+                optimizer.tell(optimizer.trials[2].params, 0.5, replaces=2, data={"t": [1.0]})
+            point = optimizer.pending[0] if optimizer.pending else optimizer.ask()
+            if int(10 * value_of(point)) % 4 == 0:
+                optimizer.withdraw(point)
+                continue
+            near = {**point, "k": min(50, point["k"] + number % 2)}
+            asked = None if near == point else point
+            loss = -abs(value_of(near) - 3)
+            optimizer.tell(near, loss, instead_of=asked, parts={"k": near["k"]})
+    return optimizer
+
+
 def policies(client: Any, path: Path) -> LLMOptimizer:
     options = {"starts": 1, "max_steps": 2, "bias": False, "warmup": 2, "box": 5, "total": 8}
     with PolicySearch(Tilt, client, "props", storage=path, **options) as search:
@@ -188,6 +207,7 @@ CASES = {
     "a cap": Case.of(XK, lambda: Knowing(XK), max_requests=2),
     "columns": Case.of(XY, NetworkClient, prompt="columns"),
     "objectives and violations": Case(lambda: Knowing(XY), two_losses),
+    "points that are withdrawn, missed and corrected": Case(lambda: Knowing(XK), disobedient),
     "branches": Case.of(BRANCHES, lambda: Knowing(BRANCHES), constraints="rate <= 0.9"),
     "given points": Case.of(
         XK, lambda: Knowing(XK), warmup=[{"x": 1.0, "k": 1}, {"x": 2.0, "k": 2}],

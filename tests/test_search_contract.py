@@ -21,6 +21,7 @@ def proposal(**values: float) -> str:
 
 
 class TestLLMOptimizer(SearchContract):
+    takes_evaluations = True
     takes_callbacks = True
 
     def open(self, client, storage=None, **options):
@@ -158,6 +159,7 @@ class TestPolicySearch(SearchContract):
 
 @needs_confinement
 class TestCodeOptimizer(SearchContract):
+    takes_evaluations = True
     offers_stop = False
     has_ranges = False
     reports = False

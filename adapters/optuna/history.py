@@ -28,6 +28,7 @@ from llmopt.optuna_trials import (
     data_of,
     duration_of,
     number_of,
+    parts_of,
     shares_of,
     stderr_of,
     text_of,
@@ -226,6 +227,7 @@ class StudyHistory:
             + sum(c.amount(frozen.params) for c in linear),
             stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
             data=data_of(frozen, self._curves),
+            parts=parts_of(frozen.user_attrs),
             **shares_of(partial(read_note, frozen)),
         )
 

@@ -534,6 +534,9 @@ class CodeOptimizer(CodeViews, Account, Closing):
         """
         if isinstance(reward, Evaluation):
             given = reward.told_with({"feedback": feedback, "samples": samples, "data": data})
+            if parts := given.pop("parts", {}):  # the model reads them in words
+                words = "; ".join(f"{name} {value:.5g}" for name, value in parts.items())
+                given["feedback"] = "; ".join(filter(None, [words, given["feedback"]]))
             if given.pop("constraint_violation", 0.0):
                 raise RewardError(
                     f"got constraint_violation={reward.constraint_violation}; a search over code "

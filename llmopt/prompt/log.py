@@ -259,9 +259,13 @@ class Log(Follower):
         entry = self._entries.get((trial.number, full))
         if entry is None:
             cells = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
+            if parts := ", ".join(f"{name} {number(v)}" for name, v in trial.parts.items()):
+                cells[-1] += f" ({parts})".replace("|", "/")
             if not self._wide:
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
+            moved += " (measured in place of your point)" if trial.instead_of else ""
+            moved += " (its first result was wrong)" if trial.corrected else ""
             text = " | ".join([*cells, self._difference(trial) + moved])
             failed = trial.state == "failed"  # why is worth a line for ever
             if failed or trial.number not in self._done_with:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,16 +225,29 @@ def laboratory_variables(
 
 
 def data_words(
-    data: Mapping[int, TrialData], total: int, of: tuple[str, str] = ("point", "points")
+    data: Mapping[int, TrialData],
+    total: int,
+    of: tuple[str, str] = ("point", "points"),
+    parts: Iterable[str] = (),
 ) -> str:
-    """Return what blocks find of the data of trials, in words; nothing if there are none."""
+    """Return what blocks find of the data of trials, in words; nothing if there are none.
+
+    Args:
+        data: By the number of the trial.
+        total: Number of trials.
+        of: What a trial is called.
+        parts: Names of the parts of f.
+    """
     having = {number: each for number, each in data.items() if each}
+    names = ", ".join(f'parts["{name}"]' for name in parts)
+    named = f"arrays of the parts of f: {names}" if names else ""
     if not having:
-        return ""
+        return clean(named)
     last = max(having)
     shown = "; ".join(f"{name}: {words}" for name, words in having[last].words.items())
     some = f"each {of[0]}" if len(having) == total else f"{len(having)} {of[1]}"
-    return cut(clean(f"data of {some}, such as data[{last}]: {shown}"), _MOST_DATA)
+    words = "\n".join(filter(None, [named, f"data of {some}, such as data[{last}]: {shown}"]))
+    return cut(clean(words), _MOST_DATA)
 
 
 def code_in(text: str) -> str:
@@ -276,5 +289,9 @@ def data_of(
         "low": np.array([low for low, _ in ends]),
         "high": np.array([high for _, high in ends]),
         "feedback": [t.feedback[:MOST_FEEDBACK] for t in shown],
+        "parts": {
+            name: np.array([t.parts.get(name, math.nan) for t in shown])
+            for name in dict.fromkeys(name for t in shown for name in t.parts)
+        },
         "data": {k: t.data for k, t in enumerate(shown, start=1) if t.data},
     }

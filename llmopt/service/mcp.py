@@ -72,6 +72,7 @@ def make_server(searches: SearchFolder) -> Any:
         searches.answer,
         searches.tell,
         searches.enqueue,
+        searches.withdraw,
         searches.status,
         searches.trials,
     ):

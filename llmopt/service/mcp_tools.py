@@ -264,6 +264,9 @@ class SearchFolder:
         stderr: float | None = None,
         constraint_violation: float | None = None,
         data: str = "",
+        parts: dict[str, float] | None = None,
+        instead_of: dict[str, Any] | None = None,
+        replaces: int | None = None,
     ) -> dict[str, Any]:
         """Record a point's result, or why it failed. Points that `ask` did not return are accepted.
 
@@ -277,9 +280,13 @@ class SearchFolder:
             constraint_violation: By how much measured limits were broken.
             data: Name of an .npz or .csv file in the folder of the searches: arrays of this
                 evaluation, for the Python of a model that computes.
+            parts: Named numbers that the reward is made of: {"yield": 78.8, "waste": 1.0}.
+            instead_of: The pending point that `params` was measured in place of.
+            replaces: Number, from 1, of a trial whose result was wrong: it gets this one.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
-        told |= {"stderr": stderr, "constraint_violation": constraint_violation}
+        told |= {"stderr": stderr, "constraint_violation": constraint_violation, "parts": parts}
+        told |= {"instead_of": instead_of, "replaces": replaces}
         if data:
             if not re.fullmatch(r"[\w-]+\.(npz|csv)", data, re.ASCII):
                 raise LLMOptError(
@@ -298,6 +305,12 @@ class SearchFolder:
         """Queue your own point for the next ask, with words that say what it is."""
         with self._search(name) as optimizer:
             optimizer.enqueue(params, str(words)[:1000])
+            return status(optimizer)
+
+    def withdraw(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Drop a pending or queued point that you will not evaluate."""
+        with self._search(name) as optimizer:
+            optimizer.withdraw(params)
             return status(optimizer)
 
     def status(self, name: str) -> dict[str, Any]:

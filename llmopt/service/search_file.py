@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.resume import arguments_of
 from llmopt.service.description import read_description
+from llmopt.util.arguments import whole_number
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
 
@@ -244,6 +245,8 @@ def of_trial(trial: Trial[Any], metrics: Sequence[str] = ()) -> dict[str, Any]:
         "source": trial.source,
         "stderr": trial.stderr,
         "constraint_violation": trial.constraint_violation or None,
+        "parts": dict(trial.parts) or None,
+        "corrected": trial.corrected or None,
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
     }
@@ -288,12 +291,16 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
             if len(results) == 1:
                 raise LLMOptError(str(error)) from error
             raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
+    asked = [one.instead_of for one in read if one.instead_of is not None]
+    if len(set(asked)) < len(asked):
+        raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
     for one in read:
         yield optimizer.tell_as(one)
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
-    known = ("feedback", "stderr", "samples", "constraint_violation", "data")
+    known = ("feedback", "stderr", "samples", "constraint_violation", "data", "parts",
+             "instead_of", "replaces")  # fmt: skip
     if not isinstance(told, Mapping) or "params" not in told:
         raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
     for key in told:
@@ -304,11 +311,18 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
             'give "reward" if the point was evaluated, or "failed" if it has no result'
         )
-    if "failed" in told:
-        return optimizer.read_failure(told["params"], str(told["failed"] or ""))
-    if "reward" not in told:
+    if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
+    if "replaces" in others:  # here numbers count from 1
+        number = whole_number("replaces", others["replaces"], 1)
+        if number > len(optimizer.trials):
+            raise LLMOptError(
+                f"replaces={number}: there are {len(optimizer.trials)} trials; expected the "
+                "`number` of the trial whose result was wrong"
+            )
+        others["replaces"] = number - 1
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
-    return optimizer.read_result(told["params"], told["reward"], **others)
+    result = optimizer.read_result(told["params"], told.get("reward"), **others)
+    return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
