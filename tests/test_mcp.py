@@ -72,6 +72,14 @@ class TestAgentIsTheModel:
         (point,) = other.answer("mine", ANSWER.format(1, 2))["points"]
         assert point["params"] == {"x": 1.0, "k": 2}
 
+    def test_it_may_end_the_search(self, searches):
+        self.begun(searches, may_stop=True)
+        assert "request" in searches.ask("mine")
+        ended = searches.answer("mine", "Lesson: none\nStart from: #1\nProposal: stop")
+        assert ended["points"] == []
+        assert "recommends point 1" in ended["next"]
+        assert searches.ask("mine") == ended
+
     def test_one_at_a_time(self, searches):
         self.begun(searches)
         with pytest.raises(LLMOptError, match="one at a time"):

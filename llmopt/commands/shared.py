@@ -79,11 +79,9 @@ def _value(parser: argparse.ArgumentParser, action: argparse.Action, value: Any)
     given = value if several else [value]
     if isinstance(action.nargs, int) and len(given) != action.nargs:
         raise ValueError(f"expected {action.nargs} values")
-    for one in given:
-        if isinstance(one, bool) or not isinstance(one, (str, int, float)):
-            raise ValueError("expected a text or a number")
-        if action.type is None and not isinstance(one, str):
-            raise ValueError("expected a text")
+    kinds = str if action.type is None else (str, int, float)
+    if any(isinstance(one, bool) or not isinstance(one, kinds) for one in given):
+        raise ValueError(f"expected a text{' or a number' * (action.type is not None)}")
     texts = list(map(str, given))
     # argparse converts and checks it, as it does what stands on the command line.
     if appended:

@@ -16,7 +16,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.data import read_data_file
-from llmopt.errors import ClientError, LLMOptError, did_you_mean
+from llmopt.errors import ClientError, LLMOptError, SearchStopped, did_you_mean
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.description import read_description
@@ -251,6 +251,8 @@ class SearchFolder:
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
             return {"points": [], "request": messages, "next": "answer these messages: answer()"}
+        except SearchStopped as end:
+            return {"points": [], "next": f"nothing: {end}"}
         points = [of_proposal(optimizer, p) for p in optimizer.pending_proposals[before:]]
         return {"points": points, "next": "evaluate them, and tell() what each scored"}
 
