@@ -25,16 +25,23 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from gymnasium.wrappers import TimeLimit
+
 from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.agent import serve
 from llmopt.benchmarks.experiments.command import Experiment, answering
+from llmopt.benchmarks.experiments.unseen import Dryer, Ferry
 from llmopt.client.scripted import ScriptedClient
 from llmopt.policies import PolicySearch
 
 RESULTS = Path(__file__).parents[1] / "results" / "laboratory.jsonl"
 EVALUATIONS, HELD_OUT = 10, 100
-POLICIES = {name: words.TASKS[name] for name in ("hopper", "swimmer", "walker", "cheetah")}
+POLICIES = {
+    **{name: words.TASKS[name] for name in ("hopper", "swimmer", "walker", "cheetah")},
+    "ferry": words.WordsTask(lambda: TimeLimit(Ferry(), 240)),
+    "dryer": words.WordsTask(lambda: TimeLimit(Dryer(), 300)),
+}
 _COUNTED = (
     "requests", "fallbacks", "rejected", "prompt_tokens", "completion_tokens", "blocks",
     "compute_seconds",
