@@ -57,6 +57,7 @@ from llmopt.util.arguments import (
     one_of,
     whole_number,
 )
+from llmopt.util.process import ProcessEndedError, call_within
 from llmopt.util.text import function_name, short
 from llmopt.views import Views, search_html
 
@@ -68,6 +69,7 @@ _OWN: dict[str, Any] = {
     "n_jobs": None,
     "executor": None,
     "timeout": None,
+    "evaluation_timeout": None,
     "catch": (),
     "finalists": "auto",
 }  # the options that `LLMOptimizer` does not have
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         n_jobs: int | None
         executor: Executor | None
         timeout: float | None
+        evaluation_timeout: float | None
         catch: type[Exception] | tuple[type[Exception], ...]
         finalists: int | Literal["auto"] | None
 
@@ -222,6 +225,9 @@ def minimize(
             threads. It is not shut down. Requests are sent from this process.
             ``timeout``: seconds after which no further evaluation begins; running evaluations are
             completed and recorded.
+            ``evaluation_timeout``: seconds of one evaluation, each in its own process (on Linux a
+            fork; elsewhere `f` must be importable). At the limit it is killed with all that it
+            started, and the point counts as failed; so it does if the process crashes.
             ``callbacks``: see `llmopt.trackers.Callback`; one that raises `SearchStopped` ends the
             search.
             ``catch``: exceptions of `f` that count as a failed evaluation. The model reads their
@@ -328,8 +334,11 @@ def _search(
     if isinstance(executor, ProcessPoolExecutor):
         _check_sent(f)
     timeout = own["timeout"]
-    if timeout is not None and number("timeout", timeout, unit="seconds") <= 0:
-        raise ValueError(f"timeout={timeout!r}: expected seconds above 0; omit it for no limit")
+    for name in ("timeout", "evaluation_timeout"):
+        if own[name] is not None and number(name, own[name], unit="seconds") <= 0:
+            raise ValueError(
+                f"{name}={own[name]!r}: expected seconds above 0; omit it for no limit"
+            )
     if options.get("may_stop") is None:
         options["may_stop"] = True
     several = not isinstance(direction, str) and len(direction) > 1
@@ -361,10 +370,8 @@ def _search(
         raise
     finally:
         optimizer.close()
-    trials = optimizer.trials
-    left: dict[str, float] = {"evaluations": max(0, run.n_trials - len(trials))}
-    left = {**left, **optimizer.left}
-    repeated = sum(t.kind == "finalist" for t in trials)
+    left = {"evaluations": float(max(0, run.n_trials - len(optimizer.trials))), **optimizer.left}
+    repeated = sum(t.kind == "finalist" for t in optimizer.trials)
     stopped = (run.stopped or reason) if left["evaluations"] else ""
     return SearchResult(optimizer, stopped, left, repeated)
 
@@ -420,6 +427,7 @@ class _Run:
         workers: int,
     ) -> None:
         self._f, self._optimizer, self._finals = f, optimizer, finals
+        self._limit: float | None = own["evaluation_timeout"]
         self._catch: type[Exception] | tuple[type[Exception], ...] = own["catch"]
         self._batch, self._workers = optimizer.batch_size, workers
         imported = optimizer.imported
@@ -496,7 +504,8 @@ class _Run:
         """Return the function and a copy of the point, which the function may change."""
         self._warn()
         f = self._f if job.seed is None else partial(self._f, seed=job.seed)
-        return f, self._optimizer.space.unflatten(job.values)
+        point = self._optimizer.space.unflatten(job.values)
+        return (f, point) if self._limit is None else (call_within, self._limit, f, point)
 
     def give_back(self, jobs: Sequence[_Job]) -> None:
         """Have points that did not begin returned by a later `ask`."""
@@ -511,6 +520,8 @@ class _Run:
         params = optimizer.space.unflatten(job.values)
         if error is None:
             result = self._read(params, score)
+        elif isinstance(error, ProcessEndedError):
+            result = optimizer.read_failure(params, str(error))
         elif isinstance(error, self._catch):
             result = optimizer.read_failure(params, f"{type(error).__name__}: {error}")
         else:
