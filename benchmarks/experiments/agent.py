@@ -115,7 +115,7 @@ def _answer(place: Path) -> Path:
 
 def _save(path: Path, steps: Mapping[str, Any]) -> None:
     """Write the arrays of each episode as ``NAME_EPISODE``."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, episodes in steps.items():
         for i, episode in enumerate(episodes if isinstance(episodes, list) else ()):
             if isinstance(episode, np.ndarray):

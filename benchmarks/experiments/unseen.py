@@ -54,8 +54,8 @@ class Ferry(gym.Env[np.ndarray, np.ndarray]):
 
     def __init__(self) -> None:
         low, high = [-1, -4, -1.2, -2, 0], [2, 4, 1.2, 2, 2]
-        self.observation_space = spaces.Box(np.float32(low), np.float32(high))
-        self.action_space = spaces.Box(np.float32([-1, 0]), np.float32([1, 1]))
+        self.observation_space = spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+        self.action_space = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 1], np.float32))
 
     def _current(self) -> float:
         return self.fastest * (0.25 + 0.75 * max(0.0, 1 - (self.x / 40) ** 2))
@@ -134,8 +134,8 @@ class Dryer(gym.Env[np.ndarray, np.ndarray]):
 
     def __init__(self) -> None:
         low, high = [-2, -2, -2, -7, 0], [2, 2, 2, 7, 1]
-        self.observation_space = spaces.Box(np.float32(low), np.float32(high))
-        self.action_space = spaces.Box(np.float32([0, 0]), np.float32([1, 1]))
+        self.observation_space = spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+        self.action_space = spaces.Box(0.0, 1.0, (2,), np.float32)
 
     def _seen(self) -> np.ndarray:
         seen = [(self.arriving - 22) / 10, (self.zones[2] - 18) / 10, (self.zones[5] - 14) / 10]

@@ -36,11 +36,11 @@ def calculator_for(
     if _replays(client):  # states the facts of its recording
         tool = {"libraries": None, "memory": 1 << 30, **getattr(client, "tool", {})}
         workers = options.compute_workers or tool.get("workers")
-        laboratory = _OfRecording(options.compute_seconds, options.compute_total, workers)
-        laboratory.libraries = tool["libraries"] and tuple(tool["libraries"])
-        laboratory.memory = tool["memory"]
-        laboratory.cores = int(tool.get("cores", 0))
-        return laboratory
+        replayed = _OfRecording(options.compute_seconds, options.compute_total, workers)
+        replayed.libraries = tool["libraries"] and tuple(tool["libraries"])
+        replayed.memory = tool["memory"]
+        replayed.cores = int(tool.get("cores", 0))
+        return replayed
     if problems := support().problems:
         raise SandboxUnavailableError(
             f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
