@@ -88,6 +88,32 @@ class TestClient:
             "0001.answer.md", "0001.request.json", "0001.request.md", "done",
         ]  # fmt: skip
 
+    def test_next_prints_what_is_new_and_all_on_demand(self, folder, capsys):
+        def request(*rows):
+            head, log = "The task.\n" * 90, "".join(f"#{k} | row\n" for k in rows)
+            return Request((Message("system", head), Message("user", f"# Log\n\n{log}\nGo on.")))
+
+        first = FolderClient(folder)
+        begun = start(lambda: first.complete(request(1, 2)))
+        wait_for(folder / "0001.request.md")
+        assert main(["next", str(folder)]) == 0
+        assert "The task." in capsys.readouterr().out
+        hand_in(folder, 1, b"x")
+        begun()
+        then = start(lambda: first.complete(request(1, 2, 3)))
+        wait_for(folder / "0002.request.md")
+        assert main(["next", str(folder)]) == 0
+        out = capsys.readouterr().out
+        assert "--all" in out
+        assert out.partition("]\n\n")[2].strip() == "#2 | row\n#3 | row\n\nGo on."
+        assert main(["next", str(folder), "--all"]) == 0
+        whole = (folder / "0002.request.md").read_text()
+        assert whole in capsys.readouterr().out
+        assert whole.startswith("### system\n\nThe task.")
+        hand_in(folder, 2, b"x")
+        then()
+        first.close()
+
     def test_resumes(self, folder):
         first = FolderClient(folder, timeout=0.3)
         for text in ("one", "two"):

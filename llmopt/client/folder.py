@@ -10,6 +10,9 @@ A person, an agent or a batch system can be the model. Request 1 is
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
+``llmopt next DIR`` prints of a request what it adds to the one that was answered last; with
+``--all``, or without an earlier one, all of it.
+
 ``latest.md`` has the results of the last answer and the best point so far. ``done`` marks the end
 of the search or of its process and says why it ended; the next request removes it.
 """
@@ -46,6 +49,7 @@ ANSWER_BYTES = 1_000_000
 _REQUEST_BYTES, _NOTE_BYTES = 10_000_000, 100_000
 _POLL_SECONDS, _REMIND_SECONDS = 0.2, 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
+_WORTH = 500  # characters of an earlier request that are worth a note in their place
 _DONE, _LATEST, _USED = "done", "latest.md", "used"
 _outcomes: dict[tuple[int, Path], str] = {}
 """The outcome so far of each running search, by process and folder."""
@@ -61,6 +65,7 @@ class OpenRequest:
 
     number: int  # in the folder, from 1 on
     text: str  # the text to answer
+    new: str  # what it adds to the request that was answered last
     request: Request
     sample: int  # number of this independent sample, from 1 on
     samples: int  # of the request
@@ -229,18 +234,40 @@ def next_request(folder: Path) -> OpenRequest | None:
         return None
     try:
         data = _read_json(folder, number)
+        text, samples = _read_request(folder, number), int(data["samples"])
         return OpenRequest(
             number=number,
-            text=read_text(_path(folder, number, _REQUEST), most=_REQUEST_BYTES, links=False),
+            text=text,
+            new=text if samples > 1 else _new_in(folder, number, text),
             request=Request.from_dict(data["request"]),
             sample=int(data["sample"]),
-            samples=int(data["samples"]),
+            samples=samples,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(
             f"{_path(folder, number, _JSON)} cannot be read ({error}): remove the files of "
             f"request {number}, and restart the search that waits for it"
         ) from error
+
+
+def _read_request(folder: Path, number: int) -> str:
+    return read_text(_path(folder, number, _REQUEST), most=_REQUEST_BYTES, links=False)
+
+
+def _new_in(folder: Path, number: int, text: str) -> str:
+    """Return a request without its beginning that the latest answered one had, in whole parts."""
+    answered = sorted({*_numbers(folder)} - {*_open_numbers(folder)})
+    earlier = [k for k in answered if k < number]
+    if not earlier:
+        return text
+    same = os.path.commonprefix([_read_request(folder, earlier[-1]), text])  # noqa: RUF071
+    start = max(same.rfind("\n\n"), same.rfind("\n#"))
+    if start < _WORTH:
+        return text
+    return (
+        f"[The first {start:,} characters are those of request {earlier[-1]}. "
+        f"`llmopt next {folder} --all` prints the whole request.]\n\n{text[start:].lstrip()}"
+    )
 
 
 def hand_in(folder: Path, number: int, answer: bytes) -> None:

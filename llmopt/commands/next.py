@@ -74,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", action="store_true", help="after --answer, wait for the next request and print it"
     )
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help="print the whole request, not only what it adds to the one that was answered last",
+    )
+    parser.add_argument(
         "--timeout",
         metavar="S",
         type=float,
@@ -106,7 +111,8 @@ def main(args: argparse.Namespace) -> int:
     if isinstance(found, str):
         print(f"llmopt: {clean(found)}", file=sys.stderr)
         return ENDED
-    print(f"{describe(found)}\n\n{clean(found.text)}", flush=True)
+    text = found.text if args.all else found.new
+    print(f"{describe(found)}\n\n{clean(text)}", flush=True)
     print(
         f"\nllmopt: submit the answer with: llmopt next {args.folder} --answer {found.number} "
         "--wait < answer.txt",
