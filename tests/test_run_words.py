@@ -75,7 +75,7 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert "judged on held-out initial states" in text
     assert "A car in a valley between two hills" in text
     assert "An episode has at most 999 steps." in text
-    assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
+    assert "# | f | force<-car_position | force<-car_vel | force<-bias | from" in text
     assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.e-]+ \|", text, re.MULTILINE)) == 5
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
