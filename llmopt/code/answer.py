@@ -10,7 +10,7 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from llmopt.errors import ParseError
@@ -39,7 +39,6 @@ class CodeAnswer:
     Attributes:
         source: The code; empty for a block and for the end.
         explanation: The model's words.
-        values: Values of ``params`` by name.
         run: The block to run.
         stop: Whether the model ends the search.
         unterminated: Whether the block of the code has no end.
@@ -47,7 +46,6 @@ class CodeAnswer:
 
     source: str = ""
     explanation: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
     stop: bool = False
     unterminated: bool = False
@@ -117,11 +115,10 @@ def _from_json(text: str, computes: bool) -> CodeAnswer | None:
         blocks, _, _ = _blocks(inner)
         return blocks[-1][1] if blocks else inner
 
-    source, values = entry("code"), value.get("values")
+    source = entry("code")
     return CodeAnswer(
         encodable(_tidy(source)) if source.strip() else "",
         encodable(str(value.get("reasoning", "")))[:_MAX_EXPLANATION],
-        values if isinstance(values, dict) else {},
         _to_run(entry("run")) if computes else "",
         value.get("stop") is True,
     )
@@ -137,15 +134,10 @@ def _from_blocks(text: str, computes: bool) -> CodeAnswer:
         and not (computes and _RUN.fullmatch(language))
         and _DEF.search(_tidy(block))
     ]
-    objects = [_object(block.strip()) for language, block in blocks if language.lower() == "json"]
-    values: Mapping[str, Any] = next(
-        (o["values"] for o in objects if o and isinstance(o.get("values"), dict)), {}
-    )
     number, source = code[-1] if code else (-1, "")
     return CodeAnswer(
         encodable(_tidy(source)) if code else "",
         encodable(prose)[:_MAX_EXPLANATION],
-        values,
         "" if code else _to_run("\n".join(_tidy(run).rstrip() for run in runs)),
         not blocks and _STOP.search(prose) is not None,
         unterminated and number == len(blocks) - 1,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from llmopt.code.checks import Function, check
@@ -48,9 +48,6 @@ class Candidate(Closing):
         functions: The functions that it defines.
         sandbox: Makes a worker that is not started yet.
         number: Position among the candidates of a search.
-        params: Values of the space, in the space's form; the code reads them from the dict
-            ``params``.
-        variables: All global names that are bound for the code.
         explanation: The model's explanation of the code.
         parent: Number of the candidate that it should improve, if any.
         fingerprint: See `llmopt.sandbox.analysis.analyse`.
@@ -62,8 +59,6 @@ class Candidate(Closing):
     sandbox: Callable[[], Sandbox] = Sandbox
     _: KW_ONLY
     number: int = 0
-    params: Any = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
     explanation: str = ""
     parent: int | None = None
     fingerprint: str = ""
@@ -93,7 +88,7 @@ class Candidate(Closing):
         Raises:
             CandidateError: A check failed; the message is for the model.
         """
-        self.fingerprint = check(self._worker(), self.source, self.functions, self.variables)
+        self.fingerprint = check(self._worker(), self.source, self.functions)
         self._loaded = True
 
     def reset(self) -> None:
@@ -108,7 +103,7 @@ class Candidate(Closing):
         worker = self._worker()
         if (worker.memory_bytes or 0) > _LEFT_OVER:
             worker.close()
-        worker.load(self.source, self.variables)
+        worker.load(self.source)
         self._loaded, self.first_call = True, None
 
     def close(self) -> None:
@@ -172,7 +167,6 @@ class CodeTrial:
     Attributes:
         number: The candidate's number.
         source: Its source.
-        params: Values of the space, if any.
         reward: The score; ``None`` for a failure.
         feedback: Feedback on the score; for a failure, the reason.
         explanation: The model's explanation of the code.
@@ -186,7 +180,6 @@ class CodeTrial:
 
     number: int
     source: str
-    params: Any
     reward: float | None
     feedback: str = ""
     explanation: str = ""
@@ -265,7 +258,7 @@ class Strategy:
         return max(before, key=lambda t: t.number) if before else None
 
 
-_SHARED = ("source", "number", "params", "explanation", "parent", "fingerprint", "origin")
+_SHARED = ("source", "number", "explanation", "parent", "fingerprint", "origin")
 
 
 def trial_of(candidate: Candidate, reward: float | None = None, **told: Any) -> CodeTrial:
@@ -275,11 +268,8 @@ def trial_of(candidate: Candidate, reward: float | None = None, **told: Any) -> 
 
 
 def candidate_of(
-    trial: CodeTrial,
-    functions: Sequence[Function],
-    sandbox: Callable[[], Sandbox],
-    variables: Mapping[str, Any],
+    trial: CodeTrial, functions: Sequence[Function], sandbox: Callable[[], Sandbox]
 ) -> Candidate:
     """Return a callable of a trial's code; see `Candidate`."""
     shared = {name: getattr(trial, name) for name in _SHARED}
-    return Candidate(functions=functions, sandbox=sandbox, variables=variables, **shared)
+    return Candidate(functions=functions, sandbox=sandbox, **shared)

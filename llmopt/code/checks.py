@@ -259,22 +259,17 @@ class Function:
                 raise ValueError(f"sample input {k} of {self.name}: {error}") from None
 
 
-def check(
-    sandbox: Sandbox,
-    source: str,
-    functions: Sequence[Function],
-    variables: Mapping[str, Any] | None = None,
-) -> str:
+def check(sandbox: Sandbox, source: str, functions: Sequence[Function]) -> str:
     """Check a source, leave it loaded in the sandbox, and return its fingerprint.
 
     Raises:
         CandidateError: A check failed; the message is for the model.
     """
     found = inspect_source(sandbox, source, functions)
-    sandbox.load(source, variables, {f.name: (len(f.parameters), f.signature) for f in functions})
+    sandbox.load(source, wanted={f.name: (len(f.parameters), f.signature) for f in functions})
     first = [_trial(sandbox, function) for function in functions]
     if any(function.samples for function in functions):
-        sandbox.load(source, variables)
+        sandbox.load(source)
         for function, results in zip(functions, first, strict=True):
             for k, (before, after) in enumerate(
                 zip(results, _trial(sandbox, function), strict=True)
@@ -285,7 +280,7 @@ def check(
                         f"returned {_short(before)}, then {_short(after)} after a fresh start. "
                         "Use no randomness and no clock"
                     )
-        sandbox.load(source, variables)
+        sandbox.load(source)
     return found
 
 

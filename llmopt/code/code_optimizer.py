@@ -57,7 +57,6 @@ from llmopt.propose import BlockLimits, Outcome, propose
 from llmopt.resume import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
-from llmopt.space import Space
 from llmopt.state import Asked, Started, State, Told, proposal_to_json
 from llmopt.util.arguments import MOST_SEED, check_names, seed_or_fresh, whole_number
 from llmopt.util.closing import Closing
@@ -103,7 +102,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
             embedded model, which is too small for most code. ``model=`` is an alias.
         initial: Source to improve. `ask_initial` returns it as a candidate to score.
-        space: Further values to choose; the code reads them from the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
         strategy: A `Strategy`, or the name of one.
         imports: Modules that the code may import; trusted, and loaded before confinement.
@@ -129,8 +127,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         ``attempts * (1 + n * repairs)``, and one more for each block of Python; `tell` makes none.
     """
 
-    space: Space | None
-
     def __init__(
         self,
         signature: str | Function | Sequence[str | Function],
@@ -138,7 +134,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         client: Client | str | None = None,
         *,
         initial: str = "",
-        space: Any = None,
         direction: Direction = "maximize",
         strategy: str | Strategy = "hill-climb",
         imports: Sequence[str] = ("math", "numpy"),
@@ -156,7 +151,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
         many = [signature] if isinstance(signature, (str, Function)) else list(signature)
         self.functions = tuple(f if isinstance(f, Function) else Function(f, doc) for f in many)
-        self.space = None if space is None else Space.of(space)
         self.direction: Direction = direction
         self.strategy = Strategy(strategy) if isinstance(strategy, str) else strategy
         self.initial = initial
@@ -176,7 +170,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         prompt = CodePrompt(
             self.functions,
             imports=tuple(imports),
-            space=self.space,
             direction=direction,
             computes=self.computes,
             worker=options.get("limits") or WorkerLimits(),
@@ -193,7 +186,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         whole_number("repairs", self._writing.repairs, 0, 1000)
         whole_number("attempts", self._writing.attempts, 1, 1000)
         self.seed, self.steps = seed_or_fresh(seed), None
-        self._programs = ProgramSpace(self.space)
+        self._programs = ProgramSpace()
         self._ask_lock, self._concluded = Lock(), False
         self._journal = self._open(storage, model, seed is not None)
         self._model = Journaled(model, self._journal, Limits(**given_of(Limits)))
@@ -227,7 +220,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         identity = {
             "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
             "directions": [self.direction],
-            "space": None if self.space is None else self.space.to_dict(),
             "strategy": asdict(self.strategy),
             "initial": self.initial,
         }
@@ -308,17 +300,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
     def candidate(self, trial: CodeTrial) -> Candidate:
         """Return a callable of a trial's code."""
-        known: dict[str, Any] = {}
-        if self.space is not None and trial.params is not None:
-            known = {"params": self.space.named(self.space.flatten(trial.params))}
-        return candidate_of(trial, self.functions, self._make_sandbox, known)
+        return candidate_of(trial, self.functions, self._make_sandbox)
 
     def _code_trial(self, program: Program, explanation: str = "") -> CodeTrial:
-        params = None
-        if self.space is not None and program.params is not None:
-            params = self.space.unflatten(program.params)
         return CodeTrial(
-            program.number, program.source, params, None, "", explanation, program.parent,
+            program.number, program.source, None, "", explanation, program.parent,
             program.fingerprint,
         )  # fmt: skip
 
@@ -361,17 +347,16 @@ class CodeOptimizer(CodeViews, Account, Closing):
         """Return the initial code as a candidate to score, without a request.
 
         Returns:
-            A candidate; ``None`` without `initial`, with a `space` (its values are missing), or
-            after any other `ask` or `tell`.
+            A candidate; ``None`` without `initial`, or after any other `ask` or `tell`.
 
         Raises:
             CandidateError: The code does not pass the checks.
         """
         with self._ask_lock:
-            if not self.initial or self.space is not None or self._next(self._journal.state):
+            if not self.initial or self._next(self._journal.state):
                 return None
             try:
-                candidate = self._adopt(encodable(self.initial), None)
+                candidate = self._adopt(encodable(self.initial))
             except CandidateError as error:
                 words = f"the code to begin from cannot be used: {error}"
                 raise CandidateError(words, error.kind, line=error.line) from error
@@ -489,7 +474,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         if parent is not None or not self.initial:
             return parent
         scored = (t for t in trials if t.origin == "user" and t.source == self.initial)
-        return next(scored, CodeTrial(-1, self.initial, None, None))
+        return next(scored, CodeTrial(-1, self.initial, None))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -499,7 +484,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         reward: float | Evaluation,
         feedback: str = "",
         *,
-        params: Any = None,
         ties: Sequence[float] = (),
         samples: Sequence[float] = (),
         data: Mapping[str, Any] | None = None,
@@ -511,7 +495,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 first.
             reward: The score, a finite number, or an `llmopt.Evaluation`.
             feedback: Words for the model: what happened, what to change.
-            params: Values of the space, for your own source.
             ties: Numbers that break ties between equal scores, the first one first; larger is
                 better, even if the score is minimized. Give every candidate equally many.
             samples: The numbers whose mean is the score, if every candidate is evaluated on the
@@ -542,7 +525,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
                     f"got constraint_violation={reward.constraint_violation}; a search over code "
                     "has no constraints. Subtract a penalty from the score, or add it to minimize"
                 )
-            return self.tell(candidate, reward.value, params=params, ties=ties, **given)
+            return self.tell(candidate, reward.value, ties=ties, **given)
         try:
             value = float(reward)
         except (TypeError, ValueError):
@@ -557,18 +540,17 @@ class CodeOptimizer(CodeViews, Account, Closing):
             raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
         count, words = len(ties), encodable(feedback)
         return self._tell(
-            candidate, params, value, words, numbers[:count], numbers[count:], TrialData.of(data)
+            candidate, value, words, numbers[:count], numbers[count:], TrialData.of(data)
         )
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score, and why; raises as `tell`."""
         words = reason.feedback() if isinstance(reason, CandidateError) else encodable(reason)
-        return self._tell(candidate, None, None, words)
+        return self._tell(candidate, None, words)
 
     def _tell(
         self,
         candidate: Candidate | str,
-        params: Any,
         reward: float | None,
         feedback: str,
         ties: Sequence[float] = (),
@@ -577,7 +559,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
     ) -> CodeTrial:
         with self._journal.lock:
             if isinstance(candidate, str):
-                mine = self._adopt(encodable(candidate), params)
+                mine = self._adopt(encodable(candidate))
             else:
                 mine = candidate
                 if self._pending.get(mine.number) is not mine:
@@ -586,10 +568,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
                         "another optimizer returned it. Tell its source (candidate.source)"
                     )
             self._journal.write_start()
-            flat = None
-            if self.space is not None and mine.params is not None:
-                flat = self.space.flatten(mine.params)
-            program = Program(mine.number, mine.source, mine.fingerprint, mine.parent, flat)
+            program = Program(mine.number, mine.source, mine.fingerprint, mine.parent)
             kept = None if data is None else self._journal.arrays.keep(data, mine.number)
             state = self._journal.append(
                 Told(
@@ -607,21 +586,15 @@ class CodeOptimizer(CodeViews, Account, Closing):
             inform(self._outcome())
         return self._programs.trial(state.trials[-1])
 
-    def _adopt(self, source: str, params: Any) -> Candidate:
+    def _adopt(self, source: str) -> Candidate:
         """Check the user's own source and return it as a candidate."""
-        values = None if self.space is None else self.space.validate(params)
-        known: dict[str, Any] = {}
-        if self.space is not None:
-            known = {"params": self.space.named(self.space.flatten(values))}
         with self._make_sandbox() as sandbox:
-            fingerprint = check(sandbox, source, self.functions, known)
+            fingerprint = check(sandbox, source, self.functions)
         return Candidate(
             source,
             self.functions,
             self._make_sandbox,
             number=self._next(self._journal.state),
-            params=values,
-            variables=known,
             fingerprint=fingerprint,
             origin="user",
         )

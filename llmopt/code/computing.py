@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.prompt import named_params
 from llmopt.options import AskOptions
 from llmopt.prompt.describe import quoted
 from llmopt.prompt.python_block import (
@@ -20,7 +19,6 @@ from llmopt.prompt.python_block import (
     shown_blocks,
 )
 from llmopt.propose import Round
-from llmopt.space import Space
 
 CANDIDATE = '''
 class Candidate:
@@ -28,10 +26,10 @@ class Candidate:
 
     __module__ = "__main__"  # what is listed with the variables of blocks
 
-    def __init__(self, source, params):
-        self._made_of = source, params
+    def __init__(self, source):
+        self._source = source
         space = {name.partition(".")[0]: __import__(name) for name in IMPORTS}
-        space.update({"np": np, "params": params, "__name__": "candidate"})
+        space.update({"np": np, "__name__": "candidate"})
         exec(compile(source, "<candidate>", "exec", dont_inherit=True), space)
         self.__dict__.update({name: space[name] for name in NAMES if name in space})
 
@@ -39,29 +37,26 @@ class Candidate:
         return getattr(self, NAMES[0])(*args, **kwargs)
 
     def __reduce__(self):
-        return candidate, self._made_of
+        return candidate, (self._source,)
 
 
-def candidate(source, params=None):
-    return Candidate(source, params)
+def candidate(source):
+    return Candidate(source)
 '''
 """The source of ``candidate(source)``, for `Laboratory.equip` with ``NAMES`` and ``IMPORTS``."""
 
 
-def data_of(trials: Sequence[CodeTrial], space: Space | None) -> dict[str, Any]:
+def data_of(trials: Sequence[CodeTrial]) -> dict[str, Any]:
     """Return what a block finds of the tries, each at its number."""
     known = {trial.number: trial for trial in trials}
     every = [known.get(number) for number in range(max(known, default=-1) + 1)]
     scores = [np.nan if t is None or t.reward is None else t.reward for t in every]
-    found = {
+    return {
         "sources": ["" if t is None else t.source for t in every],
         "scores": np.array(scores, dtype=float),
         "feedback": ["" if t is None else t.feedback[:MOST_FEEDBACK] for t in every],
         "data": {number: trial.data for number, trial in known.items() if trial.data},
     }
-    if space is not None:
-        found["params"] = [None if t is None else named_params(t, space) for t in every]
-    return found
 
 
 def variables_of(

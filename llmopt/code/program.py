@@ -8,7 +8,6 @@ from typing import Any
 
 from llmopt.code.candidate import CodeTrial
 from llmopt.history import Trial
-from llmopt.space import Space
 from llmopt.util.arguments import whole_number
 
 
@@ -21,30 +20,21 @@ class Program:
         source: Its source.
         fingerprint: See `llmopt.sandbox.analysis.analyse`; equal for equal programs.
         parent: Number of the candidate that it should improve, if any.
-        params: Values of the space, flat; ``None`` without a space.
     """
 
     number: int
     source: str
     fingerprint: str
     parent: int | None = None
-    params: tuple[Any, ...] | None = None
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The program as the flat point of a trial."""
-        return self.number, self.source, self.fingerprint, self.parent, self.params
+        return self.number, self.source, self.fingerprint, self.parent
 
 
 class ProgramSpace:
-    """The programs of a search; see `llmopt.state.PointSpace`.
-
-    Args:
-        space: Further values that a program chooses, if any.
-    """
-
-    def __init__(self, space: Space | None = None) -> None:
-        self._space = space
+    """The programs of a search; see `llmopt.state.PointSpace`."""
 
     def key(self, values: tuple[Any, ...]) -> Any:
         """Return the candidate's number: two candidates never share one."""
@@ -56,18 +46,11 @@ class ProgramSpace:
 
     def same(self, one: Program, other: Program) -> bool:
         """Whether two programs do the same: layout, comments and names are ignored."""
-        if one.fingerprint != other.fingerprint:
-            return False
-        if self._space is None or one.params is None or other.params is None:
-            return True
-        return self._space.key(one.params) == self._space.key(other.params)
+        return one.fingerprint == other.fingerprint
 
     def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
         """Return a program as JSON."""
-        *rest, params = values
-        if self._space is not None and params is not None:
-            params = self._space.to_json_values(params)
-        return [*rest, params]
+        return list(values)
 
     def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the program of a line.
@@ -76,27 +59,19 @@ class ProgramSpace:
             TypeError: An entry has another type.
             ValueError: An entry is missing, or a number is out of its range.
         """
-        number, source, fingerprint, parent, params = values
+        number, source, fingerprint, parent = values
         whole_number("number", number, 0)
         whole_number("parent", 0 if parent is None else parent, 0)
         if not isinstance(source, str) or not isinstance(fingerprint, str):
             raise TypeError("the source of a program is not a string")
-        if params is not None:
-            if self._space is None:
-                raise ValueError("a program has values, and the search has no space")
-            params = self._space.from_json_values(params)
-        return number, source, fingerprint, parent, params
+        return number, source, fingerprint, parent
 
     def trial(self, trial: Trial[Program]) -> CodeTrial:
         """Return a recorded trial as readers see it."""
         program = trial.params
-        params = None
-        if self._space is not None and program.params is not None:
-            params = self._space.unflatten(program.params)
         return CodeTrial(
             number=program.number,
             source=program.source,
-            params=params,
             reward=None if trial.rewards is None else trial.rewards[0],
             feedback=trial.feedback,
             explanation=trial.explanation,

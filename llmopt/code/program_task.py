@@ -13,7 +13,6 @@ from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.computing import data_of, variables_of, words_after
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema, shorten
-from llmopt.errors import ParameterError, ParseError
 from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions
@@ -24,7 +23,6 @@ from llmopt.prompt.situation import Question
 from llmopt.propose import Round, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox
-from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 _ROOM = 4000  # tokens of a short context that stay for what blocks print, at most an eighth
@@ -122,14 +120,13 @@ class ProgramTask:
                 room = replace(budget, limit=budget.limit - min(_ROOM, budget.limit // 8))
         turn = None if self.left is None else (self.number, self.left)
         messages = prompt.messages(self.current, self.trials, room, turn, computing)
-        names = prompt.space.names if prompt.space else ()
         request = Request(
             messages,
             n=1 if round.complaint is not None else self.samples,
             temperature=writing.temperature,
             max_tokens=writing.max_output_tokens,
             seed=round.seed,
-            json_schema=json_schema(names, prompt.computes, self._may_stop)
+            json_schema=json_schema(prompt.computes, self._may_stop)
             if prompt.answer == "json"
             else None,
         )
@@ -176,21 +173,16 @@ class ProgramTask:
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Check a program in its worker, and return it."""
         answer: CodeAnswer = reading.values[0]
-        try:
-            params = self._params(answer)
-        except ParseError as error:
-            raise Unusable("unreadable", str(error), completion.text) from error
         number = self.number + len(self.candidates)
-        candidate = self._candidate(answer, params, number)
+        candidate = self._candidate(answer, number)
         try:
             verdict = scope.run(answer.source, lambda: self._check(candidate), block=False)
             if reason := str(verdict.get("error", "")):
                 if completion.finish_reason == "length":
                     reason = f"it was cut off; be shorter: {reason}"
                 raise Unusable(str(verdict.get("kind", "unreadable")), reason, completion.text)
-            program = Program(
-                number, answer.source, str(verdict["fingerprint"]), candidate.parent, params
-            )
+            fingerprint = str(verdict["fingerprint"])
+            program = Program(number, answer.source, fingerprint, candidate.parent)
             self._refuse_duplicate(program, completion)
         except BaseException:
             candidate.close()
@@ -200,18 +192,12 @@ class ProgramTask:
         self._new.append(program)
         return Proposal(program.values, "llm", answer.explanation)
 
-    def _candidate(
-        self, answer: CodeAnswer, params: tuple[Any, ...] | None, number: int
-    ) -> Candidate:
-        writing, space = self.writing, self.writing.prompt.space
-        known = {} if space is None or params is None else {"params": space.named(params)}
+    def _candidate(self, answer: CodeAnswer, number: int) -> Candidate:
         return Candidate(
             answer.source,
-            writing.prompt.functions,
-            writing.make_sandbox,
+            self.writing.prompt.functions,
+            self.writing.make_sandbox,
             number=number,
-            params=None if space is None or params is None else space.unflatten(params),
-            variables=known,
             explanation=answer.explanation,
             parent=None if self.current is None or self.current.number < 0 else self.current.number,
         )
@@ -238,25 +224,6 @@ class ProgramTask:
                 why = f"this is the same program as try {other.number}{scored}: write another one"
                 raise Unusable("duplicate", why, completion.text)
 
-    def _params(self, answer: CodeAnswer) -> tuple[Any, ...] | None:
-        """Return the flat values that an answer chooses."""
-        space = self.writing.prompt.space
-        if space is None:
-            return None
-        values = []
-        try:
-            for index, name in enumerate(space.names):
-                if name not in answer.values and space.condition(index):
-                    values.append(ABSENT)  # `unflatten` raises if it is needed
-                    continue
-                if name not in answer.values:
-                    raise ParseError(f'the value of {name!r} is missing; expected it in "values"')
-                value = answer.values[name]
-                values.append(space.parse_value(index, value) if isinstance(value, str) else value)
-            return space.flatten(space.unflatten(space.clip(values)))
-        except ParameterError as error:
-            raise ParseError(str(error)) from error
-
     def describe(self, reading: Reading) -> str:
         """Return the first line of a program that is not used."""
         answer: CodeAnswer = reading.values[0]
@@ -264,4 +231,4 @@ class ProgramTask:
 
     def data(self, trials: int | None = None) -> Mapping[str, Any]:
         """Return the tries, or the first of them, for a block of Python."""
-        return data_of(self.trials[:trials], self.writing.prompt.space)
+        return data_of(self.trials[:trials])

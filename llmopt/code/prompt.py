@@ -22,7 +22,6 @@ from llmopt.prompt.describe import quoted
 from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.template import shipped_template
 from llmopt.sandbox.sandbox import WorkerLimits
-from llmopt.space import Space
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.text import estimate_tokens
 
@@ -45,10 +44,6 @@ _JSON = (
 _RUN = {
     "fenced": " Or, in place of all this, one block to run, between ```run and ``` alone.",
     "json": ' A key "run", empty with the code: a block of Python to run, with "code" empty.',
-}
-_VALUES = {
-    "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
-    "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
 _STOP = {
     "fenced": 'end the search: in place of the code write the line "Proposal: stop" and why',
@@ -74,18 +69,14 @@ _LONG = 2000
 _ENDLESS = TokenBudget(None, estimate_tokens)
 
 
-def json_schema(
-    names: Sequence[str] = (), computes: bool = False, may_stop: bool = False
-) -> dict[str, Any]:
-    """Return the schema of a JSON answer, with `params` values of these names."""
+def json_schema(computes: bool = False, may_stop: bool = False) -> dict[str, Any]:
+    """Return the schema of a JSON answer."""
     text = {"type": "string"}
     properties: dict[str, Any] = {"reasoning": text, "code": text}
     if computes:
         properties["run"] = text
     if may_stop:
         properties["stop"] = {"type": "boolean"}
-    if names:
-        properties["values"] = {"type": "object", "required": list(names)}
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
@@ -99,7 +90,6 @@ class CodePrompt:
         hint: Advice for the model.
         documentation: Description of the functions that the code may call.
         imports: Modules that the code may import.
-        space: Space of the ``params`` values.
         direction: ``"maximize"`` or ``"minimize"``.
         answer: Requested form of the answer; every form is read.
         best: Number of best-scored tries in the memory.
@@ -115,7 +105,6 @@ class CodePrompt:
     hint: str = ""
     documentation: str = ""
     imports: tuple[str, ...] = ()
-    space: Space | None = None
     direction: str = "maximize"
     answer: AnswerFormat = "fenced"
     best: int = 2
@@ -191,7 +180,6 @@ class CodePrompt:
         last = [t for t in trials if t.number not in shown]
         last = last[len(last) - latest :] if latest else []
         whole = feedback if feedback < _FEEDBACK else 4 * _FEEDBACK
-        space = self.space
         variables = dict(
             instruction=INSTRUCTION,
             objective=self.objective,
@@ -201,18 +189,14 @@ class CodePrompt:
             functions=[_described(f) for f in self.functions],
             documentation=self.documentation,
             imports=self.imports,
-            variables=(
-                list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
-            ),
             samples=list(_samples(self.functions)),
             log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
             spread=any(t.samples for t in trials),
             turn=turn,
-            best=[_shown(t, feedback, space, current) for t in top],
-            latest=[_shown(t, feedback, space, current) for t in last],
-            current=_shown(current, whole, space) if current is not None else None,
+            best=[_shown(t, feedback, current) for t in top],
+            latest=[_shown(t, feedback, current) for t in last],
+            current=_shown(current, whole) if current is not None else None,
             answer=(_JSON if self.answer == "json" else _FENCED)
-            + (_VALUES[self.answer] if space else "")
             + (_RUN[self.answer] if self.computes else ""),
             stop=_STOP[self.answer] if any(t.reward is not None for t in trials) else "",
             seconds=self.worker.call_seconds,
@@ -253,22 +237,12 @@ def complaint(reason: str, answer: AnswerFormat, blocks: int = 0) -> str:
     return f"{words} To run Python before that, give it {before}." if blocks else words
 
 
-def named_params(trial: CodeTrial, space: Space | None) -> Mapping[str, Any] | None:
-    """Return the values of a try by their names in the code, for every form of space."""
-    if space is None or trial.params is None:
-        return None
-    return space.named(space.flatten(trial.params))
-
-
-def _shown(
-    trial: CodeTrial, feedback: int, space: Space | None, base: CodeTrial | None = None
-) -> Mapping[str, Any]:
+def _shown(trial: CodeTrial, feedback: int, base: CodeTrial | None = None) -> Mapping[str, Any]:
     words = quoted(trial.feedback.strip(), headings_alone=True)
     return {
         "number": trial.number if trial.number >= 0 else None,
         "score": _score(trial),
         "source": trial.source.strip() if base is None else _beside(trial, base),
-        "params": named_params(trial, space),
         "feedback": shorten(words, feedback),
     }
 

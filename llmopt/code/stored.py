@@ -12,7 +12,6 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.journal import Journal, read_started
 from llmopt.prompt.python_block import Computed
-from llmopt.space import Space
 from llmopt.state import State
 from llmopt.util.text import short
 
@@ -34,8 +33,7 @@ class StoredCode:
         started = read_started(path)
         identity, options = started.identity, started.options
         try:
-            space = identity.get("space")
-            programs = ProgramSpace(None if space is None else Space.from_dict(space))
+            programs = ProgramSpace()
             (self.direction,) = identity["directions"]
             signatures = [str(signature) for signature, *_ in identity["functions"]]
             first = State(programs, (self.direction,), identity["seed"])
