@@ -25,9 +25,6 @@ class TestReadAnswer:
             f"~~~\n{F}~~~",
             f"```py\n{F}",  # no end
             f"```\npython\n{F}```",
-            '{"reasoning": "r", "code": "def f(x):\\n    return 1.0\\n"}',
-            '{"reasoning": "r", "code": "def f(x):\n    return 1.0"} tail',
-            f'```json\n{{"code": "```python\\n{F!s}```"}}\n```'.replace("\n    r", "\\n    r"),
             f"<think>\n```python\ndef f(x):\n    return 2.0\n```\n</think>\n```python\n{F}```",
             f"```python\ndef f(x):\n    return 2.0\n```\nNo, better:\n```python\n{F}```",
             f"```python\n{F}```\nUse it like this:\n```python\nprint(f(1))\n```",
@@ -51,21 +48,15 @@ class TestReadAnswer:
         source = f"{inside}\n{F}"
         assert read_answer(f"```python\n{source}\n```").source.strip() == source.strip()
 
-    def test_reasoning_and_values(self):
-        answer = read_answer(
-            '{"reasoning": "because", "values": {"k": 2}, "code": "def f(x): return 1"}'
-        )
-        assert (answer.explanation, answer.values) == ("because", {"k": 2})
-        answer = read_answer(f'Why.\n```python\n{F}```\n```json\n{{"values": {{"k": 3}}}}\n```')
-        assert answer.values == {"k": 3}
-        assert answer.explanation == "Why."
+    def test_the_words_around_the_code_explain_it(self):
+        assert read_answer(f"Why.\n```python\n{F}```\nNow.").explanation == "Why.\nNow."
 
     @pytest.mark.defect(26)
     def test_the_end_of_a_search_is_read_where_it_is_offered(self):
-        for text in ("The gait is at its limit.\nProposal: stop", '{"code": "", "stop": true}'):
-            assert read_answer(text, may_stop=True).stop
-            with pytest.raises(ParseError, match="no code"):
-                read_answer(text)
+        text = "The gait is at its limit.\nProposal: stop"
+        assert read_answer(text, may_stop=True).stop
+        with pytest.raises(ParseError, match="no code"):
+            read_answer(text)
         assert not read_answer(f"Proposal: stop\n```python\n{F}```", may_stop=True).stop
 
     @pytest.mark.parametrize(
@@ -75,7 +66,7 @@ class TestReadAnswer:
             "I cannot do that.",
             f"Here it is:\n\n{F}\nI hope this helps.",  # in no block
             "```python\n```",
-            '{"code": ""}',
+            '{"code": "def f(x): return 1"}',
             "{" * 500,
         ],
     )

@@ -272,14 +272,13 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     (tmp_path / "start.py").write_text("def reward(*_):\n    return 0.125\n")
     client = give(monkeypatch, "no", SHAPED)
     args = (
-        "--steps 1 --hint Think! --answer json --temperature 0.25 --max-output-tokens 77 --seed 3 "
+        "--steps 1 --hint Think! --temperature 0.25 --max-output-tokens 77 --seed 3 "
         f"--initial {tmp_path / 'start.py'} --repairs 1 --trainings 2 --out {tmp_path / 'run'}"
     )
     assert cli([*REWARD, *args.split()]) == 0
     first, second = client.requests
     assert "Think!" in first.text
     assert "0.125" in first.text
-    assert "JSON object" in first.text
     assert (first.temperature, first.max_tokens) == (0.25, 77)
     assert len(second.messages) == 3
     # The code to begin from, too, and twice each.

@@ -211,10 +211,6 @@ PROPOSED = "def f(x):\n    return 1\n"
         (run("{1: 2}"), "{1: 2}", ""),
         ("```runner\nprint(1)\n```", "", None),
         ("```run\n\n```", "", None),
-        ('{"reasoning": "a", "run": "print(1)", "code": ""}', "print(1)", ""),
-        ('{"reasoning": "a", "run": "```python\\nprint(1)\\n```", "code": ""}', "print(1)", ""),
-        ('{"run": "", "code": "def f(x):\\n    return 1"}', "", PROPOSED),
-        ('{"run": 3, "code": ""}', "", None),
         (run("print('\x1b\ud800')"), r"print('\x1b\ud800')", ""),
         (run("1\n" * 50_000), ("1\n" * 20_000), ""),
     ],
@@ -238,19 +234,6 @@ def test_it_is_off_by_default_and_answers_are_read_as_before():
     assert "compute" not in text
     assert "```run" not in text
     assert optimizer.usage.blocks == 0
-
-
-def test_json_answers_may_hold_a_block():
-    replies = [
-        json.dumps({"reasoning": "", "run": "print(5)", "code": ""}),
-        json.dumps({"reasoning": "", "run": "", "code": "def f(x):\n    return 2.0"}),
-    ]
-    optimizer, client = make(*replies, answer="json")
-    with optimizer:
-        assert optimizer.ask()(np.ones(2)) == 2.0
-    assert client.requests[0].json_schema["required"] == ["reasoning", "code", "run"]
-    assert 'a block of Python to run: in "run", and no code' in client.requests[0].text
-    assert "It printed:\n> 5" in client.requests[1].text
 
 
 def test_a_recording_is_played_again_without_running_a_block(tmp_path, monkeypatch):
@@ -433,13 +416,12 @@ def test_a_reward_search_keeps_no_reward_of_the_environment():
     assert [len(rows) for rows in data["observations"]] == [4, 4]
 
 
-@pytest.mark.parametrize("answer", ["fenced", "json"])
-def test_the_commands_let_a_model_compute(tmp_path, monkeypatch, capsys, answer):
+def test_the_commands_let_a_model_compute(tmp_path, monkeypatch, capsys):
     script = [run("print(6 * 7)"), policy("11.5 * obs[1]")]
     client = ScriptedClient(script)
     monkeypatch.setattr(common, "get_client", lambda name: client)
     fixed = "--steps 1 --episodes 1 --held-out 1 --no-gif --call-seconds 60"
-    command = ["code", "mountaincar", "--model", "m", *fixed.split(), "--answer", answer]
+    command = ["code", "mountaincar", "--model", "m", *fixed.split()]
     assert main([*command, "--compute", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "1 blocks of Python in 0 s" in out

@@ -1,4 +1,3 @@
-import json
 import os
 import pickle
 
@@ -350,9 +349,10 @@ def test_a_repair_that_does_not_fit_the_context_is_not_sent():
 
 
 def test_half_surrogate_pairs_reach_no_file_and_no_server(tmp_path):
-    answer = {"code": "def f(x):\n    return float(len('\ud800'))", "reasoning": "hm \udc00"}
     optimizer, client = make(
-        "what \ud800", json.dumps(answer), fenced("return 2.0"), storage=tmp_path / "run.jsonl"
+        *("what \ud800", fenced("return float(len('\ud800'))", "hm \udc00")),
+        *(fenced("return 2.0"),),
+        storage=tmp_path / "run.jsonl",
     )
     with optimizer:
         candidate = optimizer.ask()
@@ -401,7 +401,6 @@ def test_odd_code_is_taken(code, crlf):
     [
         ("", "no code"),
         ("I'm sorry, I cannot help with that.", "no code"),
-        ('{"reasoning": "r", "code": "def f(x):\\n    return x.su', "no code"),
         ("```python\nasync def f(x):\n    return 1.0\n```", "plain function"),
         ("```python\nclass A:\n    def f(self, x):\n        return 1.0\n```", "no code"),
         ("```python\ndef g(x):\n    return 1.0\n```", "is missing"),
@@ -434,9 +433,7 @@ def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
 
 
 class TestStrategy:
-    TRIALS = tuple(
-        CodeTrial(k, f"# {k}", r) for k, r in enumerate([1.0, 5.0, None, 3.0, 9.0, 2.0])
-    )
+    TRIALS = tuple(CodeTrial(k, f"# {k}", r) for k, r in enumerate([1.0, 5.0, None, 3.0, 9.0, 2.0]))
 
     @pytest.mark.parametrize(
         ("strategy", "direction", "numbers", "parents"),
@@ -470,9 +467,7 @@ class TestPrompt:
             prompt.messages(trials[7], trials, budget=TokenBudget(50, estimate_tokens))
 
     def test_long_feedback_is_cut_in_the_memory_and_less_so_for_the_code_to_improve(self):
-        trials = [
-            CodeTrial(k, f"def f(x): return {k}", float(k), "z" * 12000) for k in (0, 1)
-        ]
+        trials = [CodeTrial(k, f"def f(x): return {k}", float(k), "z" * 12000) for k in (0, 1)]
         text = CodePrompt((FUNCTION,)).messages(trials[1], trials)[0].content
         assert text.count("z" * 2500 + " ...") == 2
         assert text.count("z" * 10000 + " ...") == 1

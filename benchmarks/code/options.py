@@ -67,7 +67,6 @@ _OPTIONS = {
     "strategy": _Option("hill-climb", str, "which try the next one improves", STRATEGIES),
     "samples": _Option(4, int, "tries from one candidate in a round", _COUNT),
     "width": _Option(3, int, "candidates that a beam keeps", _COUNT, metavar="W"),
-    "answer": _Option("fenced", str, "form of the answer", ("fenced", "json")),
     "hint": _Option("", str, "advice for the model", metavar="TEXT"),
     "initial": _Option("", str, "Python source to begin from, scored first", metavar="FILE"),
     "repairs": _Option(2, int, "repairs of one answer", (0, MOST_AT_ONCE)),

@@ -1,4 +1,4 @@
-"""Read a model's answer in a search over code: fenced blocks or JSON, as the prompt asks.
+"""Read a model's answer in a search over code: fenced blocks, as the prompt asks.
 
 Nothing is guessed: an answer in another form is sent back with a complaint. The code is not
 changed and not parsed here.
@@ -6,12 +6,9 @@ changed and not parsed here.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.python_block import MOST_CODE
@@ -29,7 +26,6 @@ _RUN = re.compile(r"(?:(?:python3?|py)\s+)?run", re.IGNORECASE)
 _DEF = re.compile(r"^(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.MULTILINE)
 _LANGUAGE_LINE = re.compile(r"\A\s*(?:python3?|py)\s*\n", re.IGNORECASE)
 _STOP = re.compile(r"^[\s*_#>-]*proposal[\s*_]*:[\s*_`\"']*stop\b", re.IGNORECASE | re.MULTILINE)
-_DECODER = json.JSONDecoder(strict=False)  # models put raw line breaks into strings
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def read_answer(text: str, *, computes: bool = False, may_stop: bool = False) ->
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
     plain = re.sub("\r\n?", "\n", cut_thoughts(text)).replace("\ufeff", "").strip()
-    answer = _from_json(plain, computes) or _from_blocks(plain, computes)
+    answer = _from_blocks(plain, computes)
     if answer.source:
         if len(answer.source) > MAX_SOURCE:
             raise ParseError(
@@ -77,7 +73,7 @@ def read_answer(text: str, *, computes: bool = False, may_stop: bool = False) ->
         return answer
     raise ParseError(
         "the answer holds no code: expected one block between ```python and ``` that defines "
-        'every function, or, if JSON was asked for, an object with the key "code"',
+        "every function",
         text,
     )
 
@@ -85,43 +81,9 @@ def read_answer(text: str, *, computes: bool = False, may_stop: bool = False) ->
 def encodable(text: str) -> str:
     """Escape lone surrogates in a text: no file and no server accepts them.
 
-    JSON lets a model write them. The escape keeps the meaning inside a string literal.
+    The escape keeps the meaning inside a string literal.
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _object(text: str) -> Mapping[str, Any] | None:
-    """Return the JSON object that a text is, perhaps with words behind it."""
-    if not text.startswith("{"):
-        return None
-    try:
-        value = _DECODER.raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _from_json(text: str, computes: bool) -> CodeAnswer | None:
-    value = _object(text)
-    if value is None:  # JSON in a block; its strings may hold fences
-        fence = re.match(r"```(?:json)?[ \t]*\n\s*", text)
-        value = _object(text[fence.end() :]) if fence else None
-    if value is None:
-        return None
-
-    def entry(name: str) -> str:
-        given = value.get(name)
-        inner = given if isinstance(given, str) else ""
-        blocks, _, _ = _blocks(inner)
-        return blocks[-1][1] if blocks else inner
-
-    source = entry("code")
-    return CodeAnswer(
-        encodable(_tidy(source)) if source.strip() else "",
-        encodable(str(value.get("reasoning", "")))[:_MAX_EXPLANATION],
-        _to_run(entry("run")) if computes else "",
-        value.get("stop") is True,
-    )
 
 
 def _from_blocks(text: str, computes: bool) -> CodeAnswer:

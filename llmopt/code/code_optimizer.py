@@ -77,7 +77,6 @@ class CodeOptions(ComputeArguments, total=False):
     scoring: str
     hint: str
     documentation: str
-    answer: str
     best: int
     latest: int
     template: str
@@ -108,7 +107,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         seed: Seed of the requests; ``None`` samples one and records it.
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
-            ``hint``, ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the
+            ``hint``, ``documentation``, ``best``, ``latest``, ``template``. Of the
             asking (`llmopt.code.program_task.Writing`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,

@@ -12,7 +12,7 @@ from llmopt.code.answer import CodeAnswer, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.computing import data_of, variables_of, words_after
 from llmopt.code.program import Program, ProgramSpace
-from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, json_schema, shorten
+from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, shorten
 from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions
@@ -126,9 +126,6 @@ class ProgramTask:
             temperature=writing.temperature,
             max_tokens=writing.max_output_tokens,
             seed=round.seed,
-            json_schema=json_schema(prompt.computes, self._may_stop)
-            if prompt.answer == "json"
-            else None,
         )
         request = self._with_complaint(request, round, budget)
         return Question(self._with_blocks(request, round, budget), self._read)
@@ -137,7 +134,7 @@ class ProgramTask:
         """Return a request that sends the refused answer back, if it fits."""
         if round.complaint is None:
             return request
-        words = complaint(round.complaint.reason, self.writing.prompt.answer, round.blocks)
+        words = complaint(round.complaint.reason, round.blocks)
         raw = cut(encodable(round.complaint.raw), MAX_SENT_BACK) or "(nothing)"
         messages = (*request.messages, Message("assistant", raw), Message("user", words))
         repair = replace(request, messages=messages)

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -25,30 +25,16 @@ from llmopt.sandbox.sandbox import WorkerLimits
 from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.text import estimate_tokens
 
-AnswerFormat = Literal["fenced", "json"]
-
 INSTRUCTION = (
     "You write Python code that is run and scored, and you improve it step by step. Read the "
     "feedback, say what it tells you, and write the whole code again in a better version."
 )
-_FENCED = (
+_ANSWER = (
     "First one to three sentences: what the feedback shows, and what you change; you will see them "
     "again beside the score. Then the complete code in one block that starts with ```python and "
     "ends with ```."
 )
-_JSON = (
-    'A JSON object with two keys: "reasoning" (one to three sentences: what the feedback shows, '
-    'and what you change; you will see them again beside the score) and "code" (the complete code, '
-    "as one string)."
-)
-_RUN = {
-    "fenced": " Or, in place of all this, one block to run, between ```run and ``` alone.",
-    "json": ' A key "run", empty with the code: a block of Python to run, with "code" empty.',
-}
-_STOP = {
-    "fenced": 'end the search: in place of the code write the line "Proposal: stop" and why',
-    "json": 'end the search: leave "code" empty and set a key "stop" to true',
-}
+_RUN = " Or, in place of all this, one block to run, between ```run and ``` alone."
 MAX_SENT_BACK = 20_000
 """Maximum characters of a rejected answer that are sent back and stored."""
 
@@ -69,17 +55,6 @@ _LONG = 2000
 _ENDLESS = TokenBudget(None, estimate_tokens)
 
 
-def json_schema(computes: bool = False, may_stop: bool = False) -> dict[str, Any]:
-    """Return the schema of a JSON answer."""
-    text = {"type": "string"}
-    properties: dict[str, Any] = {"reasoning": text, "code": text}
-    if computes:
-        properties["run"] = text
-    if may_stop:
-        properties["stop"] = {"type": "boolean"}
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
 @dataclass(frozen=True)
 class CodePrompt:
     """The parts of a prompt that are constant during a search.
@@ -91,7 +66,6 @@ class CodePrompt:
         documentation: Description of the functions that the code may call.
         imports: Modules that the code may import.
         direction: ``"maximize"`` or ``"minimize"``.
-        answer: Requested form of the answer; every form is read.
         best: Number of best-scored tries in the memory.
         latest: Number of latest tries in the memory.
         template: Jinja2 template that replaces ``code_function.j2``, with the same variables.
@@ -106,7 +80,6 @@ class CodePrompt:
     documentation: str = ""
     imports: tuple[str, ...] = ()
     direction: str = "maximize"
-    answer: AnswerFormat = "fenced"
     best: int = 2
     latest: int = 3
     template: str = ""
@@ -118,7 +91,6 @@ class CodePrompt:
         names = [f.name for f in self.functions]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"functions {names}: expected at least one, with different names")
-        one_of("answer", self.answer, ("fenced", "json"))
         one_of("direction", self.direction, ("maximize", "minimize"))
         whole_number("best", self.best, 0)
         whole_number("latest", self.latest, 0)
@@ -196,13 +168,11 @@ class CodePrompt:
             best=[_shown(t, feedback, current) for t in top],
             latest=[_shown(t, feedback, current) for t in last],
             current=_shown(current, whole) if current is not None else None,
-            answer=(_JSON if self.answer == "json" else _FENCED)
-            + (_RUN[self.answer] if self.computes else ""),
-            stop=_STOP[self.answer] if any(t.reward is not None for t in trials) else "",
+            answer=_ANSWER + _RUN * self.computes,
+            may_stop=any(t.reward is not None for t in trials),
             seconds=self.worker.call_seconds,
             megabytes=self.worker.memory_bytes >> 20,
             compute=self.computes,
-            json=self.answer == "json",
             **computing,
         )
         try:
@@ -226,15 +196,16 @@ def mentions_computing(template: str) -> bool:
     return not template or re.search(r"\bcompute\b", template) is not None
 
 
-def complaint(reason: str, answer: AnswerFormat, blocks: int = 0) -> str:
+def complaint(reason: str, blocks: int = 0) -> str:
     """Return the repair request: the fault of an answer, and the form of the next one.
 
     `blocks` is the number of blocks that the model may give before it.
     """
-    form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
-    words = f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
-    before = "between ```run and ``` alone" if answer == "fenced" else 'in "run"'
-    return f"{words} To run Python before that, give it {before}." if blocks else words
+    before = " To run Python before that, give it between ```run and ``` alone."
+    return (
+        f"This cannot be used: {reason}\nCorrect it and give the complete code again, in one "
+        f"```python block.{before * (blocks > 0)}"
+    )
 
 
 def _shown(trial: CodeTrial, feedback: int, base: CodeTrial | None = None) -> Mapping[str, Any]:
