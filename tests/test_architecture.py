@@ -71,7 +71,7 @@ PUBLIC = {
     "llmopt.client": "Client Request Reply Completion Message get_client",
     "llmopt.client.base": "Client Request Reply Completion Message",
     "llmopt.client.prices": "set_price most_cost",
-    "llmopt.code": "CodeOptimizer Function Output Sandbox WorkerLimits GenCode Strategy "
+    "llmopt.code": "CodeOptimizer Function Output Sandbox WorkerLimits GenCode "
     "evaluate_policy improve policy_function improve_reward reward_function train_linear "
     "LanguageFeedback",
     "llmopt.policies": "LinearPolicy",

@@ -372,7 +372,6 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
         (("code", "mountaincar", "--temperature", "inf"), "--temperature inf"),
         (("reward", "mountaincar", "--seed", "-1"), "--seed -1"),
         (("code", "mountaincar", "--max-requests", "0"), "--max-requests 0"),
-        (("code", "mountaincar", "--strategy", "climb"), "hill-climb"),
         (("code", "NoSuch-v0"), "unknown task 'NoSuch-v0'"),
         (("code", "mountaincar", "--steps", "0"), "--steps 0"),
         (("code", "mountaincar", "--resume"), "--out"),

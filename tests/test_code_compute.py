@@ -154,18 +154,6 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch
             assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
 
 
-def test_of_several_samples_code_goes_first():
-    replies = [[run("print(1)"), code("return 1.0")], [run("print(1)"), run("print(2)")]]
-    optimizer, client = make(*replies, [code("return 2.0"), code("return 3.0")])
-    with optimizer:
-        (only,) = optimizer.ask(2)
-        assert (only(np.ones(2)), optimizer.usage.blocks) == (1.0, 0)
-        optimizer.tell(only, 1.0)
-        assert [c(np.ones(2)) for c in optimizer.ask(2)] == [2.0, 3.0]
-    assert "It printed:\n> 1\n" in client.requests[2].text
-    assert optimizer.usage.blocks == 1
-
-
 def test_every_repair_shows_the_blocks_of_the_repairs_before():
     optimizer, client = make(
         code("return nowhere"), run("print(6 * 7)"), code("return nothing"), code("return 1.0")

@@ -6,7 +6,7 @@ import pytest
 from stubs import needs_confinement
 
 from llmopt import ClientError, Completion, Evaluation, Reply, ScriptedClient
-from llmopt.code.candidate import Candidate, CodeTrial, Strategy
+from llmopt.code.candidate import Candidate, CodeTrial, parent_of
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.prompt import CodePrompt
@@ -159,25 +159,22 @@ def test_repairs_are_bounded_and_the_next_ask_is_another_request():
 @pytest.mark.parametrize(
     ("replies", "options", "results", "rejected"),
     [
-        # one that differs in its layout and its names alone, also within one request
+        # one that differs in its layout and its names alone
         (
             [fenced("return x.sum()"), "```python\ndef f(y: 'a') -> float:\n    # sum\n"
              "    return (y.sum())\n```", fenced("return 1 + x.sum()")], {}, [2.0, 3.0],
             "duplicate",
         ),
-        ([[fenced("return 1.0"), fenced("return (1.0)")], fenced("return 2.0")], {}, [1.0, 2.0],
-         "duplicate"),
         ([Reply(()), fenced("return 1.0")], {}, [1.0], "unreadable"),
     ],
 )  # fmt: skip
 def test_what_an_answer_is_taken_for(replies, options, results, rejected):
     optimizer, client = make(*replies, **options)
     with optimizer:
-        found = optimizer.ask(2)
-        found += [optimizer.ask() for _ in results[len(found) :]]
+        found = [optimizer.ask() for _ in results]
         assert [candidate(np.ones(2)) for candidate in found] == results
     assert optimizer.usage.rejected == ({rejected: 1} if rejected else {})
-    if rejected == "duplicate" and isinstance(replies[0], str):  # not two samples of one request
+    if rejected == "duplicate":
         assert "same program as try 0" in client.requests[-1].text
 
 
@@ -268,7 +265,6 @@ def test_a_drawn_seed_is_kept(tmp_path):
     [
         ("direction", "minimize"),
         ("initial", "def f(x):\n    return 0.0"),
-        ("strategy", "beam"),
     ],
 )
 def test_another_search_is_not_gone_on_with(tmp_path, name, value, caplog):
@@ -432,22 +428,12 @@ def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
     assert client.requests == []
 
 
-class TestStrategy:
-    TRIALS = tuple(CodeTrial(k, f"# {k}", r) for k, r in enumerate([1.0, 5.0, None, 3.0, 9.0, 2.0]))
-
-    @pytest.mark.parametrize(
-        ("strategy", "direction", "numbers", "parents"),
-        [
-            (Strategy(), "maximize", [0, 6], [None, 4]),
-            (Strategy(), "minimize", [6], [0]),
-            # It waits for the end of a round.
-            (Strategy("best-of-n", n=3), "maximize", range(7), [None, None, None, 1, 1, 1, 4]),
-            (Strategy("beam", n=2, width=2), "maximize", range(4, 8), [1, 3, 1, 3]),
-        ],
-    )
-    def test_which_try_is_improved(self, strategy, direction, numbers, parents):
-        found = [strategy.parent(k, self.TRIALS[:k], direction) for k in numbers]
-        assert [trial and trial.number for trial in found] == parents
+def test_the_best_try_is_improved_and_the_latest_without_a_score():
+    trials = [CodeTrial(k, f"# {k}", r) for k, r in enumerate([None, None, 1.0, 5.0, 3.0])]
+    assert parent_of([], "maximize") is None
+    assert parent_of(trials[:2], "maximize") is trials[1]
+    assert parent_of(trials, "maximize") is trials[3]
+    assert parent_of(trials, "minimize") is trials[2]
 
 
 class TestPrompt:

@@ -21,7 +21,7 @@ from llmopt.client.base import Client, Request, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, split_options
 from llmopt.client.record_replay import RecordClient
-from llmopt.code.candidate import CodeTrial, Strategy, rank
+from llmopt.code.candidate import CodeTrial, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.secret_seeds import Starts
@@ -78,7 +78,6 @@ def make_optimizer(
         "objective": task.objective,
         "scoring": scoring,
         "documentation": documentation,
-        "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
     if facts.parameters is not None and facts.parameters < _LEAST_PARAMETERS:

@@ -13,7 +13,6 @@ from typing import Any
 from llmopt.benchmarks.code.folder import CodeRun, read_starts
 from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.benchmarks.engine.folder_settings import check_given
-from llmopt.code.candidate import STRATEGIES
 from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
@@ -64,9 +63,6 @@ _OPTIONS = {
     "model": _TEXT,
     "command": _TEXT,
     "steps": _Option(10, int, "candidates of the model in all", _COUNT, free=True),
-    "strategy": _Option("hill-climb", str, "which try the next one improves", STRATEGIES),
-    "samples": _Option(4, int, "tries from one candidate in a round", _COUNT),
-    "width": _Option(3, int, "candidates that a beam keeps", _COUNT, metavar="W"),
     "hint": _Option("", str, "advice for the model", metavar="TEXT"),
     "initial": _Option("", str, "Python source to begin from, scored first", metavar="FILE"),
     "repairs": _Option(2, int, "repairs of one answer", (0, MOST_AT_ONCE)),

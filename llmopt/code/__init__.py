@@ -3,7 +3,7 @@
 A model's code runs in a worker process that confines itself first (`llmopt.sandbox.sandbox`).
 """
 
-from llmopt.code.candidate import Candidate, CodeTrial, Strategy
+from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.language import LanguageFeedback
@@ -32,7 +32,6 @@ __all__ = [
     "Sandbox",
     "SandboxError",
     "SandboxUnavailableError",
-    "Strategy",
     "UnsandboxedWarning",
     "WorkerLimits",
     "evaluate_policy",

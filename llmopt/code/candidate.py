@@ -11,13 +11,11 @@ from typing import Any, Literal
 from llmopt.code.checks import Function, check
 from llmopt.data import NO_DATA, TrialData
 from llmopt.sandbox.sandbox import Sandbox
-from llmopt.util.arguments import one_of, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean
 
 Origin = Literal["llm", "user"]
 _LEFT_OVER = 16 << 20  # bytes of an earlier episode that may stay in a worker
-STRATEGIES = ("hill-climb", "best-of-n", "beam")
 
 
 @dataclass(frozen=True)
@@ -207,55 +205,9 @@ def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
     )
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """Selects the earlier candidate that the next one should improve.
-
-    A pure function of the recorded trials, so that a resumed search makes the same choices.
-
-    Attributes:
-        name: ``"hill-climb"`` improves the best so far; ``"best-of-n"`` makes rounds of `n`
-            independent candidates from the best of all earlier rounds; ``"beam"`` rounds of `n`
-            candidates from each of the `width` best of all earlier rounds.
-        n: Candidates from one parent in a round.
-        width: Candidates that a beam keeps.
-    """
-
-    name: str = "hill-climb"
-    n: int = 4
-    width: int = 3
-
-    def __post_init__(self) -> None:
-        one_of("strategy", self.name, STRATEGIES)
-        whole_number("n", self.n, 1)
-        whole_number("width", self.width, 1)
-
-    def round_of(self, number: int) -> range:
-        """Return the numbers of the candidates in a candidate's round."""
-        size = {"hill-climb": 1, "best-of-n": self.n, "beam": self.n * self.width}[self.name]
-        start = number - number % size
-        return range(start, start + size)
-
-    def parent(self, number: int, trials: Sequence[CodeTrial], direction: str) -> CodeTrial | None:
-        """Return the trial that candidate `number` should improve.
-
-        Args:
-            number: The candidate's number.
-            trials: The recorded trials.
-            direction: ``"maximize"`` or ``"minimize"``.
-
-        Returns:
-            A scored trial; the latest failure if none is scored; ``None`` at the start.
-        """
-        before = [t for t in trials if t.number < self.round_of(number).start]
-        if self.name == "hill-climb":
-            before = list(trials)
-        ranked = rank(before, direction)
-        if ranked:
-            if self.name != "beam":
-                return ranked[0]
-            return ranked[(number - self.round_of(number).start) % min(self.width, len(ranked))]
-        return max(before, key=lambda t: t.number) if before else None
+def parent_of(trials: Sequence[CodeTrial], direction: str) -> CodeTrial | None:
+    """Return the trial to improve: the best; the latest failure if none is scored, if any."""
+    return next(iter([*rank(trials, direction), *trials[::-1]]), None)
 
 
 _SHARED = ("source", "number", "explanation", "parent", "fingerprint", "origin")

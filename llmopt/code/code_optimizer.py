@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
-from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank
+from llmopt.code.candidate import Candidate, CodeTrial, candidate_of, parent_of, rank
 from llmopt.code.checks import Function, check
 from llmopt.code.computing import CANDIDATE
 from llmopt.code.program import Program, ProgramSpace
@@ -102,7 +102,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
             embedded model, which is too small for most code. ``model=`` is an alias.
         initial: Source to improve. `ask_initial` returns it as a candidate to score.
         direction: ``"maximize"`` or ``"minimize"`` the score.
-        strategy: A `Strategy`, or the name of one.
         imports: Modules that the code may import; trusted, and loaded before confinement.
         seed: Seed of the requests; ``None`` samples one and records it.
         storage: JSON Lines file to append to, or to resume from.
@@ -123,7 +122,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
     Note:
         `ask` makes one model request if the first answer is usable, and at most
-        ``attempts * (1 + n * repairs)``, and one more for each block of Python; `tell` makes none.
+        ``attempts * (1 + repairs)``, and one more for each block of Python; `tell` makes none.
     """
 
     def __init__(
@@ -134,7 +133,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         *,
         initial: str = "",
         direction: Direction = "maximize",
-        strategy: str | Strategy = "hill-climb",
         imports: Sequence[str] = ("math", "numpy"),
         seed: int | None = None,
         storage: str | os.PathLike[str] | None = None,
@@ -151,7 +149,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         many = [signature] if isinstance(signature, (str, Function)) else list(signature)
         self.functions = tuple(f if isinstance(f, Function) else Function(f, doc) for f in many)
         self.direction: Direction = direction
-        self.strategy = Strategy(strategy) if isinstance(strategy, str) else strategy
         self.initial = initial
         self._allow_unsandboxed = options.get("allow_unsandboxed", False)
         self._make_sandbox = partial(
@@ -219,7 +216,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         identity = {
             "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
             "directions": [self.direction],
-            "strategy": asdict(self.strategy),
             "initial": self.initial,
         }
         if seed_given:
@@ -309,22 +305,12 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
     # -- asking ---------------------------------------------------------------------------
 
-    @overload
-    def ask(self) -> Candidate: ...
-    @overload
-    def ask(self, n: int) -> list[Candidate]: ...
-    def ask(self, n: int | None = None) -> Candidate | list[Candidate]:
-        """Return the next candidate, or up to `n` that improve the same code.
+    def ask(self) -> Candidate:
+        """Return the next candidate, an improvement of the best one.
 
-        Each has passed every check and is loaded in its own worker. Code that differs from an
+        It has passed every check and is loaded in its own worker. Code that differs from an
         earlier candidate only in layout, comments or names is rejected. After an error the next
         call continues from the replies that were paid for.
-
-        Args:
-            n: Samples of one request; ``None`` for a single candidate without a list.
-
-        Returns:
-            A candidate, or a list of 1 to `n`.
 
         Raises:
             NoCandidateError: No answer could be used, repairs included.
@@ -334,13 +320,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
             ImportError: The model's package is not installed.
             SandboxUnavailableError: Code cannot be confined here.
         """
-        wanted = 1 if n is None else whole_number("n", n, 1)
         with self._ask_lock:
-            candidates = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
-            if not candidates:
-                candidates = self._ask(wanted)
-            self._handed.update(c.number for c in candidates)
-        return candidates[0] if n is None else candidates
+            waiting = (c for number, c in self._pending.items() if number not in self._handed)
+            candidate = next(waiting, None) or self._ask()
+            self._handed.add(candidate.number)
+        return candidate
 
     def ask_initial(self) -> Candidate | None:
         """Return the initial code as a candidate to score, without a request.
@@ -367,8 +351,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
         """Check that the first request can succeed; see `Journaled.check_ready`."""
         self._model.check_ready()
 
-    def _ask(self, wanted: int) -> list[Candidate]:
-        """Make candidates from the present state, or from that of an interrupted ask."""
+    def _ask(self) -> Candidate:
+        """Make a candidate from the present state, or from that of an interrupted ask."""
         require_confinement(self._allow_unsandboxed)  # do not pay for code that cannot run
         self._journal.check()
         self.check_ready()
@@ -379,18 +363,16 @@ class CodeOptimizer(CodeViews, Account, Closing):
         interrupted = now.interrupted
         base = now.count if interrupted is None else interrupted
         try:
-            return self._settle(*self._write(wanted, base, repeats=interrupted is not None))
+            return self._settle(*self._write(base, repeats=interrupted is not None))
         except Stale:
             base = self._journal.state.count
-            return self._settle(*self._write(wanted, base, repeats=False))
+            return self._settle(*self._write(base, repeats=False))
         except BudgetExceededError as error:
             self.conclude(str(error))
             raise
 
-    def _write(
-        self, wanted: int, base: int, *, repeats: bool
-    ) -> tuple[Outcome, ProgramTask, Scope, Any]:
-        """Return the new programs of an ask that has seen `base` events."""
+    def _write(self, base: int, *, repeats: bool) -> tuple[Outcome, ProgramTask, Scope, Any]:
+        """Return the new program of an ask that has seen `base` events."""
         state = self._journal.state_at(base)
         scope, rng = self._model.scope(base, repeats=repeats), state.generator
         writing = self._writing
@@ -409,9 +391,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
             self._programs,
             trials,
             programs,
-            self._parent(number, trials),
+            self._parent(trials),
             number,
-            wanted,
             None if self.steps is None else max(0, self.steps - tried - 1),
         )
         computing = writing.computing
@@ -427,15 +408,12 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 attempts=writing.attempts * (1 + writing.repairs),
             )
         except BaseException:
-            for candidate in task.candidates.values():
-                candidate.close()
+            task.close()
             raise
         return outcome, task, scope, rng
 
-    def _settle(
-        self, outcome: Outcome, task: ProgramTask, scope: Scope, rng: Any
-    ) -> list[Candidate]:
-        """Record an ask, and return its candidates."""
+    def _settle(self, outcome: Outcome, task: ProgramTask, scope: Scope, rng: Any) -> Candidate:
+        """Record an ask, and return its candidate."""
         blocks = [run.number for run in scope.runs if run.event.block]
         new = [proposal_to_json(p, self._programs) for p in outcome.proposals]
         drawn: dict[str, Any] = rng.bit_generator.state
@@ -444,13 +422,12 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 Asked(new, len(new), blocks, dict(+outcome.rejected), outcome.stop, drawn)
             )
         except BaseException:
-            for candidate in task.candidates.values():
-                candidate.close()
+            task.close()
             raise
         if outcome.stop is not None and not new:
             self.conclude(outcome.stop[0])
             raise SearchStopped(*outcome.stop)
-        if not new:
+        if task.candidate is None:
             writing = self._writing
             reasons = "; ".join(dict.fromkeys(reason for _, reason in outcome.unread))
             raise NoCandidateError(
@@ -458,8 +435,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 f"requests with {writing.repairs} repairs each: {reasons}",
                 outcome.unread,
             )
-        self._pending.update(task.candidates)
-        return list(task.candidates.values())
+        self._pending[task.candidate.number] = task.candidate
+        return task.candidate
 
     def _next(self, state: State) -> int:
         """Return the number of the next candidate."""
@@ -468,8 +445,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
         waiting = getattr(self, "_pending", {})
         return max((k + 1 for k in (*numbers, *waiting)), default=0)
 
-    def _parent(self, number: int, trials: Sequence[CodeTrial]) -> CodeTrial | None:
-        parent = self.strategy.parent(number, trials, self.direction)
+    def _parent(self, trials: Sequence[CodeTrial]) -> CodeTrial | None:
+        parent = parent_of(trials, self.direction)
         if parent is not None or not self.initial:
             return parent
         scored = (t for t in trials if t.origin == "user" and t.source == self.initial)

@@ -59,7 +59,7 @@ class Writing:
 
 @dataclass
 class ProgramTask:
-    """The programs of one ask.
+    """The program of one ask.
 
     Attributes:
         writing: How the model is asked.
@@ -67,10 +67,9 @@ class ProgramTask:
         trials: The recorded tries.
         programs: All programs so far, each with its score, if it has one.
         current: The try to improve, if any.
-        number: Of the first new candidate.
-        samples: Answers of one request.
+        number: Of the new candidate.
         left: Tries that follow this one, if known.
-        candidates: The checked candidates by number; their workers are running.
+        candidate: The checked candidate; its worker is running.
     """
 
     writing: Writing
@@ -79,10 +78,8 @@ class ProgramTask:
     programs: Sequence[tuple[Program, float | None]]
     current: CodeTrial | None
     number: int
-    samples: int = 1
     left: int | None = None
-    candidates: dict[int, Candidate] = field(default_factory=dict)
-    _new: list[Program] = field(default_factory=list)
+    candidate: Candidate | None = None
     _first: Round | None = None  # what its blocks do is shown behind the task, which stays
 
     @property
@@ -122,7 +119,6 @@ class ProgramTask:
         messages = prompt.messages(self.current, self.trials, room, turn, computing)
         request = Request(
             messages,
-            n=1 if round.complaint is not None else self.samples,
             temperature=writing.temperature,
             max_tokens=writing.max_output_tokens,
             seed=round.seed,
@@ -170,8 +166,7 @@ class ProgramTask:
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Check a program in its worker, and return it."""
         answer: CodeAnswer = reading.values[0]
-        number = self.number + len(self.candidates)
-        candidate = self._candidate(answer, number)
+        candidate = self._candidate(answer)
         try:
             verdict = scope.run(answer.source, lambda: self._check(candidate), block=False)
             if reason := str(verdict.get("error", "")):
@@ -179,22 +174,21 @@ class ProgramTask:
                     reason = f"it was cut off; be shorter: {reason}"
                 raise Unusable(str(verdict.get("kind", "unreadable")), reason, completion.text)
             fingerprint = str(verdict["fingerprint"])
-            program = Program(number, answer.source, fingerprint, candidate.parent)
+            program = Program(self.number, answer.source, fingerprint, candidate.parent)
             self._refuse_duplicate(program, completion)
         except BaseException:
             candidate.close()
             raise
         candidate.fingerprint = program.fingerprint
-        self.candidates[number] = candidate
-        self._new.append(program)
+        self.candidate = candidate
         return Proposal(program.values, "llm", answer.explanation)
 
-    def _candidate(self, answer: CodeAnswer, number: int) -> Candidate:
+    def _candidate(self, answer: CodeAnswer) -> Candidate:
         return Candidate(
             answer.source,
             self.writing.prompt.functions,
             self.writing.make_sandbox,
-            number=number,
+            number=self.number,
             explanation=answer.explanation,
             parent=None if self.current is None or self.current.number < 0 else self.current.number,
         )
@@ -215,11 +209,16 @@ class ProgramTask:
         return {"fingerprint": candidate.fingerprint}
 
     def _refuse_duplicate(self, program: Program, completion: Completion) -> None:
-        for other, score in (*self.programs, *((p, None) for p in self._new)):
+        for other, score in self.programs:
             if self.space.same(program, other):
                 scored = "" if score is None else f", which scored {score:.6g}"
                 why = f"this is the same program as try {other.number}{scored}: write another one"
                 raise Unusable("duplicate", why, completion.text)
+
+    def close(self) -> None:
+        """Kill the worker of its candidate."""
+        if self.candidate is not None:
+            self.candidate.close()
 
     def describe(self, reading: Reading) -> str:
         """Return the first line of a program that is not used."""

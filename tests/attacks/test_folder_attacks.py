@@ -273,8 +273,6 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
 @pytest.mark.parametrize(
     ("command", "name", "values"),
     [
-        ("code", "strategy", (5, "x", None, [[]])),
-        ("code", "answer", (5, None, {})),
         ("code", "held_out", (10**30, -1, True, "9", 1.5)),
         ("code", "episodes", (0, 10**30, [])),
         ("code", "call_seconds", (10**400, "x", 1e999)),
