@@ -273,7 +273,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     client = give(monkeypatch, "no", SHAPED)
     args = (
         "--steps 1 --hint Think! --temperature 0.25 --max-output-tokens 77 --seed 3 "
-        f"--initial {tmp_path / 'start.py'} --repairs 1 --trainings 2 --out {tmp_path / 'run'}"
+        f"--initial {tmp_path / 'start.py'} --attempts 2 --trainings 2 --out {tmp_path / 'run'}"
     )
     assert cli([*REWARD, *args.split()]) == 0
     first, second = client.requests
@@ -367,7 +367,7 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("code", "mountaincar", "--repairs", "-1"), "--repairs -1"),
+        (("code", "mountaincar", "--attempts", "0"), "--attempts 0"),
         (("code", "mountaincar", "--call-seconds", "nan"), "--call-seconds nan"),
         (("code", "mountaincar", "--temperature", "inf"), "--temperature inf"),
         (("reward", "mountaincar", "--seed", "-1"), "--seed -1"),

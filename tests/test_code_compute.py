@@ -264,7 +264,7 @@ def test_what_a_block_prints_is_cut_to_a_short_context():
 
 
 def test_no_usable_code_ends_the_ask_and_keeps_its_blocks():
-    optimizer, client = make(run("print(7)"), "no", "no", code("return 1.0"), repairs=0)
+    optimizer, client = make(run("print(7)"), "no", "no", code("return 1.0"), attempts=2)
     with optimizer:
         with pytest.raises(NoCandidateError):
             optimizer.ask()

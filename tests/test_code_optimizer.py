@@ -144,8 +144,8 @@ def test_a_faulty_answer_is_sent_back_with_what_was_wrong():
     assert optimizer.usage.rejected == {"unreadable": 1, "exception": 1}
 
 
-def test_repairs_are_bounded_and_the_next_ask_is_another_request():
-    optimizer, client = make(*["no"] * 7, fenced("return 1.0"), repairs=2, attempts=2)
+def test_attempts_are_bounded_and_the_next_ask_is_another_request():
+    optimizer, client = make(*["no"] * 7, fenced("return 1.0"), attempts=6)
     with optimizer:
         with pytest.raises(NoCandidateError, match="no code") as caught:
             optimizer.ask()
@@ -311,14 +311,12 @@ def test_an_answer_that_was_refused_before_a_kill_is_not_run_again(tmp_path):
     """What it was told stands, though code may fail in another way each time."""
     path = tmp_path / "run.jsonl"
     chance = fenced("return float(np.random.default_rng().random())")
-    optimizer, before = make(
-        chance, fenced("return x.foo"), ClientError("broke"), storage=path, repairs=3
-    )
+    optimizer, before = make(chance, fenced("return x.foo"), ClientError("broke"), storage=path)
     with optimizer, pytest.raises(ClientError):
         optimizer.ask()
     told = before.requests[1].text
     assert "not deterministic" in told
-    again, after = make(fenced("return 1.0"), storage=path, repairs=3)
+    again, after = make(fenced("return 1.0"), storage=path)
     with again:
         assert again.ask()(np.ones(1)) == 1.0
         assert again.usage.rejected == {"check": 1, "exception": 1}
@@ -519,16 +517,14 @@ class TestNothingPaidIsLost:
 
     def test_a_long_answer_is_sent_back_and_stored_cut(self, tmp_path):
         path = tmp_path / "run.jsonl"
-        optimizer, client = make(
-            "x" * 10_000_000, "y" * 30_000, ClientError("broke"), storage=path, repairs=2
-        )
+        optimizer, client = make("x" * 10_000_000, "y" * 30_000, ClientError("broke"), storage=path)
         with optimizer, pytest.raises(ClientError):
             optimizer.ask()
         first, second, third = client.requests
         assert len(second.text) < len(first.text) + 21_000
         assert "10000000 characters; 1000000 is the most" in second.text
         assert "…" in third.text
-        again, after = make(fenced("return 1.0"), storage=path, repairs=2)
+        again, after = make(fenced("return 1.0"), storage=path)
         with again:
             again.ask()
         assert [r.text for r in after.requests] == [third.text]

@@ -165,7 +165,7 @@ class TestStarts:
         heads = "```python\ndef controller(obs):\n    return 1\n```"
         client = ScriptedClient([failing, heads, "no"])
         function = Function("controller(obs)", output=Output("int", low=0, high=1))
-        with CodeOptimizer(function, client=client, seed=0, attempts=1, repairs=0) as optimizer:
+        with CodeOptimizer(function, client=client, seed=0, attempts=1) as optimizer:
             improve(optimizer, Coins(), seeds, 3)
         texts = "".join(request.text for request in client.requests)
         assert "At start 0, in step 1" in texts

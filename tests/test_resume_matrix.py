@@ -167,7 +167,7 @@ def policies(client: Any, path: Path) -> LLMOptimizer:
 
 def code(client: Any, path: Path) -> CodeOptimizer:
     function = Function("f(x)", "One number.", Output(), ((np.array([1.0, 2.0]),),))
-    options = {"seed": 3, "repairs": 1, "attempts": 1, "storage": path}
+    options = {"seed": 3, "attempts": 2, "storage": path}
     with CodeOptimizer(function, client=client, **options) as optimizer:
         while len(optimizer.trials) < 2:
             with contextlib.suppress(NoCandidateError):

@@ -17,7 +17,6 @@ from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
-from llmopt.util.arguments import MOST_AT_ONCE
 from llmopt.util.files import read_text
 from llmopt.util.text import short
 
@@ -65,7 +64,7 @@ _OPTIONS = {
     "steps": _Option(10, int, "candidates of the model in all", _COUNT, free=True),
     "hint": _Option("", str, "advice for the model", metavar="TEXT"),
     "initial": _Option("", str, "Python source to begin from, scored first", metavar="FILE"),
-    "repairs": _Option(2, int, "repairs of one answer", (0, MOST_AT_ONCE)),
+    "attempts": _Option(6, int, "requests for one candidate whose answers are unusable", _COUNT),
     "temperature": _Option(None, float, "sampling temperature", (0, 100), metavar="T"),
     "max_output_tokens": _Option(
         None,

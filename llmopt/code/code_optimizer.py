@@ -80,7 +80,6 @@ class CodeOptions(ComputeArguments, total=False):
     best: int
     latest: int
     template: str
-    repairs: int
     attempts: int
     temperature: float | None
     max_output_tokens: int | None
@@ -107,7 +106,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
             ``hint``, ``documentation``, ``best``, ``latest``, ``template``. Of the
-            asking (`llmopt.code.program_task.Writing`): ``repairs``, ``attempts``, ``temperature``,
+            asking (`llmopt.code.program_task.Writing`): ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
             ``compute_workers``, ``compute_packages``. Of the workers (`Sandbox`): ``limits``,
@@ -122,7 +121,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
     Note:
         `ask` makes one model request if the first answer is usable, and at most
-        ``attempts * (1 + repairs)``, and one more for each block of Python; `tell` makes none.
+        ``attempts``, and one more for each block of Python; `tell` makes none.
     """
 
     def __init__(
@@ -177,9 +176,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
             self._make_sandbox,
             computing=blocks,
             tool_facts=ToolFacts(0) if tool is None else tool.facts,
-            **given("repairs", "attempts", "temperature", "max_output_tokens"),
+            **given("attempts", "temperature", "max_output_tokens"),
         )
-        whole_number("repairs", self._writing.repairs, 0, 1000)
         whole_number("attempts", self._writing.attempts, 1, 1000)
         self.seed, self.steps = seed_or_fresh(seed), None
         self._programs = ProgramSpace()
@@ -313,7 +311,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         call continues from the replies that were paid for.
 
         Raises:
-            NoCandidateError: No answer could be used, repairs included.
+            NoCandidateError: No answer could be used.
             SearchStopped: The model ended the search, which it may once there is a score.
             BudgetExceededError: A cap on requests, tokens or cost is reached.
             ClientError: The request failed, for example for lack of an API key.
@@ -405,7 +403,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
                 before=[Block.read(run.event.result) for run in state.runs],
                 tool=self._tool,
                 limits=BlockLimits(computing.compute_blocks, computing.compute_total),
-                attempts=writing.attempts * (1 + writing.repairs),
+                attempts=writing.attempts,
             )
         except BaseException:
             task.close()
@@ -428,11 +426,10 @@ class CodeOptimizer(CodeViews, Account, Closing):
             self.conclude(outcome.stop[0])
             raise SearchStopped(*outcome.stop)
         if task.candidate is None:
-            writing = self._writing
             reasons = "; ".join(dict.fromkeys(reason for _, reason in outcome.unread))
             raise NoCandidateError(
-                f"the model {client_name(self.client)} gave no usable code in {writing.attempts} "
-                f"requests with {writing.repairs} repairs each: {reasons}",
+                f"the model {client_name(self.client)} gave no usable code in "
+                f"{self._writing.attempts} requests: {reasons}",
                 outcome.unread,
             )
         self._pending[task.candidate.number] = task.candidate

@@ -36,8 +36,7 @@ class Writing:
         prompt: Turns the tries into a question.
         facts: Of the model.
         make_sandbox: Makes a worker that is not started yet.
-        repairs: Requests with the fault of an answer, for each new request.
-        attempts: New requests before an ask gives up.
+        attempts: Requests whose answers may be unusable before an ask gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
         computing: The limits of blocks of Python.
@@ -48,8 +47,7 @@ class Writing:
     prompt: CodePrompt
     facts: ModelFacts
     make_sandbox: Callable[[], Sandbox]
-    repairs: int = 2
-    attempts: int = 2
+    attempts: int = 6
     temperature: float | None = None
     max_output_tokens: int | None = 2000
     computing: AskOptions = field(default_factory=AskOptions)

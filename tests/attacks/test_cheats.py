@@ -165,7 +165,7 @@ def searched(body, **options):
     with gym.make(CAR) as env:
         function = reward_function(env)
     client = ScriptedClient(lambda request: f"```python\n{source}```")
-    with CodeOptimizer(function, client=client, seed=0, repairs=0, attempts=1) as optimizer:
+    with CodeOptimizer(function, client=client, seed=0, attempts=1) as optimizer:
         improve_reward(
             optimizer, CAR, 1, seeds=STARTS, cap=CAP, on_step=lambda *step: said.append(step),
             **{"episodes": 3, **options},

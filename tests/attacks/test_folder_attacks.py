@@ -276,7 +276,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
         ("code", "held_out", (10**30, -1, True, "9", 1.5)),
         ("code", "episodes", (0, 10**30, [])),
         ("code", "call_seconds", (10**400, "x", 1e999)),
-        ("code", "repairs", (True, 10**9)),
+        ("code", "attempts", (True, 10**9)),
         ("code", "feedback", (7, ["x"], [[]])),
         ("code", "hint", (5, ["a"])),
         ("code", "seed", (-1, 10**400)),
