@@ -20,7 +20,7 @@ from llmopt.benchmarks.code.page import write_report
 from llmopt.cli import main as cli
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.secret_seeds import Starts
-from llmopt.errors import StorageError, install_hint
+from llmopt.errors import StorageError
 from llmopt.history import Usage
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
@@ -320,48 +320,10 @@ def test_a_resumed_reward_run_asks_for_nothing_it_has(monkeypatch, tmp_path, cap
 
 def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tmp_path, capsys):
     client = give(monkeypatch, SHAPED)
-    monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
-    for k, (args, message) in enumerate(
-        [
-            (("mountaincar", "--trainer", "PPO"), install_hint("sb3")),
-            (("Blackjack-v1",), "linear policy"),
-        ]
-    ):
-        assert cli(["reward", *args, "--model", "m", "--out", str(tmp_path / str(k))]) == 2
-        err = capsys.readouterr().err
-        assert message in err
-        assert len(err.strip().splitlines()) == 1
+    assert cli(["reward", "Blackjack-v1", "--model", "m", "--out", str(tmp_path / "run")]) == 2
+    assert "linear policy" in capsys.readouterr().err
     assert client.requests == []
     assert not list(tmp_path.iterdir())
-
-
-@needs_confinement
-def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
-    pytest.importorskip("stable_baselines3")
-    client = give(monkeypatch, SHAPED)
-    out = tmp_path / "run"
-    args = ["--steps", "1", "--training", "3", "--seed", "1", "--trainings", "2"]
-    assert cli([*REWARD, *args, "--trainer", "DQN", "--out", str(out)]) == 2
-    assert "take one of PPO, A2C, SAC, TD3" in capsys.readouterr().err
-    assert client.requests == []
-    assert cli([*REWARD, *args, "--trainer", "PPO", "--out", str(out)]) == 0
-    assert "[1/1] candidate 0" in capsys.readouterr().out
-    first = json.loads((out / "candidates" / "000.json").read_text())
-    assert first["policies"] == ["PPO-000-1.zip", "PPO-000-2.zip"]
-    assert (out / "PPO-000-2.zip").exists()
-    assert set(first["components"][0]) == {"total", "gain"}
-    assert json.loads((out / "config.json").read_text())["trainer"] == "PPO"
-    # The policy is found in the folder, wherever that was moved to, and not trained again.
-    (out / "held_out.json").unlink()
-    moved = out.rename(tmp_path / "moved")
-    stamp = (moved / "PPO-000-1.zip").stat().st_mtime_ns
-    # It is a pickle, which is not read from a folder that may be somebody else's.
-    assert cli(["reward", "mountaincar", "--resume", "--out", str(moved)]) == 2
-    assert "give --trainer PPO again" in capsys.readouterr().err
-    again = ["reward", "mountaincar", "--trainer", "PPO", "--resume", "--out"]
-    assert cli([*again, str(moved)]) == 0
-    assert json.loads((moved / "held_out.json").read_text())["starts"] == 3
-    assert (moved / "PPO-000-1.zip").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from llmopt.code.reward.reward import (
     train_linear,
     visible,
 )
-from llmopt.errors import BrokenTaskError, BudgetExceededError, LLMOptError, install_hint
+from llmopt.errors import BrokenTaskError, BudgetExceededError
 from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox
 
@@ -323,58 +323,5 @@ class TestGenCode:
 
 
 @needs_confinement
-def test_training_by_stable_baselines3(tmp_path, car):
-    pytest.importorskip("stable_baselines3")
-    from llmopt.code.reward.sb3 import train_sb3
-
-    with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
-        training = train_sb3(
-            candidate, car, episodes=3, cap=100, folder=tmp_path, n_steps=50, batch_size=50
-        )
-    assert set(training.components) == {"total", "gain", "goal"}
-    assert training.lengths == (100.0,) * 3
-    result = judge(CAR, training.policy, [1, 3])
-    assert len(result.returns) == 2
-
-
-@needs_confinement
-def test_training_that_breaks_down_is_the_candidates_failure(car):
-    pytest.importorskip("stable_baselines3")
-    from llmopt.code.reward.sb3 import train_sb3
-
-    huge = "def reward(obs, action, next_obs, info):\n    return float(obs[0]) * 1e60\n"
-    with (
-        Candidate(huge, [reward_function(car)], Sandbox) as candidate,
-        np.errstate(all="ignore"),
-        pytest.raises(CandidateError, match="broke down"),
-    ):
-        train_sb3(candidate, car, episodes=4, cap=50, n_steps=50, batch_size=50)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "algorithm", "message"),
-    [
-        (CAR, "DQN", "take one of PPO, A2C, SAC, TD3"),
-        ("CartPole-v1", "SAC", "take one of PPO, A2C, DQN"),
-        ("Blackjack-v1", "PPO", "FlattenObservation"),
-    ],
-)
-def test_an_algorithm_that_does_not_fit_is_said(monkeypatch, env_id, algorithm, message):
-    from llmopt.code.reward import sb3
-
-    monkeypatch.setattr(sb3, "_algorithm", lambda name: None)
-    with gym.make(env_id) as env, pytest.raises(LLMOptError, match=message):
-        sb3.require_sb3(algorithm, env)
-
-
-def test_the_missing_package_is_said(monkeypatch, car):
-    from llmopt.code.reward.sb3 import train_sb3
-
-    monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
-    with (
-        Candidate(SHAPED, []) as candidate,
-        pytest.raises(ImportError, match=re.escape(install_hint("sb3"))),
-    ):
-        train_sb3(candidate, car)
-    with Candidate(SHAPED, []) as candidate, pytest.raises(LLMOptError, match="PPO"):
-        train_sb3(candidate, car, algorithm="ppo")
+def test_another_trainer_may_return_any_function_of_the_observation():
+    assert judge(CAR, lambda obs: [11.5 * obs[1]], [1, 3]).success_rate == 1.0

@@ -14,7 +14,6 @@ from llmopt.benchmarks.code.folder import CodeRun, read_starts
 from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.benchmarks.engine.folder_settings import check_given
 from llmopt.code.language import FEEDBACK_KINDS
-from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
 from llmopt.util.files import read_text
@@ -90,13 +89,6 @@ _OPTIONS = {
         int,
         "trainings under each reward, from different seeds, whose mean counts",
         _COUNT,
-        command="reward",
-    ),
-    "trainer": _Option(
-        "linear",
-        str,
-        "a linear policy by CMA-ES, or an algorithm of stable-baselines3",
-        ("linear", *ALGORITHMS),
         command="reward",
     ),
     "compute": _Option(False, bool, free=True),

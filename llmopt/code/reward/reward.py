@@ -11,12 +11,10 @@ an episode in one message, without the environment's own reward.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -72,14 +70,14 @@ class Training:
     """A policy trained with a candidate's reward, and means at checkpoints of the training.
 
     Attributes:
-        policy: Flat parameters of a linear policy, or the file of another policy.
+        policy: Flat parameters of a linear policy, or a function of the observation.
         components: Mean per step of each component.
         returns: The environment's own mean return.
         lengths: Mean length of an episode.
         episodes: Number of episodes.
     """
 
-    policy: tuple[float, ...] | Path
+    policy: tuple[float, ...] | Callable[[Any], Any]
     components: Mapping[str, tuple[float, ...]]
     returns: tuple[float, ...]
     lengths: tuple[float, ...]
@@ -233,7 +231,7 @@ def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
 
 
 def summarise(
-    policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
+    policy: tuple[float, ...], log: Sequence[tuple[Mapping[str, float], float, int]]
 ) -> Training:
     """Summarize a training's episodes: means of components, true return, length."""
     groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
@@ -294,35 +292,26 @@ def _episode(
 
 def judge(
     env_id: str,
-    policy: Sequence[float] | Path,
+    policy: Sequence[float] | Callable[[Any], Any],
     seeds: Sequence[int],
     cap: int = STEP_CAP,
     watch: Watcher | None = None,
 ) -> PolicyScore:
     """Run a policy in a new environment, with an episode from each seed.
 
-    `policy` is flat parameters of an `llmopt.policies.linear.LinearPolicy` with a bias, or a file
-    that `llmopt.code.reward.sb3.train_sb3` saved, which is unpickled. `watch` is called at every
-    step.
+    `policy` is flat parameters of an `llmopt.policies.linear.LinearPolicy` with a bias, or a
+    function of the observation. `watch` is called at every step.
 
     Raises:
         LLMOptError: The environment cannot be made.
     """
     with contextlib.closing(make_gymnasium(env_id)) as env:
-        act: Callable[[Any], Any]
-        if isinstance(policy, Path):
-            act = _load(policy)
-        else:  # within the action space: some environments penalize clipped actions
-            act = LinearPolicy.for_env(env, clip=True).bind(policy)
+        # Within the action space: some environments penalize clipped actions.
+        linear = LinearPolicy.for_env(env, clip=True)
+        act = policy if callable(policy) else linear.bind(policy)
         made = [episode(env, act, seed, cap, watch) for seed in seeds]
         each = tuple(CodeEpisode(**{**vars(e), "success": _success(env, e)}) for e in made)
     return PolicyScore(each, cap)
-
-
-def _load(file: Path) -> Callable[[Any], Any]:
-    kind = getattr(importlib.import_module("stable_baselines3"), file.name.partition("-")[0])
-    model = kind.load(file, device="cpu")
-    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])
 
 
 def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
