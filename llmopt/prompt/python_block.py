@@ -44,7 +44,7 @@ _MOST_NOTES, _MOST_NOTE = 10, 1200  # of one block, and characters of each
 _MOST_NAME = 80  # characters of a variable's name and kind
 _SHOWN_CODE, _LEAST_CODE = 8000, 2000
 _NOTICE = 50  # characters that say how many blocks are not shown
-_BRIEF_LINES, _BRIEF_OUTPUT = 12, 800  # lines and characters that an earlier block printed
+_BRIEF_OUTPUT = 1600  # characters of what an earlier block printed, half of them from its end
 _COMPILING = " (njit)"
 _BLOCK = re.compile(
     r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
@@ -90,12 +90,13 @@ class Computed:
 
     @property
     def brief(self) -> str:
-        """An earlier block as a prompt shows it: what it defined, and its last lines."""
+        """An earlier block as a prompt shows it: what it defined, and both ends of its output."""
         defined = "\n".join(_DEFINED.findall(self.code))[:_SHOWN_CODE]
-        last = "\n".join(self.output.strip().splitlines()[-_BRIEF_LINES:])[-_BRIEF_OUTPUT:]
-        what = f"its def lines:\n{quoted(defined)}\nL" if defined else "no def, l"
-        output = quoted(last) or "> (nothing)"
-        return f"Earlier block, {what}ast lines of its output:\n{output}"
+        output, half = self.output.strip(), _BRIEF_OUTPUT // 2
+        if (rest := len(output) - 2 * half) > 0:
+            output = f"{output[:half]}\n... {rest} characters not shown ...\n{output[-half:]}"
+        what = f"its def lines:\n{quoted(defined)}\nIt" if defined else "no def; it"
+        return f"Earlier block, {what} printed:\n{quoted(output) or '> (nothing)'}"
 
     def line(self) -> dict[str, Any]:
         """Return the form in which a file keeps it."""
