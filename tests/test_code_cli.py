@@ -50,13 +50,13 @@ class TestCode:
         client = give(monkeypatch, TAGS, "nothing", IDLE, PUMP)
         assert cli([*self.ARGS, str(tmp_path / "run")]) == 0
         out = capsys.readouterr().out
-        assert "[3/3] candidate 2: 9" in out
+        assert "[3/3] try 3: 9" in out
         assert "success rate 1.0" in out
         folder = tmp_path / "run"
-        assert (folder / "candidates" / "002.py").read_text().startswith("def controller")
-        third = json.loads((folder / "candidates" / "002.json").read_text())
+        assert (folder / "candidates" / "003.py").read_text().startswith("def controller")
+        third = json.loads((folder / "candidates" / "003.json").read_text())
         assert third["success_rate"] == 1.0
-        assert third["parent"] == 1
+        assert third["parent"] == 2
         assert "reached the flag" in third["feedback"]
         assert json.loads((folder / "held_out.json").read_text())["starts"] == 4
         page = (folder / "report.html").read_text()
@@ -71,7 +71,7 @@ class TestCode:
         monkeypatch.chdir(tmp_path)
         assert cli([*self.ARGS[:-1], "--steps", "1"]) == 0
         (folder,) = (tmp_path / "runs").iterdir()
-        assert (folder / "candidates" / "000.py").exists()
+        assert (folder / "candidates" / "001.py").exists()
 
     def test_a_run_is_resumed(self, monkeypatch, tmp_path, capsys):
         give(monkeypatch, IDLE, ClientError("the connection broke"))
@@ -87,9 +87,9 @@ class TestCode:
         args = ["code", "mountaincar", "--resume", "--out", folder]
         assert cli([*args, "--episodes", "9"]) == 2  # scores would not compare
         assert "another episodes (2)" in capsys.readouterr().err
-        (tmp_path / "run" / "candidates" / "000.json").unlink()
+        (tmp_path / "run" / "candidates" / "001.json").unlink()
         assert cli(["code", "mountaincar", "--resume", "--out", folder]) == 0
-        assert "[3/3] candidate 2" in capsys.readouterr().out
+        assert "[3/3] try 3" in capsys.readouterr().out
         assert len(list((tmp_path / "run" / "candidates").glob("*.json"))) == 3
 
     def test_a_numeric_only_model_writes_no_code(self, tmp_path, capsys):
@@ -121,7 +121,7 @@ class TestCode:
         assert said in err
         give(monkeypatch, TAGS, PUMP)
         assert cli(shlex.split(said.partition("llmopt ")[2])) == 0
-        assert "[3/3] candidate 2" in capsys.readouterr().out
+        assert "[3/3] try 3" in capsys.readouterr().out
 
     def test_ctrl_c_ends_code_that_does_not_end(self, tmp_path):
         """In a process of its own, as in a terminal."""
@@ -157,7 +157,7 @@ class TestCode:
         assert cli([*self.ARGS, str(folder), *args]) == 0
         out = capsys.readouterr().out
         assert "[0/2] the code to begin from: " in out
-        assert "[2/2] candidate 2: 9" in out
+        assert "[2/2] try 2: 9" in out
         first = json.loads((folder / "candidates" / "000.json").read_text())
         assert first["score"] < 0
         assert f"score {first['score']:.6g}" in client.requests[0].text
@@ -209,7 +209,7 @@ class TestCode:
         assert held_out["mean return"] is None
         assert held_out["failed starts"] == 1
         assert held_out["success rate"] == 0.75
-        assert "At start 1, in step 1" in held_out["failure"]
+        assert "At start 2, in step 1" in held_out["failure"]
         assert "failed starts 1" in capsys.readouterr().out
 
     def test_a_spoilt_folder_is_told(self, monkeypatch, tmp_path, capsys):
@@ -231,8 +231,8 @@ class TestCode:
             assert message in capsys.readouterr().err
         (folder / "config.json").write_text(config)
         for text in ("", "[]", "{}"):
-            (folder / "candidates" / "000.json").write_text(text)
-            with pytest.raises(StorageError, match=r"000\.json"):
+            (folder / "candidates" / "001.json").write_text(text)
+            with pytest.raises(StorageError, match=r"001\.json"):
                 write_report(folder)
 
 
@@ -243,7 +243,7 @@ def test_reward(monkeypatch, tmp_path, capsys):
             "--training", "4", "--held-out", "3", "--out", str(tmp_path / "run")]  # fmt: skip
     assert cli(args) == 0
     assert "held out: starts 3" in capsys.readouterr().out
-    first = json.loads((tmp_path / "run" / "candidates" / "000.json").read_text())
+    first = json.loads((tmp_path / "run" / "candidates" / "001.json").read_text())
     assert [len(policy) for policy in first["policies"]] == [3, 3, 3]
     assert first["score"] == first["mean_return"]
     assert len(first["samples"]) == 3
@@ -298,7 +298,7 @@ def test_a_reward_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path,
     assert len(client.requests) == 1
     give(monkeypatch, SHAPED.replace("return gain,", "return 2 * gain,"))
     assert cli(["reward", "mountaincar", "--resume", "--max-requests", "9", "--out", out]) == 0
-    assert "[2/2] candidate 1" in capsys.readouterr().out
+    assert "[2/2] try 2" in capsys.readouterr().out
 
 
 @needs_confinement
@@ -314,7 +314,7 @@ def test_a_resumed_reward_run_asks_for_nothing_it_has(monkeypatch, tmp_path, cap
     assert cli(["reward", "mountaincar", "--resume", "--out", str(out)]) == 0
     assert client.requests == []
     assert json.loads((out / "held_out.json").read_text()) == before
-    assert (out / "candidates" / "000.py").read_text().startswith("def energy")
+    assert (out / "candidates" / "001.py").read_text().startswith("def energy")
     assert (out / "report.html").exists()
 
 

@@ -57,7 +57,7 @@ def make(*replies, **options):
 
 
 def advance(optimizer, tries):
-    for number in range(len(optimizer.trials), tries):
+    for number in range(len(optimizer.trials) + 1, tries + 1):
         candidate = optimizer.ask()
         data = {"seen": [np.arange(4.0).reshape(2, 2) + number]}
         optimizer.tell(candidate, float(candidate(np.ones(2))), f"try {number}", data=data)
@@ -66,10 +66,10 @@ def advance(optimizer, tries):
 
 def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
     block = (
-        "print(scores, feedback, data[1]['seen'][0][0])\n"
+        "print(scores[1:], feedback, data[2]['seen'][0][0])\n"
         "draft = 'import math\\ndef f(x): return math.pi'\n"
-        "first, draft = candidate(sources[0]), candidate(draft)\n"
-        "print([first(row) for row in data[0]['seen'][0]], round(draft(0), 3), draft.f(0) > 3)"
+        "first, draft = candidate(sources[1]), candidate(draft)\n"
+        "print([first(row) for row in data[1]['seen'][0]], round(draft(0), 3), draft.f(0) > 3)"
     )
     optimizer, client = make(
         code("return x.sum()"), code("return 3.0"), run(block), run("print(first(2 * np.ones(2)))"),
@@ -80,12 +80,12 @@ def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
     first, _, third, fourth, fifth = (request.text for request in client.requests)
     assert "#How to compute\nIn place of the code you may answer with a block" in first
     assert "data of each try" not in first
-    assert "data of each try, such as data[1]: seen: 1 arrays 2×2" in third
+    assert "data of each try, such as data[2]: seen: 1 arrays 2×2" in third
     assert "You computed" not in third
-    assert "It printed:\n> [2. 3.] ['try 0', 'try 1'] [1. 2.]\n> [" in fourth
+    assert "It printed:\n> [2. 3.] ['', 'try 1', 'try 2'] [2. 3.]\n> [" in fourth
     assert "] 3.142 True\n" in fourth
     assert "19 more blocks" in fourth
-    assert "no def, last lines of its output:\n> [2. 3.]" in fifth
+    assert "Earlier block, no def; it printed:\n> [2. 3.]" in fifth
     assert "It printed:\n> 4.0" in fifth or "It printed:\n> np.float64(4.0)" in fifth
     assert client.requests[3].messages[0].role == "user"
     assert len(client.requests[4].messages) == 1
@@ -94,9 +94,27 @@ def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
     assert usage.rejected == {}
 
 
+def test_the_state_of_a_candidate_can_be_read():
+    source = "n = 0\ndef f(x):\n    global n\n    n += 1\n    return n"
+    block = f"c = candidate({source!r})\nc(0)\nc(0)\nprint(c.__globals__['n'])"
+    optimizer, client = make(run(block), code("return 1.0"))
+    with optimizer:
+        optimizer.ask()
+    assert "c.__globals__ is the dict of its global names" in client.requests[0].text
+    assert "It printed:\n> 2\n" in client.requests[1].text
+
+
+def test_of_an_earlier_block_both_ends_are_shown():
+    brief = Computed("x = 1", "first 0.125\n" + "y" * 5000 + "\nlast").brief
+    assert "> first 0.125\n" in brief
+    assert "characters not shown" in brief
+    assert brief.endswith("> last")
+    assert len(brief) < 2000
+
+
 def test_variables_and_programs_survive_to_the_next_ask_and_process(tmp_path):
     options = {"storage": tmp_path / "s.jsonl"}
-    script = [code("return 1.0"), run("g = candidate(sources[0])\nw = 2"), code("return 2.0")]
+    script = [code("return 1.0"), run("g = candidate(sources[1])\nw = 2"), code("return 2.0")]
     with make(*script, **options)[0] as optimizer:
         advance(optimizer, 2)
     again, client = make(run("print(g(0) + w)"), code("return 5.0"), **options)
@@ -126,7 +144,7 @@ def is_block(line):
 def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch):
     script = [
         run("print(count)"), code("return 1.0"), run("print(count)"), "I cannot.",
-        run("print(count, scores, data[0]['seen'][0][1])"), code("return 2.0"),
+        run("print(count, scores, data[1]['seen'][0][1])"), code("return 2.0"),
     ]  # fmt: skip
     monkeypatch.setattr(blocks, "Laboratory", Plain)
     monkeypatch.setattr(Plain, "ran", [], raising=False)
@@ -134,7 +152,7 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch
     optimizer, whole = make(*script, storage=file)
     with optimizer:
         wanted = advance(optimizer, 2)
-    assert "It printed:\n> 2 [1.] [2. 3.]" in whole.requests[5].text
+    assert "It printed:\n> 2 [nan  1.] [3. 4.]" in whole.requests[5].text
     assert "I cannot." in whole.requests[5].text  # it was computed to repair this
     ran, texts = list(Plain.ran), [request.text for request in whole.requests]
     lines = file.read_bytes().splitlines(keepends=True)
@@ -150,7 +168,9 @@ def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch
             assert advance(again, 2) == wanted
             assert [request.text for request in client.requests] == texts[replies:]
             assert Plain.ran == ran[computed:]
-            assert [block.output for block in again.blocks] == (["0\n", "1\n", "2 [1.] [2. 3.]\n"])
+            assert [block.output for block in again.blocks] == (
+                ["0\n", "1\n", "2 [nan  1.] [3. 4.]\n"]
+            )
             assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
 
 
@@ -244,9 +264,6 @@ def test_a_recording_is_played_again_without_running_a_block(tmp_path, monkeypat
 def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
     with pytest.raises(ValueError, match="compute_seconds=0"):
         make("", compute_seconds=0)
-    with pytest.raises(ValueError, match="tells the model nothing of computing"):
-        make("", template="{{ objective }}")
-    assert not make("", template="{{ objective }}", compute="auto")[0].computes
     none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))
     monkeypatch.setattr(blocks, "support", lambda: none)
     with pytest.raises(SandboxUnavailableError, match=r"compute=True: .* leave compute out"):
@@ -297,11 +314,11 @@ def policy(body):
 
 def test_the_steps_of_a_policy_as_code_are_found(tmp_path):
     look = run(
-        "d = data[0]\nagain = candidate(sources[0])\n"
+        "d = data[1]\nagain = candidate(sources[1])\n"
         "print([(o.shape, a.shape) for o, a in zip(d['observations'], d['actions'])], d['ended'])\n"
         "print(all(again(o)[0] == a[0] for j in (0, 1)\n"
         "          for o, a in zip(d['observations'][j], d['actions'][j])))\n"
-        "print(sorted(d), d['info']['k'][1], sum(map(sum, d['rewards'])) / 2 - scores[0])"
+        "print(sorted(d), d['info']['k'][1], sum(map(sum, d['rewards'])) / 2 - scores[1])"
     )
     client = ScriptedClient([policy("0.5 * obs[0]"), look, policy("1.0")])
     options = {"compute": True, "compute_workers": 0, "storage": tmp_path / "s.jsonl", "seed": 0}
@@ -349,11 +366,11 @@ for path in PATHS:
 other = "llmopt[.](?!lab|packing|sandbox)|gymnasium"
 print("MODULES", [n for n in sys.modules if re.match(other, n)])
 print("ENVIRONMENT", "PLANTED_KEY" in os.environ)
-print("DATA", sorted(data[0]), sorted(data[0]["components"]))
-print(data[0]["returns"][1].shape, data[0]["judged"].shape, data[0]["observations"][3].shape)
-first = candidate(sources[0])
-rows = data[0]["observations"][3]
-print(first(rows[0], data[0]["actions"][3][0], rows[1], {})[1])
+print("DATA", sorted(data[1]), sorted(data[1]["components"]))
+print(data[1]["returns"][1].shape, data[1]["judged"].shape, data[1]["observations"][3].shape)
+first = candidate(sources[1])
+rows = data[1]["observations"][3]
+print(first(rows[0], data[1]["actions"][3][0], rows[1], {})[1])
 """
 REWARD = """```python
 def reward(obs, action, next_obs, info):

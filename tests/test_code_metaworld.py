@@ -128,7 +128,7 @@ def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     out = ["--no-gif", "--out", str(folder)]
     assert cli(["code", task, "--model", "m", "--steps", "5", "--held-out", "3", *out]) == 0
     assert (
-        "solved: candidate 1 has the highest possible score, 1; 3 tries are left over"
+        "solved: try 2 has the highest possible score, 1; 3 tries are left over"
         in capsys.readouterr().out
     )  # solved: steps are left over
     assert json.loads((folder / "held_out.json").read_text())["success rate"] == 1.0

@@ -129,7 +129,7 @@ class TestEvaluation:
         with candidate_of(source, car) as candidate, np.errstate(all="ignore"):
             score = evaluate_policy(candidate, car, [1, 2])
         assert len(score.episodes) == 1
-        assert "At start 0, in step 1, at obs=[-0.498  0.   ]" in score.failure
+        assert "At start 1, in step 1, at obs=[-0.498  0.   ]" in score.failure
         assert "line 2" in score.failure or "inf" in score.failure
 
     def test_actions_are_clipped_and_checked(self, car):
@@ -168,8 +168,8 @@ class TestStarts:
         with CodeOptimizer(function, client=client, seed=0, attempts=1) as optimizer:
             improve(optimizer, Coins(), seeds, 3)
         texts = "".join(request.text for request in client.requests)
-        assert "At start 0, in step 1" in texts
-        assert "- start 1: return" in texts
+        assert "At start 1, in step 1" in texts
+        assert "- start 2: return" in texts
         assert not any(str(seed)[:12] in texts for seed in seeds)
 
 
@@ -280,7 +280,7 @@ class TestImprove:
         assert held_out.success_rate == 1.0
         assert "almost no speed" in client.requests[1].text
         assert "NOT reach" in client.requests[2].text
-        assert "You now write try 2; 2 are left after it." in client.requests[2].text
+        assert "You now write try 3; 2 are left after it." in client.requests[2].text
 
 
 def made(number, total, length, success, reward=0.0, failure=""):

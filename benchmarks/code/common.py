@@ -184,13 +184,13 @@ def conduct(
         passed_over = False
         for best in rank(optimizer.trials, optimizer.direction):
             if why := fault(best):
-                say(f"candidate {best.number} fails on further initial states: {first_line(why)}")
+                say(f"try {best.number} fails on further initial states: {first_line(why)}")
                 passed_over = True
                 continue
             say_solved(task, optimizer, run.config["steps"])
             held_out = dict(report(best))
             if passed_over:
-                held_out["candidate"] = best.number
+                held_out["try"] = best.number
             break
         finish(run, optimizer, held_out)
 
@@ -232,7 +232,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     best = best_of(optimizer)
     score = "failed" if trial.reward is None else f"{trial.reward:.4g}"
     leader = f", best {best.reward:.4g}" if best is not None else ""
-    name = f"candidate {number}" if trial.origin == "llm" else "the code to begin from"
+    name = f"try {number}" if trial.origin == "llm" else "the code to begin from"
     say(f"[{done}/{total}] {name}: {score}{leader}; {first}")
 
 
@@ -242,7 +242,7 @@ def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
     if best is not None and task.solved(best.reward):
         left = steps - optimizer.tried
         say(
-            f"solved: candidate {best.number} has the highest possible score, {task.highest:g}; "
+            f"solved: try {best.number} has the highest possible score, {task.highest:g}; "
             f"{left} tries are left over"
         )
 

@@ -52,7 +52,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         page = environment.get_template("page.html.j2").render(
             config=config,
             candidates=[_drawn(candidate) for candidate in candidates],
-            best=_best(candidates, judged.get("candidate")),
+            best=_best(candidates, judged.get("try")),
             picture=_picture(folder / "best.gif"),
             measured=any(c["mean_return"] is not None for c in candidates),
             diffs=_diffs(candidates),

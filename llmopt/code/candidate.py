@@ -45,7 +45,7 @@ class Candidate(Closing):
         source: Python source.
         functions: The functions that it defines.
         sandbox: Makes a worker that is not started yet.
-        number: Position among the candidates of a search.
+        number: Its number in the search, from 1; 0 is the code to begin from.
         explanation: The model's explanation of the code.
         parent: Number of the candidate that it should improve, if any.
         fingerprint: See `llmopt.sandbox.analysis.analyse`.

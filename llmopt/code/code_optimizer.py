@@ -35,7 +35,7 @@ from llmopt.code.checks import Function, check
 from llmopt.code.computing import CANDIDATE
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.code.program_task import ProgramTask, Writing
-from llmopt.code.prompt import CodePrompt, mentions_computing
+from llmopt.code.prompt import CodePrompt
 from llmopt.code.views import CodeViews
 from llmopt.data import Evaluation, TrialData
 from llmopt.errors import (
@@ -77,9 +77,6 @@ class CodeOptions(ComputeArguments, total=False):
     scoring: str
     hint: str
     documentation: str
-    best: int
-    latest: int
-    template: str
     attempts: int
     temperature: float | None
     max_output_tokens: int | None
@@ -105,8 +102,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
         seed: Seed of the requests; ``None`` samples one and records it.
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
-            ``hint``, ``documentation``, ``best``, ``latest``, ``template``. Of the
-            asking (`llmopt.code.program_task.Writing`): ``attempts``, ``temperature``,
+            ``hint``, ``documentation``. Of the asking
+            (`llmopt.code.program_task.Writing`): ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
             ``compute_workers``, ``compute_packages``. Of the workers (`Sandbox`): ``limits``,
@@ -120,8 +117,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
             if unknown. Not stored.
 
     Note:
-        `ask` makes one model request if the first answer is usable, and at most
-        ``attempts``, and one more for each block of Python; `tell` makes none.
+        `ask` makes one model request if the first answer is usable, at most ``attempts``, and one
+        more for each block of Python; `tell` makes none.
     """
 
     def __init__(
@@ -155,8 +152,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         )
         model = get_client(one_model(client, options.get("model")))
         blocks = AskOptions(**{"compute": False, **given_of(ComputeArguments)})
-        if not mentions_computing(options.get("template", "")) and blocks.compute == "auto":
-            blocks = replace(blocks, compute=False)
         tool = self._tool = calculator_for(blocks, model)
         if tool is not None:
             known = {"NAMES": [f.name for f in self.functions], "IMPORTS": list(imports)}
@@ -334,10 +329,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
             CandidateError: The code does not pass the checks.
         """
         with self._ask_lock:
-            if not self.initial or self._next(self._journal.state):
+            state = self._journal.state
+            if not self.initial or state.trials or state.pending or self._pending:
                 return None
             try:
-                candidate = self._adopt(encodable(self.initial))
+                candidate = self._adopt(encodable(self.initial), 0)
             except CandidateError as error:
                 words = f"the code to begin from cannot be used: {error}"
                 raise CandidateError(words, error.kind, line=error.line) from error
@@ -436,11 +432,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
         return task.candidate
 
     def _next(self, state: State) -> int:
-        """Return the number of the next candidate."""
+        """Return the number of the next candidate, from 1; the code to begin from is 0."""
         numbers = [t.params.number for t in state.trials]
         numbers += [p.values[0] for p in state.pending]
         waiting = getattr(self, "_pending", {})
-        return max((k + 1 for k in (*numbers, *waiting)), default=0)
+        return max((k + 1 for k in (*numbers, *waiting)), default=1)
 
     def _parent(self, trials: Sequence[CodeTrial]) -> CodeTrial | None:
         parent = parent_of(trials, self.direction)
@@ -532,7 +528,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
     ) -> CodeTrial:
         with self._journal.lock:
             if isinstance(candidate, str):
-                mine = self._adopt(encodable(candidate))
+                mine = self._adopt(encodable(candidate), self._next(self._journal.state))
             else:
                 mine = candidate
                 if self._pending.get(mine.number) is not mine:
@@ -559,7 +555,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             inform(self._outcome())
         return self._programs.trial(state.trials[-1])
 
-    def _adopt(self, source: str) -> Candidate:
+    def _adopt(self, source: str, number: int) -> Candidate:
         """Check the user's own source and return it as a candidate."""
         with self._make_sandbox() as sandbox:
             fingerprint = check(sandbox, source, self.functions)
@@ -567,7 +563,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             source,
             self.functions,
             self._make_sandbox,
-            number=self._next(self._journal.state),
+            number=number,
             fingerprint=fingerprint,
             origin="user",
         )
@@ -615,4 +611,4 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
 def _scored(trial: CodeTrial) -> str:
     score = "no score" if trial.reward is None else f"{trial.reward:.6g}"
-    return f"candidate {trial.number} ({score})"
+    return f"try {trial.number} ({score})"

@@ -22,13 +22,13 @@ from llmopt.propose import Round
 
 CANDIDATE = '''
 class Candidate:
-    """The functions of a source; a call runs the first one."""
+    """The functions of a source; a call runs the first one. `__globals__` holds its state."""
 
     __module__ = "__main__"  # what is listed with the variables of blocks
 
     def __init__(self, source):
         self._source = source
-        space = {name.partition(".")[0]: __import__(name) for name in IMPORTS}
+        space = self.__globals__ = {name.partition(".")[0]: __import__(name) for name in IMPORTS}
         space.update({"np": np, "__name__": "candidate"})
         exec(compile(source, "<candidate>", "exec", dont_inherit=True), space)
         self.__dict__.update({name: space[name] for name in NAMES if name in space})
@@ -49,7 +49,7 @@ def candidate(source):
 def data_of(trials: Sequence[CodeTrial]) -> dict[str, Any]:
     """Return what a block finds of the tries, each at its number."""
     known = {trial.number: trial for trial in trials}
-    every = [known.get(number) for number in range(max(known, default=-1) + 1)]
+    every = [known.get(number) for number in range(max(known, default=0) + 1)]
     scores = [np.nan if t is None or t.reward is None else t.reward for t in every]
     return {
         "sources": ["" if t is None else t.source for t in every],

@@ -66,7 +66,7 @@ class CodeEpisode(Episode):
     """An episode of code, with its feedback.
 
     Attributes:
-        number: Index of the initial state, from 0. The model sees this number, never the seed.
+        number: Number of the initial state, from 1. The model sees this number, never the seed.
         success: Whether the environment reports success; ``None`` if it reports nothing.
         feedback: What happened, in words: a summary, and some steps.
         parts: The sums of the terms of the return, if the environment names them.
@@ -74,7 +74,7 @@ class CodeEpisode(Episode):
         reward: The last reward.
     """
 
-    number: int = 0
+    number: int = 1
     success: bool | None = None
     feedback: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -283,7 +283,7 @@ def run_episode(
     cap: int = STEP_CAP,
     success: Callable[[float, dict[str, Any]], bool] | None = None,
     watch: Callable[[Step], None] | None = None,
-    number: int = 0,
+    number: int = 1,
 ) -> CodeEpisode:
     """Run one episode with the environment in this process, and record its feedback.
 
@@ -295,7 +295,7 @@ def run_episode(
         LLMOptError: The machine, not the policy, failed: for example, a worker cannot start.
     """
     story = _Story(env, watch)
-    made = episode(_Typed(env), act, seed, cap, story, number=number)
+    made = episode(_Typed(env), act, seed, cap, story, number=number - 1)
     if isinstance(made.error, LLMOptError) and not isinstance(made.error, CandidateError):
         raise made.error
     won = _success(made.info)
@@ -379,7 +379,7 @@ def evaluate_policy(
     calls: list[FirstCall] = []
     report = statistics() if statistics is not None else None
     watch = report if report is not None else StepData() if steps else None
-    for number, seed in enumerate(seeds):
+    for number, seed in enumerate(seeds, 1):
         if isinstance(env, LanguageFeedback):
             env.reword(candidate.number, number)
         try:

@@ -16,7 +16,7 @@ class Program:
     """A program of a search.
 
     Attributes:
-        number: Its number among the candidates, from 0.
+        number: Its number among the candidates, from 1; 0 is the code to begin from.
         source: Its source.
         fingerprint: See `llmopt.sandbox.analysis.analyse`; equal for equal programs.
         parent: Number of the candidate that it should improve, if any.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,17 +12,16 @@ import jinja2
 import numpy as np
 
 from llmopt.client.base import Message
-from llmopt.code.candidate import CodeTrial, rank
+from llmopt.code.candidate import CodeTrial
 from llmopt.code.checks import Function
-from llmopt.errors import PromptTooLongError, TemplateError
+from llmopt.errors import PromptTooLongError
 from llmopt.policies.episode import standard_error
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
-from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.template import shipped_template
 from llmopt.sandbox.sandbox import WorkerLimits
-from llmopt.util.arguments import one_of, whole_number
-from llmopt.util.text import estimate_tokens
+from llmopt.util.arguments import one_of
+from llmopt.util.text import cut, estimate_tokens, first_line
 
 INSTRUCTION = (
     "You write Python code that is run and scored, and you improve it step by step. Read the "
@@ -42,12 +40,11 @@ _LISTED = 20
 """Maximum tries in the list of all tries; older ones are dropped."""
 
 _IDEA = 400
-"""Maximum characters of the reasoning shown for each try."""
+"""Maximum characters of the reasoning shown for each try, and of why it failed."""
 
 _FEEDBACK = 2500
-"""Maximum characters of feedback on a try in the memory; four times as many for the code to
-improve, and fewer if the model's context is short."""
-
+"""Maximum characters of feedback on the latest try; four times as many for the code to improve, and
+fewer if the model's context is short."""
 
 _LONG = 2000
 """Characters from which on a source is shown by its differences, if these are short."""
@@ -66,9 +63,6 @@ class CodePrompt:
         documentation: Description of the functions that the code may call.
         imports: Modules that the code may import.
         direction: ``"maximize"`` or ``"minimize"``.
-        best: Number of best-scored tries in the memory.
-        latest: Number of latest tries in the memory.
-        template: Jinja2 template that replaces ``code_function.j2``, with the same variables.
         scoring: Description of the score, and of its maximum.
         computes: Whether an answer may be a block of Python to run.
         worker: What the process of the code may use.
@@ -80,9 +74,6 @@ class CodePrompt:
     documentation: str = ""
     imports: tuple[str, ...] = ()
     direction: str = "maximize"
-    best: int = 2
-    latest: int = 3
-    template: str = ""
     scoring: str = ""
     computes: bool = False
     worker: WorkerLimits = field(default_factory=WorkerLimits)
@@ -92,13 +83,6 @@ class CodePrompt:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"functions {names}: expected at least one, with different names")
         one_of("direction", self.direction, ("maximize", "minimize"))
-        whole_number("best", self.best, 0)
-        whole_number("latest", self.latest, 0)
-        if self.computes and not mentions_computing(self.template):
-            raise ValueError(
-                "compute=True: the template tells the model nothing of computing. Use the variable "
-                "`compute` in it as code_function.j2 does, or omit compute"
-            )
 
     def messages(
         self,
@@ -110,30 +94,24 @@ class CodePrompt:
     ) -> tuple[Message, ...]:
         """Return the conversation that requests the next candidate.
 
-        `current` is the try to improve; a negative number marks code that was never scored. The
-        memory of trials is shortened until it fits into the budget. `turn` is the number of this
-        try and how many follow it, `computing` the variables on blocks to run
-        (`llmopt.code.computing.variables_of`).
+        `current` is the try to improve; a negative number marks code that was never scored. It and
+        the latest try are shown with their sources, the others in one line each; what is shown is
+        shortened until it fits into the budget. `turn` is the number of this try and how many
+        follow it, `computing` the variables of `llmopt.code.computing.variables_of`.
 
         Raises:
-            PromptTooLongError: The prompt does not fit even without memory.
-            TemplateError: The template cannot be rendered.
+            PromptTooLongError: The prompt does not fit even without earlier tries.
         """
-        for sizes in self._sizes():
+        shorter = ((False, 0, _FEEDBACK >> k) for k in range(5))
+        for sizes in ((True, _LISTED, _FEEDBACK), (False, _LISTED, _FEEDBACK), *shorter):
             text = self._render(current, trials, turn, computing or {}, *sizes)
             if budget.holds(text):
                 return (Message("user", text),)
         raise PromptTooLongError(
-            f"the prompt takes {budget.count(text)} tokens without memory, and {budget.why} "
+            f"the prompt takes {budget.count(text)} tokens without earlier tries, and {budget.why} "
             f"leaves {budget.limit}: shorten "
             "the documentation, lower max_output_tokens, or use a model with a longer context"
         )
-
-    def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield numbers of best, latest and listed tries, and of characters of feedback."""
-        yield from ((self.best, n, _LISTED, _FEEDBACK) for n in range(self.latest, 0, -1))
-        yield from ((n, 0, _LISTED, _FEEDBACK) for n in range(self.best, -1, -1))
-        yield from ((0, 0, 0, _FEEDBACK >> k) for k in range(5))
 
     def _render(
         self,
@@ -141,18 +119,16 @@ class CodePrompt:
         trials: Sequence[CodeTrial],
         turn: tuple[int, int] | None,
         computing: Mapping[str, Any],
-        best: int,
-        latest: int,
+        latest: bool,
         listed: int,
         feedback: int,
     ) -> str:
-        shown = {current.number} if current is not None else set()
-        top = [t for t in rank(trials, self.direction) if t.number not in shown][:best]
-        shown |= {t.number for t in top}
-        last = [t for t in trials if t.number not in shown]
-        last = last[len(last) - latest :] if latest else []
+        last = trials[-1] if trials and latest else None
+        if last is not None and current is not None and last.number == current.number:
+            last = None
         whole = feedback if feedback < _FEEDBACK else 4 * _FEEDBACK
-        variables = dict(
+        log = trials[max(0, len(trials) - listed) :] if len(trials) > 1 else ()
+        return _template().render(
             instruction=INSTRUCTION,
             objective=self.objective,
             scoring=self.scoring,
@@ -162,11 +138,11 @@ class CodePrompt:
             documentation=self.documentation,
             imports=self.imports,
             samples=list(_samples(self.functions)),
-            log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
+            log=[_logged(t, trials) for t in log],
+            all_listed=len(log) == len(trials),
             spread=any(t.samples for t in trials),
             turn=turn,
-            best=[_shown(t, feedback, current) for t in top],
-            latest=[_shown(t, feedback, current) for t in last],
+            latest=_shown(last, feedback, current) if last is not None else None,
             current=_shown(current, whole) if current is not None else None,
             answer=_ANSWER + _RUN * self.computes,
             may_stop=any(t.reward is not None for t in trials),
@@ -175,25 +151,18 @@ class CodePrompt:
             compute=self.computes,
             **computing,
         )
-        try:
-            return _compiled(self.template)(variables)
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise TemplateError(f"the prompt's template cannot be rendered: {error}") from error
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(source: str) -> Callable[[dict[str, Any]], str]:
-    """Return a function that renders a template; the shipped one for an empty source."""
+@functools.cache
+def _template() -> jinja2.Template:
     own, shared = jinja2.PackageLoader("llmopt.code"), jinja2.FunctionLoader(shipped_template)
-    environment = TemplateEnvironment(jinja2.ChoiceLoader([own, shared]), {})
-    shipped = "code_function.j2"
-    template = environment.from_string(source) if source else environment.get_template(shipped)
-    return functools.partial(environment.render, template)
-
-
-def mentions_computing(template: str) -> bool:
-    """Whether a template can offer blocks to run; the shipped one, an empty text, does."""
-    return not template or re.search(r"\bcompute\b", template) is not None
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([own, shared]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("code_function.j2")
 
 
 def complaint(reason: str, blocks: int = 0) -> str:
@@ -257,7 +226,9 @@ def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
         "score": _score(trial),
         "parent": trial.parent,
         "difference": difference,
+        "lines": len(trial.source.strip().splitlines()),
         "own": trial.origin == "user",
+        "why": cut(first_line(trial.feedback), _IDEA),
         "idea": shorten(" ".join(trial.explanation.split()), _IDEA),
     }
 

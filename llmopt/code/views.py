@@ -22,7 +22,7 @@ class CodeViews(Views):
         """Return the search as an Optuna study in memory, a trial for each recorded candidate.
 
         The user attributes ``llmopt:code``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
-        the source, the model's words and the outcome; a candidate's number is that of its trial.
+        the source, the model's words and the outcome; the label ``#n`` has the candidate's number.
 
         Raises:
             ImportError: Optuna is not installed.
@@ -38,7 +38,7 @@ def study_of_code(
     """Return a study of the candidates of a search; see `CodeViews.to_optuna`."""
     frozen_trials = [
         frozen(
-            trial.number,
+            trial.number - 1,  # labels begin at #1
             "FAIL" if trial.reward is None else "COMPLETE",
             None if trial.reward is None else [trial.reward],
             {},

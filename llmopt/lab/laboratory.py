@@ -75,7 +75,7 @@ LIBRARIES = {
 _ROOTS = {"SciPy": "scipy", "scikit-learn": "sklearn"}
 
 Data: TypeAlias = Callable[[], Mapping[str, Any]]
-"""Returns the variables that a block finds. ``"X"`` or ``"sources"`` has an entry for each trial.
+"""Returns the variables that a block finds. ``"X"`` or ``"sources"`` has an entry for each.
 ``"data"`` maps each trial's number in the prompt to its `TrialData`."""
 
 _LeftOver: TypeAlias = tuple[tuple[str, ...], Mapping[str, Plain]]
@@ -210,7 +210,7 @@ class Laboratory(Closing):
         took = time.monotonic() - began  # objects of the block can compute in the snapshot, too
         logger.info("a block of Python took %.1f s%s", took, " and failed" if failed else "")
         names, values = left_over
-        trials = len(seen.get("X", seen.get("sources", ())))
+        trials = len(seen["X"]) if "X" in seen else sum(map(bool, seen.get("sources", ())))
         ends = lost, round(took, 3), failed
         return Computed(code, text, names, trials, *ends, notes=tuple(notes), values=values)
 

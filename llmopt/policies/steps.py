@@ -165,7 +165,7 @@ def describe_data(scaled: bool) -> list[str]:
 
 def describe_code_data() -> list[str]:
     """Return the prompt's lines on the entries of `StepData.data` for a policy as code."""
-    seen = "what try k got from initial state j, flat"
+    seen = "what try k got from start j + 1, flat"
     done = "actions are what the try returned, within the bounds"
     return [line.format(observations=seen, actions=done) for line in _DATA]
 

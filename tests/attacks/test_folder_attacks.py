@@ -300,7 +300,7 @@ def test_settings_of_a_code_run_are_refused_in_words(
 @needs_confinement
 def test_no_policy_is_read_from_a_sent_reward_run(code_folders, tmp_path, monkeypatch):
     sent = shutil.copytree(code_folders["reward"], tmp_path / "run")
-    file = sent / "candidates" / "000.json"
+    file = sent / "candidates" / "001.json"
     stored = json.loads(file.read_text())
     stored.pop("crc")
     file.write_text(json.dumps({**stored, "policies": ["../evil.zip"]}))

@@ -403,10 +403,11 @@ def training_data(
 
 
 _DATA = (
-    'data[k]["returns"][t], ["lengths"][t], ["components"][name][t]: the curves of training t '
-    'under try k, at its checkpoints; ["judged"][t]: the return of its policy from each start',
+    'data[k]["returns"][t - 1], ["lengths"][t - 1], ["components"][name][t - 1]: the curves of '
+    'training t under try k, at its checkpoints; ["judged"][t - 1]: the return of its policy from '
+    "each start",
     'data[k]["observations"][j] (steps + 1 rows), ["actions"][j], ["info"][name][j]: the steps by '
-    'which its policies were judged, all starts of training 0, then of training 1; ["ended"][j]',
+    'which its policies were judged, all starts of training 1, then of training 2; ["ended"][j]',
 )
 
 
