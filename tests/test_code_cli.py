@@ -16,11 +16,9 @@ from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
-from llmopt.benchmarks.code.page import write_report
 from llmopt.cli import main as cli
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.secret_seeds import Starts
-from llmopt.errors import StorageError
 from llmopt.history import Usage
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
@@ -59,11 +57,7 @@ class TestCode:
         assert third["parent"] == 2
         assert "reached the flag" in third["feedback"]
         assert json.loads((folder / "held_out.json").read_text())["starts"] == 4
-        page = (folder / "report.html").read_text()
-        for part in ("+    return [11.5 * obs[1]]", "-    return [0.0]", "no code", "Pump."):
-            assert part.replace("+", "+") in page
-        assert "<script>" not in page
-        assert "&lt;script&gt;" in page
+        assert f"report: llmopt report {folder}" in out
         assert "flag at position 0.45" in client.requests[0].text
 
     def test_the_folder_of_runs_is_made(self, monkeypatch, tmp_path):
@@ -78,7 +72,6 @@ class TestCode:
         folder = str(tmp_path / "run")
         assert cli([*self.ARGS, folder]) == 2
         assert "connection broke" in capsys.readouterr().err
-        assert "return [0.0]" in (tmp_path / "run" / "report.html").read_text()
         give(monkeypatch, TAGS, PUMP)
         assert cli([*self.ARGS, folder]) == 2
         assert "--resume" in capsys.readouterr().err
@@ -230,10 +223,6 @@ class TestCode:
             assert cli(again) == 2
             assert message in capsys.readouterr().err
         (folder / "config.json").write_text(config)
-        for text in ("", "[]", "{}"):
-            (folder / "candidates" / "001.json").write_text(text)
-            with pytest.raises(StorageError, match=r"001\.json"):
-                write_report(folder)
 
 
 @needs_confinement
@@ -248,10 +237,8 @@ def test_reward(monkeypatch, tmp_path, capsys):
     assert first["score"] == first["mean_return"]
     assert len(first["samples"]) == 3
     assert len(first["components"][0]["gain"]) == 10
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "standard error of 3 trainings" in page
-    assert page.count("<polyline") == 3  # a learning curve for each training
-    assert 'src="data:image/gif;base64,' in page
+    assert "standard error of 3 trainings" in first["feedback"]
+    assert len(first["curves"]) == 3
     with Image.open(tmp_path / "run" / "best.gif") as picture:
         assert picture.n_frames > 5
 
@@ -308,14 +295,13 @@ def test_a_resumed_reward_run_asks_for_nothing_it_has(monkeypatch, tmp_path, cap
     give(monkeypatch, SHAPED)
     assert cli([*REWARD, "--steps", "1", "--out", str(out)]) == 0
     before = json.loads((out / "held_out.json").read_text())
-    for file in (*(out / "candidates").iterdir(), out / "held_out.json", out / "report.html"):
+    for file in (*(out / "candidates").iterdir(), out / "held_out.json"):
         file.unlink()
     client = give(monkeypatch)
     assert cli(["reward", "mountaincar", "--resume", "--out", str(out)]) == 0
     assert client.requests == []
     assert json.loads((out / "held_out.json").read_text()) == before
     assert (out / "candidates" / "001.py").read_text().startswith("def energy")
-    assert (out / "report.html").exists()
 
 
 def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tmp_path, capsys):
@@ -381,8 +367,7 @@ def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys
             assert not set("\x1b\x07\x9b\u202e") & set(file.read_text("utf-8")), file
 
 
-def test_a_success_rate_that_nobody_knows_is_not_printed(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(common, "write_report", lambda path: path)
+def test_a_success_rate_that_nobody_knows_is_not_printed(capsys, tmp_path):
     run = SimpleNamespace(path=tmp_path, write_held_out=lambda facts: None)
     usage = Usage(requests=1, prompt_tokens=1, completion_tokens=1)
     optimizer = SimpleNamespace(trials=[], usage=usage)

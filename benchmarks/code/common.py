@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ from typing import Any, TextIO
 import gymnasium as gym
 
 from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
-from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.benchmarks.engine.asking import Announced
 from llmopt.benchmarks.engine.folder_settings import resume_command
@@ -221,8 +221,7 @@ def best_of(optimizer: CodeOptimizer) -> CodeTrial | None:
 
 
 def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
-    """Print one line on a step, and write the page as it is by now."""
-    write_report(run.path)
+    """Print one line on a step."""
     done, total = optimizer.tried, run.config["steps"]
     first = cut((words.splitlines() or [""])[0], 120)
     if number < 0:
@@ -282,10 +281,9 @@ def draw(
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:
-    """Write the held-out score and the page, and print a summary."""
+    """Write the held-out score, and print a summary."""
     if held_out is not None:
         run.write_held_out(held_out)
-    page = write_report(run.path)
     usage = optimizer.usage
     blocks = f", {usage.blocks} blocks of Python in {usage.compute_seconds:.0f} s"
     say(
@@ -300,7 +298,7 @@ def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] |
         say("held out: " + ", ".join(f"{k} {v}" for k, v in told.items()))
     else:
         say("no candidate was scored")
-    say(f"report: {page}")
+    say(f"report: {shlex.join(['llmopt', 'report', str(run.path)])}")
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

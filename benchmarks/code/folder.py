@@ -8,7 +8,7 @@
     candidates/003.json  its score, parent, feedback, and further measures
     starts.json          the secret seed of the initial states; no prompt and no worker sees it
     held_out.json        the best candidate on starts that the search never saw
-    report.html          all of it as a page, with diffs between the best ones
+    best.gif             the best candidate in one episode
 """
 
 from __future__ import annotations
@@ -113,10 +113,6 @@ class CodeRun:
         for trial in trials:
             if not self._candidate(trial.number).with_suffix(".json").exists():
                 self.write_candidate(trial, {})
-
-    def read_candidate(self, number: int) -> dict[str, Any]:
-        """Return what `write_candidate` wrote beside a candidate's source."""
-        return read_json_object(self._candidate(number).with_suffix(".json"))
 
     def write_held_out(self, measures: Mapping[str, Any]) -> None:
         """Write what the best candidate is worth on held-out starts."""

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.folder import RunFolder, read_config
 from llmopt.cli import main
@@ -289,7 +288,7 @@ READERS = {
     "gguf": lambda p: read_header(p),
     "report": lambda p: main(["report", str(p), "--out", str(p.with_name("page.html"))]),
     "config": lambda p: main(["run", "cartpole", "--config", str(p)]),
-    "code folder": lambda p: write_report(p.parent),
+    "code folder": lambda p: main(["report", str(p.parent), "--out", str(p.with_name("o.html"))]),
     "run folder": lambda p: RunFolder(p.parent),
     "next": lambda p: next_request(p.parent),
     "ask": lambda p: main(["ask", str(p)]),
@@ -300,6 +299,7 @@ NAMES = {
     "template": "t.j2",
     "gguf": "m.gguf",
     "config": "c.toml",
+    "code folder": "search.jsonl",
     "run folder": "config.json",
     "next": "0001.request.md",
 }

@@ -11,7 +11,6 @@ import pytest
 
 from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
 from llmopt.benchmarks.code.folder import CodeRun
-from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.client.folder import FolderClient
 from llmopt.client.record_replay import RecordClient, ReplayClient
@@ -119,8 +118,6 @@ def test_a_run_folder_with_links_is_refused(tmp_path, name):
         RunFolder(folder)
     with pytest.raises(StorageError, match="is a link"):
         CodeRun(folder, {}, resume=True)
-    with pytest.raises(StorageError, match="is a link"):
-        write_report(folder)
     assert not outside.exists()
 
 

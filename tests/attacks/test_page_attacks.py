@@ -18,14 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_file_attacks import places, put
 from test_report import results
 
-from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.report.figures import learning_curve
 from llmopt.benchmarks.report.markdown import markdown
 from llmopt.benchmarks.report.page import page
 from llmopt.cli import main as cli
-from llmopt.errors import LLMOptError, StorageError
-from llmopt.journal import FORMAT
-from llmopt.state import Called, Computed, Replied, Started
 
 MARKUP = '"><script>alert(1)</script><img src=http://evil.org/x onerror=a()>'
 HANDLER = "' onload='x' \" onmouseover=\"y"
@@ -135,74 +131,3 @@ def test_missing_keys_of_results_are_errors_in_words(tmp_path, capsys):
 def test_a_picture_takes_any_name(name):
     picture = learning_curve({name: [1.0, 2.0]}, warmup=1, title=name, episodes=1)
     assert picture.startswith(b"\x89PNG")
-
-
-# -- the page of a code run ----------------------------------------------------------------
-
-
-CONFIG = {"command": "code", "task": "cartpole", "model": "m", "gif": False}
-CANDIDATE = {"number": 0, "score": 1.0, "parent": None, "explanation": "up", "feedback": "fell"}
-CANDIDATE |= {"mean_return": 1.0, "success_rate": 0.5, "samples": [1.0, 2.0], "ties": [1.0]}
-CANDIDATE |= {"curves": [[1.0, 2.0]]}
-HELD_OUT = {"mean return": 1.0}
-REPLY = {"completions": [{"text": "no code here"}], "prompt_tokens": 3, "completion_tokens": 4}
-STARTED = {"functions": [["f(obs)", "", ""]], "directions": ["maximize"], "seed": 0}
-EVENTS = [
-    json.loads(event.to_json())
-    for event in (
-        Started(FORMAT, STARTED),
-        Called("call"),
-        Replied("call", REPLY),
-        Computed("no code", {"error": "no block"}, block=False),
-    )
-]
-
-
-def sent(folder: Path, files: dict[str, Any]) -> Path:
-    (folder / "candidates").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(files["config"]))
-    for number in (0, 1):
-        data = {**files["candidate"], "number": number} if number else files["candidate"]
-        (folder / f"candidates/{number:03d}.json").write_text(json.dumps(data))
-        (folder / f"candidates/{number:03d}.py").write_text(files["source"])
-    (folder / "held_out.json").write_text(json.dumps(files["held out"]))
-    (folder / "search.jsonl").write_text("".join(json.dumps(e) + "\n" for e in files["events"]))
-    return folder
-
-
-FILES = {"config": CONFIG, "candidate": CANDIDATE, "held out": HELD_OUT, "events": EVENTS}
-FILES["source"] = "def controller(obs):\n    return 0\n"
-
-
-def test_a_sent_code_run_becomes_a_page_without_markup_of_its_own(tmp_path):
-    known = Seen(write_report(sent(tmp_path / "sound", FILES)).read_text()).marks
-    known |= {("tr", "class")}
-    pairs = [(path, value) for path in where(FILES) for value in VALUES]
-    pairs = [p for p in pairs if p[0][0] != "source" or isinstance(p[1], str)]
-    sample = random.Random(0).sample(pairs, 120) + [(p, MARKUP) for p in where(FILES)]
-    shown = 0
-    for number, (path, value) in enumerate(sample):
-        if path == ("source",) and value == ESCAPES:
-            continue  # no text file
-        try:
-            folder = sent(tmp_path / str(number), put(FILES, path, value))
-        except (TypeError, AttributeError):
-            continue  # not a folder that can be written
-        try:
-            text = write_report(folder).read_text()
-        except LLMOptError:
-            continue
-        shown += "alert(1)" in text
-        assert is_whole(text, known), (path, value)
-    assert shown > 10
-
-
-@pytest.mark.parametrize("name", ["<b>.json", '"onload="x.json', "\x1b[2J.json"])
-def test_file_names_of_a_code_run_are_text(tmp_path, name):
-    folder = sent(tmp_path / "run", FILES)
-    (folder / "candidates" / name).write_text(json.dumps(CANDIDATE))
-    with pytest.raises(StorageError, match="cannot read"):
-        write_report(folder)
-    (folder / "candidates" / name).with_suffix(".py").write_text("pass")
-    known = Seen(write_report(sent(tmp_path / "sound", FILES)).read_text()).marks
-    assert is_whole(write_report(folder).read_text(), known | {("tr", "class")})
