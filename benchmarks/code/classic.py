@@ -144,10 +144,8 @@ TAUGHT = tuple(_TEACHERS)
 """Ids of the environments that have a teacher."""
 
 
-def make_env(env_id: str, paraphrase_seed: int | None = 0, **options: Any) -> LanguageFeedback:
+def make_env(env_id: str, **options: Any) -> LanguageFeedback:
     """Make one of `TAUGHT` with language feedback, whose options are `LanguageFeedback`'s."""
     if env_id not in _TEACHERS:
         raise LLMOptError(f"no teacher for {env_id!r}. Valid: {', '.join(_TEACHERS)}")
-    return LanguageFeedback(
-        gym.make(env_id), _TEACHERS[env_id](), paraphrase_seed=paraphrase_seed, **options
-    )
+    return LanguageFeedback(gym.make(env_id), _TEACHERS[env_id](), **options)

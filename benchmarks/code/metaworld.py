@@ -51,13 +51,10 @@ _SUCCESS = {
     "pushed in along y",
 }
 
-_INSTRUCTIONS = (
+_INSTRUCTION = (
     "Control a Sawyer robot arm with a gripper to do the task {task}. Each action is a target: "
     "the x, y, z position that the hand shall move to, in metres, and the gripper's effort, "
-    "from -1 (open) to 1 (close).",
-    "Your job is the task {task} on a Sawyer robot arm. An action has four numbers: the hand's "
-    "target position x, y, z in metres, and the gripper's effort between -1 (open) and 1 "
-    "(close).",
+    "from -1 (open) to 1 (close)."
 )
 
 
@@ -264,14 +261,12 @@ class SlowMotion(gym.Wrapper[Any, Any, Any, Any]):
 class MetaWorldTeacher:
     """Says of each target whether it brought the hand to where the expert wants it."""
 
-    def __init__(self, env: TargetPose, paraphrase_seed: int | None = 0) -> None:
+    def __init__(self, env: TargetPose) -> None:
         self._env = env
-        self._seed = paraphrase_seed
 
     def instruction(self) -> str:
         """Return the task in words."""
-        index = 0 if self._seed is None else self._seed % len(_INSTRUCTIONS)
-        return _INSTRUCTIONS[index].format(task=self._env.name.removesuffix("-v3"))
+        return _INSTRUCTION.format(task=self._env.name.removesuffix("-v3"))
 
     def describe(self, observation: Any) -> str:
         """Return the named parts of an observation and their values."""
@@ -318,7 +313,6 @@ def make_env(
     name: str,
     seed: int = 0,
     held_out: bool = False,
-    paraphrase_seed: int | None = 0,
     **options: Any,
 ) -> LanguageFeedback:
     """Make a Meta-World task with target-pose actions and language feedback.
@@ -326,5 +320,4 @@ def make_env(
     Arguments are those of `TargetPose`, and of `LanguageFeedback`.
     """
     env = TargetPose(name, seed, held_out)
-    teacher = MetaWorldTeacher(env, paraphrase_seed)
-    return LanguageFeedback(env, teacher, paraphrase_seed=paraphrase_seed, **options)
+    return LanguageFeedback(env, MetaWorldTeacher(env), **options)

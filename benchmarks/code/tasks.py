@@ -130,8 +130,8 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     """Return the task of a name.
 
     It is one of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any Gymnasium id
-    (``"module:Id-v0"`` imports the module first). `seed` is that of the wording, and of
-    Meta-World's goals; `feedback` are kinds of it, for tasks with a teacher.
+    (``"module:Id-v0"`` imports the module first). `seed` is that of Meta-World's
+    goals; `feedback` are kinds of it, for tasks with a teacher.
 
     Raises:
         ImportError: A package is missing; the message says which extra has it.
@@ -156,7 +156,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
         if taught:
-            return classic.make_env(env_id, paraphrase_seed=seed, feedback=feedback)
+            return classic.make_env(env_id, feedback=feedback)
         return make_gymnasium(env_id)
 
     try:
@@ -226,7 +226,7 @@ def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed, feedback=feedback)
+        return metaworld.make_env(task, seed, held_out, feedback=feedback)
 
     def draw(act: Callable[[Any], Any]) -> Drawn:
         choose_renderer()

@@ -213,12 +213,6 @@ def parent_of(trials: Sequence[CodeTrial], direction: str) -> CodeTrial | None:
 _SHARED = ("source", "number", "explanation", "parent", "fingerprint", "origin")
 
 
-def trial_of(candidate: Candidate, reward: float | None = None, **told: Any) -> CodeTrial:
-    """Return the trial of a candidate, with the other recorded fields."""
-    shared = {name: getattr(candidate, name) for name in _SHARED}
-    return CodeTrial(reward=reward, **shared, **told)
-
-
 def candidate_of(
     trial: CodeTrial, functions: Sequence[Function], sandbox: Callable[[], Sandbox]
 ) -> Candidate:

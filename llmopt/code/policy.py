@@ -356,8 +356,6 @@ def evaluate_policy(
 ) -> PolicyScore:
     """Score a policy; its code is reloaded for each episode.
 
-    The words of a `LanguageFeedback` depend only on the numbers of candidate and initial state.
-
     Args:
         candidate: The policy, its first function.
         env: The environment that determines the score.
@@ -380,8 +378,6 @@ def evaluate_policy(
     report = statistics() if statistics is not None else None
     watch = report if report is not None else StepData() if steps else None
     for number, seed in enumerate(seeds, 1):
-        if isinstance(env, LanguageFeedback):
-            env.reword(candidate.number, number)
         try:
             candidate.reset()
         except CandidateError as error:
