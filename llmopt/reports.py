@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
-from llmopt.code.stored import StoredCode
+from llmopt.code.views import StoredCode
 from llmopt.errors import LLMOptError, StorageError, needs
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer

@@ -176,6 +176,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
         whole_number("attempts", self._writing.attempts, 1, 1000)
         self.seed, self.steps = seed_or_fresh(seed), None
         self._programs = ProgramSpace()
+        names = ", ".join(function.name for function in self.functions)
+        self._about = {"model": client_name(model), "functions": names}
         self._ask_lock, self._concluded = Lock(), False
         self._journal = self._open(storage, model, seed is not None)
         self._model = Journaled(model, self._journal, Limits(**given_of(Limits)))
@@ -239,18 +241,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         self._writing = replace(self._writing, tools=tuple(dict.fromkeys(lines)))
 
     # -- results --------------------------------------------------------------------------
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The model's blocks of Python so far: `code`, `output`, and `trials` at the time."""
-        state = self._journal.state
-        runs = (*state.runs, *state.open_runs)
-        return tuple(Block.read(run.event.result) for run in runs if run.event.block)
-
-    @property
-    def trials(self) -> list[CodeTrial]:
-        """All recorded candidates, in the order of `tell`."""
-        return [self._programs.trial(trial) for trial in self._journal.state.trials]
 
     @property
     def storage(self) -> Path | None:
