@@ -184,7 +184,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         if tool is not None:
             tool.folder = self._journal.arrays.folder
         self._pending = {
-            p.values[0]: self.candidate(self._code_trial(Program(*p.values), p.explanation))
+            p.values[0]: self.candidate(Program(*p.values).trial(explanation=p.explanation))
             for p in self._journal.state.pending
         }
         self._handed: set[int] = set()
@@ -280,12 +280,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         """Return a callable of a trial's code."""
         return candidate_of(trial, self.functions, self._make_sandbox)
 
-    def _code_trial(self, program: Program, explanation: str = "") -> CodeTrial:
-        return CodeTrial(
-            program.number, program.source, None, "", explanation, program.parent,
-            program.fingerprint,
-        )  # fmt: skip
-
     # -- asking ---------------------------------------------------------------------------
 
     def ask(self) -> Candidate:
@@ -368,6 +362,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         trials = [self._programs.trial(trial) for trial in state.trials]
         programs = [(t.params, None if t.rewards is None else t.rewards[0]) for t in state.trials]
         programs += [(Program(*p.values), None) for p in state.pending]
+        begin = CodeTrial(-1, self.initial, None) if self.initial else None
         number = self._next(state)
         tried = sum(t.source == "llm" for t in state.trials) + state.barren
         task = ProgramTask(
@@ -375,7 +370,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             self._programs,
             trials,
             programs,
-            self._parent(trials),
+            parent_of(trials, self.direction) or begin,
             number,
             None if self.steps is None else max(0, self.steps - tried - 1),
         )
@@ -427,13 +422,6 @@ class CodeOptimizer(CodeViews, Account, Closing):
         numbers += [p.values[0] for p in state.pending]
         waiting = getattr(self, "_pending", {})
         return max((k + 1 for k in (*numbers, *waiting)), default=1)
-
-    def _parent(self, trials: Sequence[CodeTrial]) -> CodeTrial | None:
-        parent = parent_of(trials, self.direction)
-        if parent is not None or not self.initial:
-            return parent
-        scored = (t for t in trials if t.origin == "user" and t.source == self.initial)
-        return next(scored, CodeTrial(-1, self.initial, None))
 
     # -- telling --------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ class Program:
         """The program as the flat point of a trial."""
         return self.number, self.source, self.fingerprint, self.parent
 
+    def trial(self, reward: float | None = None, **recorded: Any) -> CodeTrial:
+        """Return the program as a trial, with the other fields that are recorded."""
+        known = self.number, self.source, reward
+        return CodeTrial(*known, parent=self.parent, fingerprint=self.fingerprint, **recorded)
+
 
 class ProgramSpace:
     """The programs of a search; see `llmopt.state.PointSpace`."""
@@ -68,15 +73,10 @@ class ProgramSpace:
 
     def trial(self, trial: Trial[Program]) -> CodeTrial:
         """Return a recorded trial as readers see it."""
-        program = trial.params
-        return CodeTrial(
-            number=program.number,
-            source=program.source,
-            reward=None if trial.rewards is None else trial.rewards[0],
+        return trial.params.trial(
+            None if trial.rewards is None else trial.rewards[0],
             feedback=trial.feedback,
             explanation=trial.explanation,
-            parent=program.parent,
-            fingerprint=program.fingerprint,
             origin="llm" if trial.source == "llm" else "user",
             ties=trial.ties,
             samples=trial.samples,
