@@ -45,9 +45,6 @@ def candidate_of(source, env):
     return Candidate(source, [policy_function(env)], Sandbox)
 
 
-FOLD = np.array([1.0, -1.0])
-
-
 def reached(total, info):
     return total > 90
 
@@ -85,30 +82,6 @@ class TestLanguage:
         assert "energy" in bad
         with pytest.raises(ValueError, match="fp"):
             classic.make_env(CAR, feedback=("x",))
-
-    def test_swimmer(self):
-        pytest.importorskip("mujoco")
-        env = classic.make_env("Swimmer-v5")
-        still = run_episode(lambda obs: np.zeros(2), env, 0, cap=60)
-        assert "hardly moved" in still.feedback
-        phase = iter(np.arange(0, 60, 0.1))
-
-        def wave(obs):
-            t = 2 * next(phase)
-            return np.array([math.sin(t), math.sin(t + 1.5)])
-
-        assert run_episode(wave, env, 0, cap=150).length == 150
-
-        def told(controller):
-            return run_episode(lambda obs: np.clip(controller(obs), -1, 1), env, 1).feedback
-
-        assert "LEFT" in told(lambda obs: [4 * obs[2], -4 * obs[1]])
-        right = told(lambda obs: [-4 * obs[2], 4 * obs[1]])
-        assert "LEFT" not in right
-        assert "in a wave" not in right
-        phase = iter(0.15 * np.arange(1000))
-        assert "against one another: in a wave" in told(lambda obs: math.sin(next(phase)) * FOLD)
-        env.close()
 
 
 @needs_confinement

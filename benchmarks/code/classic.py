@@ -1,4 +1,4 @@
-"""Teachers for MountainCar and Swimmer: words made from what happened and from the returns.
+"""Teacher for MountainCar: words made from what happened and from the returns.
 
 There is no expert here. A move is judged by physics where that is plain (pushing with the
 motion gains energy), and an episode by what happens in it.
@@ -20,7 +20,6 @@ FLAG = 0.45
 """Position of the flag in MountainCarContinuous-v0; it is 0.5 in MountainCar-v0."""
 
 _SPEED_SEEN = 1e-3
-_DRIFT = 0.02
 
 
 def _return(rewards: Sequence[float]) -> str:
@@ -81,64 +80,9 @@ class MountainCarTeacher:
         return words
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size > 0 else 0.0
-
-
-class SwimmerTeacher:
-    """Teaches the swimmer, by how it moves."""
-
-    def instruction(self) -> str:
-        """Return the task in words."""
-        return (
-            "A swimmer of three links lies in a viscous fluid. In each step set the torques of "
-            "its two joints, each between -1 and 1. Swim to the right as fast as you can."
-        )
-
-    def describe(self, observation: Any) -> str:
-        """Return angles and velocities in words."""
-        o = [float(v) for v in observation]
-        return (
-            f"The tip's angle is {o[0]:.2f}, the joints' angles are {o[1]:.2f} and {o[2]:.2f} rad; "
-            f"it moves at {o[3]:.2f} to the right and {o[4]:.2f} up; angular velocities are "
-            f"{o[5]:.2f}, {o[6]:.2f}, {o[7]:.2f}."
-        )
-
-    def judge(self, before: Any, action: Any, after: Any) -> Verdict:
-        """Say nothing of single steps: strokes go back and forth."""
-        return Verdict()
-
-    def conclude(
-        self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
-    ) -> str:
-        """Say how it moved."""
-        seen = np.array(observations, dtype=float)
-        bends = np.abs(seen[:, 1:3]).max(axis=0)
-        speed = float(seen[:, 3].mean())
-        words = f"Its mean speed to the right was {speed:.3f}. "
-        words += f"Its joints bent by up to {bends[0]:.2f} and {bends[1]:.2f} rad. "
-        crossings = int((np.diff(np.sign(seen[:, 1])) != 0).sum())
-        words += f"The first joint changed sides {crossings} times. {_return(rewards)}"
-        if bends.max() < 0.3:
-            words += " It hardly moved: larger, alternating torques would bend it."
-        elif crossings < 4:
-            words += " It did not undulate: a wave through both joints pushes it forward."
-        else:
-            together = _correlation(seen[:, 1], seen[:, 2])
-            if abs(together) > 0.7:
-                how = "together" if together > 0 else "against one another"
-                words += f" Its joints bent {how}: in a wave one follows the other."
-            if speed < -_DRIFT:
-                words += " It swam to the LEFT: let the wave run the other way."
-        return words
-
-
 _TEACHERS: dict[str, Callable[[], Teacher]] = {
     "MountainCarContinuous-v0": MountainCarTeacher,
     "MountainCar-v0": lambda: MountainCarTeacher(discrete=True),
-    "Swimmer-v5": SwimmerTeacher,
 }
 TAUGHT = tuple(_TEACHERS)
 """Ids of the environments that have a teacher."""
