@@ -269,11 +269,8 @@ def draw(
     if not run.config["gif"] or task.draw is None:
         return
     try:
-        env, act, cap = task.draw(act)
-        try:
-            picture = policy_gif(_Begun(env, begin), act, seed, cap)
-        finally:
-            env.close()
+        with contextlib.closing(task.draw()) as env:
+            picture = policy_gif(_Begun(env, begin), act, seed, task.cap)
     except Exception as error:  # of graphics drivers: a picture must not cost a finished run
         say(f"no picture of the best policy ({type(error).__name__}: {first_line(error)})")
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,9 +29,6 @@ MAX_TARGETS = 30
 
 CAMERA = "corner2"
 """The camera of pictures. It hangs upside down."""
-
-STRIDE = 3
-"""Inner steps from one frame of a picture to the next."""
 
 REACHED = 1e-4
 """Distance in metres in each axis at which a target pose counts as reached (as LLF-Bench)."""
@@ -138,6 +135,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         env = benchmark.train_classes[name](**drawn)
         super().__init__(env)
         self.name, self.distance = name, "distance"
+        self.metadata = {**env.metadata, "render_fps": 5}  # targets
         self.expert = Expert(name)
         self._tasks = list(benchmark.train_tasks)
         # number of goals, 50. `reset(seed=k)` takes goal `k`; from 50 on they begin again one
@@ -146,7 +144,6 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         self._steps = 0
         env.max_path_length = MAX_TARGETS * INNER_STEPS + 1  # its own limit never comes first
         self._observation = np.zeros(39)
-        self._last: tuple[np.ndarray, float, bool, bool, dict[str, Any]]
         low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
         self.action_space = gym.spaces.Box(
             np.append(low, -1.0), np.append(high, 1.0), dtype=np.float64
@@ -165,12 +162,6 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Steer to a target."""
-        for _ in self._towards(action):
-            pass
-        return self._last
-
-    def _towards(self, action: Any) -> Iterator[None]:
-        """Steer to a target; yield after each inner step. `_last` then holds its outcome."""
         target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
         gain = self.expert.target(self._observation)[1]
         self._steps += 1
@@ -183,10 +174,9 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
             success = bool(info["success"])
             ended = self._steps >= MAX_TARGETS
             info = {**info, "success": success, **self._measured(info)}
-            self._last = (self._observation.copy(), float(value), success, ended, info)
-            yield
             if success or np.abs(target[:3] - self._observation[:3]).max() < REACHED:
                 break
+        return self._observation.copy(), float(value), success, ended, info
 
     def render(self) -> Any:
         """Return a picture, the right way up and of half the size."""
@@ -225,37 +215,6 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         space: Any = self.action_space
         return space.low, space.high
-
-
-class SlowMotion(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows inner steps of a policy, `STRIDE` at once, for pictures; actions are ignored."""
-
-    def __init__(self, env: TargetPose, act: Callable[[Any], Any]) -> None:
-        super().__init__(env)
-        self._act = act
-        self._move: Iterator[None] = iter(())
-
-    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode."""
-        observation, info = self.env.reset(**options)
-        self._move = self._moves(observation)
-        return observation, info
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Make some inner steps."""
-        inner: Any = self.env
-        for _ in range(STRIDE):
-            next(self._move)
-            observation, reward, success, _, info = inner._last
-            if success:
-                break
-        return observation, reward, success, False, info
-
-    def _moves(self, observation: Any) -> Iterator[None]:
-        inner: Any = self.env
-        while True:
-            yield from inner._towards(self._act(observation))
-            observation = inner._last[0]
 
 
 class MetaWorldTeacher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -35,9 +35,6 @@ _NO_SUCCESS = {"MountainCarContinuous-v0": 0.0, "MountainCar-v0": -200.0}
 _STATISTICS = 2500  # characters
 
 
-Drawn: TypeAlias = tuple[gym.Env[Any, Any], Callable[[Any], Any], int]
-
-
 @dataclass(frozen=True)
 class CodeTask:
     """What a policy or a reward is written for."""
@@ -55,9 +52,7 @@ class CodeTask:
     notes: str = ""  # the environment in words: limits, times, rewards, ends of an episode
     # makes what watches the episodes of one candidate, where that suits
     statistics: Callable[[], EpisodeStatistics] | None = None
-    # returns, for a policy, a fresh environment that renders held-out starts, what acts in it, and
-    # its largest number of steps
-    draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
+    draw: Callable[[], gym.Env[Any, Any]] | None = None  # makes one that renders held-out starts
     numbered: bool = False  # whether a start is a goal's number, which every observation shows
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
@@ -173,11 +168,11 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
         def success(total: float, info: dict[str, Any]) -> bool:
             return total > worst
 
-    def draw(act: Callable[[Any], Any]) -> Drawn:
+    def draw() -> gym.Env[Any, Any]:
         choose_renderer()
         drawn = make_gymnasium(env_id, render_mode="rgb_array")
         follow(drawn)
-        return drawn, act, cap
+        return drawn
 
     doc = f"obs: {env.observation_space}."
     if notes:
@@ -228,12 +223,9 @@ def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     def make(held_out: bool) -> gym.Env[Any, Any]:
         return metaworld.make_env(task, seed, held_out, feedback=feedback)
 
-    def draw(act: Callable[[Any], Any]) -> Drawn:
+    def draw() -> gym.Env[Any, Any]:
         choose_renderer()
-        drawn = metaworld.TargetPose(task, seed, True, render_mode="rgb_array")
-        slow = metaworld.SlowMotion(drawn, act)
-        steps = metaworld.MAX_TARGETS * metaworld.INNER_STEPS // metaworld.STRIDE
-        return slow, lambda observation: None, steps
+        return metaworld.TargetPose(task, seed, True, render_mode="rgb_array")
 
     env = make(False)
     objective = env.reset(seed=0)[1]["language"]["instruction"]
