@@ -96,8 +96,7 @@ def answer_to(prompt: str) -> str:
     """Return what a model might answer: code, or a random point within the ranges it was told."""
     if "controller(obs" in prompt:
         gain = random.random()
-        code = f"def controller(obs):\n    return [{gain} * obs[1]]\n"
-        return json.dumps({"reasoning": "a guess", "code": code})
+        return f"A guess.\n```python\ndef controller(obs):\n    return [{gain} * obs[1]]\n```"
     ranges, each = {}, "from 0 to 1"
     for name, what in re.findall(r"^- (.+?): ((?:each )?(?:an? |one of).*)$", prompt, re.MULTILINE):
         ranges[name] = what
