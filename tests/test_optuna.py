@@ -448,7 +448,7 @@ class TestConditional:
         again = make(["Start from: #6\nProposal:\nv: 1"], prompt="words")
         study.sampler = again
         study.optimize(self.branches, n_trials=1)
-        assert "#3: k b -> a, u – -> 2.5, v 5 -> –" in requests(again)[0].text
+        assert "| a | 2.5 | – | #3\n" in requests(again)[0].text
         assert study.trials[-1].params == {"k": "b", "v": 1.0}
 
     def test_the_points_of_one_answer_serve_the_next_trials(self):
