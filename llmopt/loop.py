@@ -59,7 +59,7 @@ from llmopt.util.arguments import (
 )
 from llmopt.util.process import ProcessEndedError, call_within
 from llmopt.util.text import function_name, short
-from llmopt.views import Views, search_html
+from llmopt.views import Views, on_bounds, search_html
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
@@ -153,7 +153,7 @@ class SearchResult(Views, Generic[Params]):
             found = f"{len(self.pareto)} on the Pareto front"
         else:
             found = f"best {best.reward} at {best.params}"
-            ends = optimizer.space.on_bounds(best.values)
+            ends = on_bounds(optimizer.space, best.values)
             found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
         failed = sum(trial.state != "complete" for trial in self.trials)
         count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")

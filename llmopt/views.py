@@ -16,13 +16,16 @@ from llmopt.history import History, Trial
 from llmopt.optuna_study import study_of, trials_of
 from llmopt.prompt.log import Log
 from llmopt.report_page.page import write_page
-from llmopt.space import Space
+from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     import pandas
     from optuna import Study
+
+_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
+_SHOWN_ENDS = 4
 
 SHOWN_TRIALS = 20
 """Trials that the page of a notebook shows: the latest of them."""
@@ -212,3 +215,18 @@ def _point(log: Log, trial: Trial[Any]) -> str:
         if trial.values[i] is not ABSENT
     )
     return f"{_result(log, trial)}: {', '.join(values)}"
+
+
+def on_bounds(space: Space, values: Sequence[Value]) -> tuple[str, ...]:
+    """Return, in words, which numbers of a flat point lie at an end of their range.
+
+    A better point may lie beyond that end. Ranges of fewer than five values are skipped,
+    because a value may lie at an end by chance.
+    """
+    ends = []
+    for i, (unit, d) in enumerate(zip(space.encode(values), space.dimensions, strict=True)):
+        end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
+        if end and not isinstance(d, Categorical) and d.count >= 5:
+            ends.append(f"{space.names[i]} = {d.format(values[i])}, the {end} value allowed")
+    more = len(ends) - _SHOWN_ENDS
+    return (*ends[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))

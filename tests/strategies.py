@@ -119,15 +119,11 @@ multi_binaries = st.builds(
     lambda shape: spaces.MultiBinary(list(shape)), hnp.array_shapes(max_dims=3, max_side=3)
 )
 leaves = st.one_of(boxes(), discretes, multi_discretes(), multi_binaries)
-gymnasium_spaces = st.recursive(
+keys = st.text("abc", min_size=1, max_size=3)
+gymnasium_spaces = st.one_of(
     leaves,
-    lambda inner: st.one_of(
-        st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, min_size=1, max_size=3).map(
-            spaces.Dict
-        ),
-        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
-    ),
-    max_leaves=5,
+    st.dictionaries(keys, leaves, min_size=1, max_size=3).map(spaces.Dict),
+    st.lists(leaves, min_size=1, max_size=3).map(spaces.Tuple),
 )
 any_spaces = st.one_of(plain_spaces, gymnasium_spaces.map(Space.of))
 seeds = st.integers(0, 2**32 - 1)

@@ -228,7 +228,7 @@ class TestStorage:
         with pytest.raises(SpaceError, match="give the same table again, as candidates="):
             loaded.ask()
         assert LLMOptimizer.load(path, candidates=ROWS).ask() in POINTS
-        with pytest.raises(SpaceError, match="not that of the search"):
+        with pytest.raises(SpaceError, match="expected the table of 45 points"):
             LLMOptimizer.load(path, candidates=ROWS[1:])
 
 

@@ -66,9 +66,7 @@ class TestText:
             "layer size <= 10 * layer": 1.0,
             "learning-rate * 2 <= layer": pytest.approx(0.2),
         }
-        box = Space.from_gymnasium(gym.spaces.Box(-1, 1, (2,))).constrained(
-            "params[0] <= params[1]"
-        )
+        box = Space.of(gym.spaces.Box(-1, 1, (2,))).constrained("params[0] <= params[1]")
         assert [box.admits(v) for v in ((0.0, 0.5), (0.5, 0.0))] == [True, False]
 
     @pytest.mark.parametrize(

@@ -40,12 +40,11 @@ SPACES = {
     "dict": spaces.Dict(
         {
             "arm": spaces.Box(-1, 1, (2,)),
-            "hand": spaces.Dict({"grip": spaces.Discrete(7), "on": spaces.MultiBinary(2)}),
+            "grip": spaces.Discrete(7),
+            "on": spaces.MultiBinary(2),
         }
     ),
-    "tuple": spaces.Tuple(
-        (spaces.Discrete(5), spaces.Tuple((spaces.Box(0, 1, (1,)), spaces.Discrete(3))))
-    ),
+    "tuple": spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 1, (1,)), spaces.Discrete(3))),
     "named": Space(
         {
             "lr": Float(1e-5, 0.1, log=True),
@@ -54,7 +53,7 @@ SPACES = {
             "act": Categorical(["relu", None, True, 3, 2.5, ("a", 1)]),
         }
     ),
-    "decimals": Space.from_gymnasium(spaces.Box(-6, 6, (2,)), decimals=1),
+    "decimals": Space.of(spaces.Box(-6, 6, (2,)), decimals=1),
 }
 
 

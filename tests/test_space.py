@@ -19,6 +19,7 @@ from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space import Categorical, Float, Int, Space
 from llmopt.space.values import ABSENT
+from llmopt.views import on_bounds
 
 # Gymnasium's own: narrowed bounds, `contains` of its 0-d samples, draws of wide integers.
 pytestmark = [
@@ -160,11 +161,11 @@ def test_the_parts_of_a_space():
         (0.001, 0.0, 0.5, 8, 1, "adamw")
     )
     assert space.steps((0.01, 0.0, 0.5, 8, 3, "sgd")) == pytest.approx([0, 0, 0.25, 1 / 7, 0.5, 0])
-    ends = space.on_bounds((1e-5, 6.0, 1.0, 8, 1, "sgd"))
+    ends = on_bounds(space, (1e-5, 6.0, 1.0, 8, 1, "sgd"))
     assert ends[0] == "lr = 1e-05, the lowest value allowed"
     assert [end.split()[0] for end in ends] == ["lr", "x", "q", "n"]
-    nested = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "a": spaces.Tuple([spaces.Discrete(3)])})
-    assert Space.of(nested).names == ("a[0]", "b[0]", "b[1]")
+    parts = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "a": spaces.Discrete(3)})
+    assert Space.of(parts).names == ("a", "b[0]", "b[1]")
     assert Space.of(spaces.Discrete(3, start=-1)).flatten(np.int64(1)) == (1,)
     assert Space.of(spaces.MultiBinary(2)).flatten([True, False]) == (1, 0)
 
@@ -264,9 +265,9 @@ REFUSED = [
     (lambda: Space.of(BOX), "no finite bounds for `params[1]` in [-inf, 5.0]"),
     (lambda: Space.of(spaces.Text(3)), "cannot be searched; use Box, Discrete"),
     (lambda: Space.of("x"), "the space precedes the client"),
-    (lambda: Space.from_gymnasium(3), "expected a space of gymnasium.spaces"),
+    (lambda: Space.of(spaces.Tuple([spaces.Tuple([BOX])])), "`[0]`: a Tuple space cannot be"),
     (lambda: Space.from_dict({}), "the stored space is damaged"),
-    (lambda: Space.from_dict({**mixed().to_dict(), "layout": {"kind": "?"}}), "unknown layout"),
+    (lambda: Space.from_dict({**mixed().to_dict(), "form": {"kind": "?"}}), "is damaged"),
     (
         lambda: mixed().flatten({**POINT, "lr": 4.2}),
         "`lr`=4.2 is outside [1e-05, 0.1]; the",

@@ -44,7 +44,7 @@ from llmopt.space import Space
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT
 from llmopt.util.text import cut
-from llmopt.views import outcome
+from llmopt.views import on_bounds, outcome
 
 _MOST_CHOICES = 12  # that no trial has had and that are named
 _CHOICE_LENGTH = 80  # characters
@@ -393,7 +393,7 @@ class Asker:
         if best is None or len(view.history.directions) > 1:
             return  # an end of a Pareto front always lies there
         if told - best.number >= _BEST_SINCE:
-            for end in space.on_bounds(best.values):
+            for end in on_bounds(space, best.values):
                 self._say(
                     end,
                     f"The best of {told} trials lies on the edge of the space: {end}. A better "

@@ -22,8 +22,8 @@ from llmopt.adapters.optuna.branches import BranchedSpace, Condition, find_condi
 from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
 from llmopt.space.constraints import Constraint, Limit
-from llmopt.space.foreign import is_configspace, read_distribution
-from llmopt.space.space import check_names
+from llmopt.space.foreign import is_configspace, read_dimension
+from llmopt.space.forms import check_names
 from llmopt.space.values import ABSENT
 from llmopt.space.when import When, exact, settled
 
@@ -37,7 +37,7 @@ def dimension(distribution: BaseDistribution) -> Dimension:
     """Return the llmopt dimension of a distribution; it raises what `trouble_with` says."""
     if isinstance(distribution, CategoricalDistribution):
         return Categorical(tuple(_hashable(c) for c in distribution.choices))
-    return read_distribution(distribution)
+    return read_dimension("", distribution)
 
 
 def _hashable(choice: Any) -> Any:

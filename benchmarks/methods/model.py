@@ -29,7 +29,7 @@ def parameter_space(low: float, high: float, n: int, names: Sequence[str] = ()) 
     if names:
         return Space({name: Float(low, high) for name in names})
     box = spaces.Box(low, high, (n,), dtype=np.float64)
-    return Space.from_gymnasium(box, decimals=shown_decimals(low, high))
+    return Space.of(box, decimals=shown_decimals(low, high))
 
 
 class UnsentRequest(LLMOptError):

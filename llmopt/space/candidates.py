@@ -46,6 +46,7 @@ class Candidates:
         columns: The cells of each column; each parameter has one. Texts are read as values.
 
     Attributes:
+        columns: The cells of each column.
         digest: Identifies the points, in their order, to a search that resumes.
 
     Raises:
@@ -77,7 +78,7 @@ class Candidates:
             rows = [rows[i] for i in kept]
             columns = {n: [cells[i] for i in kept] for n, cells in columns.items()}
         self._keys, self._rows = rows, {row: i for i, row in enumerate(rows)}
-        self._descriptors = {n: c for n, c in columns.items() if n not in space.names}
+        self.columns = columns
         numbers = (
             [math.nan if k is ABSENT else k for k in column] for column in zip(*rows, strict=True)
         )
@@ -248,7 +249,9 @@ class Candidates:
         columns, notes = dict(zip(self._space.names, self._codes.T, strict=True)), []
         for name, dimension in zip(self._space.names, self._space.dimensions, strict=True):
             notes.append(name + " (index of the choice)" * isinstance(dimension, Categorical))
-        for name, cells in self._descriptors.items():
+        for name, cells in self.columns.items():
+            if name in columns:
+                continue
             numbers = numbers_of(cells)
             columns[name] = [str(cell) for cell in cells] if numbers is None else numbers
             notes.append(f"{name} (a descriptor, no parameter)")

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from llmopt.errors import SpaceError, did_you_mean
 from llmopt.space.values import ABSENT
-from llmopt.space.when import Test, When, exact
-from llmopt.util.text import a_type, nfc
+from llmopt.space.when import Test, When, exact, read_tests
+from llmopt.util.text import a_type, nfc, short
 
 _MOST_TEXT = 2000  # characters of one constraint
 _ROUNDING = 1e-9  # as a share of the terms, and as an amount if they are small
@@ -78,12 +78,16 @@ class Forbidden:
 Limit: TypeAlias = Constraint | Forbidden
 
 
-def read_forbidden(
-    combinations: Iterable[tuple[Test, ...]], dimensions: Mapping[str, Any]
-) -> list[Forbidden]:
-    """Return combinations of values that no point may have, in exact form."""
+def read_forbidden(combinations: Iterable[Any], dimensions: Mapping[str, Any]) -> list[Forbidden]:
+    """Return combinations that no point may have, as dicts or as tests, in exact form."""
+    if isinstance(combinations, str | Mapping) or not isinstance(combinations, Iterable):
+        raise SpaceError(
+            f"forbidden={short(combinations)}: got {a_type(combinations)}; expected a list of "
+            'combinations, such as forbidden=[{"optimizer": "sgd", "layers": 3}]'
+        )
     limits = []
-    for tests in combinations:
+    for given in combinations:
+        tests = given if isinstance(given, tuple) else read_tests(given)
         (tests,) = exact("forbidden:", When((tests,)), dimensions).alternatives
         texts = [t.words(lambda name, value: dimensions[name].format(value)) for t in tests]
         text = f"never {' and '.join(texts)}" + " together" * (len(texts) > 1)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 from llmopt.errors import SpaceError
 from llmopt.space.dimensions import Categorical, Dimension, Float, Int
+from llmopt.space.forms import is_gymnasium
+from llmopt.space.values import as_number
 from llmopt.space.when import Test, When
 
-_MOST = 200  # alternatives of a condition; its square: values that a relation is written out for
+_MOST = 200  # alternatives of a condition
 _CONJUNCTIONS = ("OrConjunction", "AndConjunction")
 _SIGNS = {"LessThan": "<", "LessThanEquals": "<=", "GreaterThan": ">", "GreaterThanEquals": ">="}
-_KEPT = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}  # what a forbidden relation leaves
 
 Tests = tuple[Test, ...]
 
@@ -28,24 +29,28 @@ def _is(obj: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(obj, kind)
 
 
-def is_distribution(obj: object) -> bool:
-    """Whether `obj` is a distribution of Optuna's."""
-    return _is(obj, "optuna.distributions", "BaseDistribution")
+def read_dimension(name: str, given: Any) -> Dimension:
+    """Return what a dict has under a name as a dimension, also a distribution of Optuna's.
 
-
-def read_distribution(distribution: Any) -> Dimension:
-    """Return a distribution of Optuna's as a dimension, or raise `SpaceError`."""
-    kind = type(distribution).__name__
-    if kind == "CategoricalDistribution":
-        return Categorical(distribution.choices)
-    if kind in ("FloatDistribution", "IntDistribution"):
-        number = Float if kind == "FloatDistribution" else Int
-        low, high = distribution.low, distribution.high
-        return number(low, high, log=distribution.log, step=distribution.step)
-    raise SpaceError(
-        f"{kind} is not known; expected a FloatDistribution, IntDistribution or "
-        "CategoricalDistribution"
-    )
+    Raises:
+        SpaceError: It is neither; the message names the dimension that the user probably meant.
+    """
+    if isinstance(given, Dimension):
+        return given
+    if _is(given, "optuna.distributions", "CategoricalDistribution"):
+        return Categorical(given.choices)
+    for kind, number in (("FloatDistribution", Float), ("IntDistribution", Int)):
+        if _is(given, "optuna.distributions", kind):
+            return number(given.low, given.high, log=given.log, step=given.step)
+    meant = "expected Float(low, high), Int(low, high) or Categorical(choices)."
+    if is_gymnasium(given):
+        meant = "put all of them in a gymnasium.spaces.Dict and pass that."
+    elif isinstance(given, tuple | list) and given:
+        meant = f"for choices write Categorical({list(given)!r})"
+        if len(given) == 2 and all(as_number(end) is not None for end in given):
+            ends = f"({given[0]!r}, {given[1]!r})"
+            meant = f"for a range write Float{ends}, or Int{ends} for whole numbers"
+    raise SpaceError(f"Space: `{name}`={given!r} is not a dimension; {meant}")
 
 
 def is_configspace(obj: object) -> bool:
@@ -53,8 +58,8 @@ def is_configspace(obj: object) -> bool:
     return _is(obj, "ConfigSpace", "ConfigurationSpace")
 
 
-def read_configspace(space: Any) -> tuple[dict[str, Dimension], list[str], list[Tests]]:
-    """Return the dimensions of a ConfigSpace, its constraints, and forbidden combinations.
+def read_configspace(space: Any) -> tuple[dict[str, Dimension], list[Tests]]:
+    """Return the dimensions of a ConfigSpace, and its forbidden combinations of values.
 
     Priors (weights of choices, the shape of normal and beta distributions) are ignored: all
     values of a range are as likely. An ordinal becomes a list of choices, a constant a single one.
@@ -70,19 +75,7 @@ def read_configspace(space: Any) -> tuple[dict[str, Dimension], list[str], list[
         when[name] = _joined(condition, when[name], more) if name in when else more
     for name, alternatives in when.items():
         dimensions[name] = dimensions[name].under(When(tuple(alternatives)))
-    constraints: list[str] = []
-    forbidden: list[Tests] = []
-    for clause in space.forbidden_clauses:
-        sign = _SIGNS.get(_kind(clause).removesuffix("Relation"), "")
-        sides = [getattr(clause, side, None) for side in ("left", "right")]
-        numbers = all(
-            s is not None and not isinstance(dimensions[s.name], Categorical) for s in sides
-        )
-        if sign and numbers:
-            constraints.append(f"{clause.left.name} {_KEPT[sign]} {clause.right.name}")
-        else:
-            forbidden += _combinations(clause, dimensions)
-    return dimensions, constraints, forbidden
+    return dimensions, [t for clause in space.forbidden_clauses for t in _combinations(clause)]
 
 
 def _kind(part: Any) -> str:
@@ -155,29 +148,18 @@ def _alternatives(condition: Any, children: set[str]) -> list[Tests]:
     return [(_compared(parent, _SIGNS[kind], condition.value),)]
 
 
-def _combinations(clause: Any, dimensions: Mapping[str, Dimension]) -> list[Tests]:
+def _combinations(clause: Any) -> list[Tests]:
     """Return the combinations of values that a clause forbids."""
     kind = _kind(clause)
     if kind in _CONJUNCTIONS:
-        parts = [_combinations(component, dimensions) for component in clause.components]
+        parts = [_combinations(component) for component in clause.components]
         return _conjunction(kind, clause, parts)
     if kind in ("Equals", "In"):
         values = (clause.value,) if kind == "Equals" else tuple(clause.values)
         return [(Test(clause.hyperparameter.name, "in", values),)]
     if kind in _SIGNS:
         return [(_compared(clause.hyperparameter, _SIGNS[kind], clause.value),)]
-    # A relation of two parameters: the pairs of values that it forbids, if they are few.
-    left, right = clause.left.name, clause.right.name
-    counts = dimensions[left].count, dimensions[right].count
-    if counts[0] * counts[1] > _MOST**2:
-        raise SpaceError(
-            f"ConfigSpace, {clause}: only an inequality of two numbers, or a relation of few "
-            "values, can be taken over; leave the clause out, or give constraints="
-        )
-    pairs: list[Tests] = []
-    for a in map(dimensions[left].value, range(int(counts[0]))):
-        values = tuple(map(dimensions[right].value, range(int(counts[1]))))
-        bad = tuple(b for b in values if clause.is_forbidden_value({left: a, right: b}))
-        if bad:
-            pairs.append((Test(left, "in", (a,)), Test(right, "in", bad)))
-    return pairs
+    raise SpaceError(
+        f"ConfigSpace, {clause}: a relation of two parameters has no counterpart; leave the clause "
+        'out, and give constraints=["a <= b"] if both are numbers'
+    )

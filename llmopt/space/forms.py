@@ -1,6 +1,6 @@
 """Forms: how the user gives and gets parameters.
 
-A form turns parameters (a dict, an array, nested dicts and tuples) into a flat list of values and
+A form turns parameters (a dict, an array, a dict or tuple of arrays) into a flat list of values and
 back. It knows names, shapes and types, but not which values are valid.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,77 +17,35 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Dimension, Float, Int
-from llmopt.space.values import ABSENT, Value, choice_from_json, choice_to_json
+from llmopt.space.values import ABSENT, Value
 from llmopt.util.text import a_type, nfc
 
 ROOT = "params"  # name of parameters that are a single value or array
 
 
 @dataclass(frozen=True)
-class Form:
-    """A scalar, an array in C order, or a dict or tuple of parts.
+class Leaf:
+    """A scalar, or an array in C order.
 
     Attributes:
-        kind: ``"value"``, ``"array"``, ``"dict"`` or ``"tuple"``.
-        dtype: NumPy type of a scalar or an array; ``None`` for a Python scalar.
-        shape: Shape of an array.
-        keys: Keys of a dict.
-        parts: Forms of the parts of a dict or tuple.
-        optional: Keys that a dict need not have.
+        dtype: NumPy type; ``None`` for a Python scalar.
+        shape: Shape of an array; ``None`` for a scalar.
     """
 
-    kind: str
     dtype: str | None = None
-    shape: tuple[int, ...] = ()
-    keys: tuple[Hashable, ...] = ()
-    parts: tuple[Form, ...] = ()
-    optional: frozenset[Hashable] = frozenset()
+    shape: tuple[int, ...] | None = None
 
-    def dtypes(self) -> list[str | None]:
-        """Return the type of each flat value."""
-        if self.kind in ("value", "array"):
-            return [self.dtype] * math.prod(self.shape)
-        return [dtype for part in self.parts for dtype in part.dtypes()]
+    @property
+    def size(self) -> int:
+        """The number of its values."""
+        return math.prod(self.shape or ())
 
-    def read(self, params: Any, path: str = "") -> list[Value]:
-        """Return parameters as flat values, or raise `ParameterError`."""
-        at = f"`{path}`: " if path else ""
-        if self.kind == "value":
+    def read(self, params: Any, path: str) -> list[Value]:
+        """Return its values, or raise `ParameterError`."""
+        if self.shape is None:
             # Gymnasium takes True for the 1 of a Discrete; a plain Int does not.
             is_bool = self.dtype is not None and isinstance(params, bool | np.bool_)
             return [int(params) if is_bool else params]
-        if self.kind == "array":
-            return self._read_array(params, path or ROOT)
-        if self.kind == "tuple":
-            if not isinstance(params, tuple | list | np.ndarray) or getattr(params, "ndim", 1) == 0:
-                raise ParameterError(
-                    f"{at}got {a_type(params)}; expected a tuple of {len(self.parts)} parts."
-                )
-            if len(params) != len(self.parts):
-                raise ParameterError(
-                    f"{at}got {len(params)} parts; expected a tuple of {len(self.parts)}."
-                )
-            numbered = enumerate(zip(self.parts, params, strict=True))
-            return [v for i, (part, item) in numbered for v in part.read(item, f"{path}[{i}]")]
-        if not isinstance(params, Mapping):
-            raise ParameterError(
-                f"{at}got {a_type(params)}; expected a dict with the keys {list(self.keys)}."
-            )
-        given = {nfc(k) if isinstance(k, str) else k: value for k, value in params.items()}
-        keys = [nfc(key) if isinstance(key, str) else key for key in self.keys]
-        for name in given.keys() - set(keys):
-            valid = did_you_mean(str(name), map(str, self.keys))
-            raise ParameterError(f"{at}unknown parameter {name!r}; {valid}")
-        if missing := [k for k, own in zip(self.keys, keys, strict=True) if own not in given]:
-            if needed := [repr(key) for key in missing if key not in self.optional]:
-                names = ", ".join(needed)
-                raise ParameterError(f"{at}missing {names}; give a value for each parameter.")
-        values: list[Value] = []
-        for key, own, part in zip(self.keys, keys, self.parts, strict=True):
-            values += part.read(given.get(own, ABSENT), join(path, key))
-        return values
-
-    def _read_array(self, params: Any, path: str) -> list[Value]:
         try:
             array = np.asarray(params)
         except (TypeError, ValueError):
@@ -104,58 +62,110 @@ class Form:
         return flat
 
     def build(self, values: Iterator[Value]) -> Any:
+        """Return its scalar or array, as a new object."""
+        if self.shape is not None:
+            return np.array(list(islice(values, self.size)), self.dtype).reshape(self.shape)
+        value = next(values)
+        return value if self.dtype is None else np.dtype(self.dtype).type(value)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A leaf, or a dict or tuple of leaves.
+
+    Attributes:
+        kind: ``"leaf"``, ``"dict"`` or ``"tuple"``.
+        leaves: The leaves.
+        keys: Keys of a dict.
+        optional: Keys that a dict need not have.
+    """
+
+    kind: str
+    leaves: tuple[Leaf, ...]
+    keys: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    def dtypes(self) -> list[str | None]:
+        """Return the type of each flat value."""
+        return [leaf.dtype for leaf in self.leaves for _ in range(leaf.size)]
+
+    def read(self, params: Any) -> list[Value]:
+        """Return parameters as flat values, or raise `ParameterError`."""
+        if self.kind == "leaf":
+            return self.leaves[0].read(params, ROOT)
+        if self.kind == "tuple":
+            if not isinstance(params, tuple | list | np.ndarray) or getattr(params, "ndim", 1) == 0:
+                raise ParameterError(
+                    f"got {a_type(params)}; expected a tuple of {len(self.leaves)} parts."
+                )
+            if len(params) != len(self.leaves):
+                raise ParameterError(
+                    f"got {len(params)} parts; expected a tuple of {len(self.leaves)}."
+                )
+            parts = enumerate(zip(self.leaves, params, strict=True))
+            return [v for i, (leaf, part) in parts for v in leaf.read(part, f"[{i}]")]
+        if not isinstance(params, Mapping):
+            raise ParameterError(
+                f"got {a_type(params)}; expected a dict with the keys {list(self.keys)}."
+            )
+        given = {nfc(k) if isinstance(k, str) else k: value for k, value in params.items()}
+        own = list(map(nfc, self.keys))
+        for name in given.keys() - set(own):
+            raise ParameterError(
+                f"unknown parameter {name!r}; {did_you_mean(str(name), self.keys)}"
+            )
+        lacking = [k for k, n in zip(self.keys, own, strict=True) if n not in given]
+        if needed := [repr(key) for key in lacking if key not in self.optional]:
+            raise ParameterError(f"missing {', '.join(needed)}; give a value for each parameter.")
+        named = zip(self.leaves, own, strict=True)
+        return [v for leaf, key in named for v in leaf.read(given.get(key, ABSENT), key)]
+
+    def build(self, values: Iterator[Value]) -> Any:
         """Return the parameters of flat values, as new objects."""
-        if self.kind == "value":
-            value = next(values)
-            return value if self.dtype is None else np.dtype(self.dtype).type(value)
-        if self.kind == "array":
-            flat = list(islice(values, math.prod(self.shape)))
-            return np.array(flat, dtype=self.dtype).reshape(self.shape)
-        built = [part.build(values) for part in self.parts]
+        built = [leaf.build(values) for leaf in self.leaves]
+        if self.kind == "leaf":
+            return built[0]
         if self.kind == "tuple":
             return tuple(built)
         pairs = zip(self.keys, built, strict=True)
         return {key: value for key, value in pairs if value is not ABSENT}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form; `from_dict` reads it."""
-        data: dict[str, Any] = {"kind": self.kind}
-        if self.kind in ("value", "array"):
-            data["dtype"] = self.dtype
-        if self.kind == "array":
-            data["shape"] = list(self.shape)
-        if self.kind == "tuple":
-            data["parts"] = [part.to_dict() for part in self.parts]
-        if self.kind == "dict":
-            pairs = zip(self.keys, self.parts, strict=True)
-            data["parts"] = [[choice_to_json(key), part.to_dict()] for key, part in pairs]
-        if self.optional:
-            data["optional"] = [choice_to_json(k) for k in self.keys if k in self.optional]
-        return data
+        """Return the form as JSON; `from_dict` reads it."""
+        shapes = [None if leaf.shape is None else list(leaf.shape) for leaf in self.leaves]
+        lists = {"keys": list(self.keys), "optional": list(self.optional), "shapes": shapes}
+        return {"kind": self.kind, "dtypes": [leaf.dtype for leaf in self.leaves], **lists}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Form:
-        """Return the form that `to_dict` wrote, or raise `SpaceError`."""
-        kind, parts = data["kind"], data.get("parts", ())
-        if kind not in ("value", "array", "dict", "tuple"):
-            raise SpaceError(
-                f"unknown layout {kind!r}; expected 'value', 'array', 'dict' or 'tuple'."
-            )
-        keys = tuple(choice_from_json(key) for key, _ in parts) if kind == "dict" else ()
-        forms = tuple(cls.from_dict(part[1] if kind == "dict" else part) for part in parts)
-        optional = frozenset(map(choice_from_json, data.get("optional", ())))
-        return cls(kind, data.get("dtype"), tuple(data.get("shape", ())), keys, forms, optional)
-
-
-def join(path: str, key: Hashable) -> str:
-    """Return the path of a part of a dict."""
-    return f"{path}.{key}" if path else str(key)
+        """Return the form that `to_dict` wrote."""
+        shapes = [None if shape is None else tuple(shape) for shape in data["shapes"]]
+        leaves = map(Leaf, data["dtypes"], shapes)
+        return cls(data["kind"], tuple(leaves), tuple(data["keys"]), tuple(data["optional"]))
 
 
 def plain(names: Sequence[str], optional: Iterable[str]) -> Form:
     """Return the form of a dict with a Python scalar under each name."""
-    parts = (Form("value"),) * len(names)
-    return Form("dict", keys=tuple(names), parts=parts, optional=frozenset(optional))
+    return Form("dict", (Leaf(),) * len(names), tuple(names), tuple(optional))
+
+
+# Names --------------------------------------------------------------------------------
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise a `SpaceError` for names that a prompt cannot show or tell apart."""
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise SpaceError(f"Space: the name {name!r} is not a string; use str({name!r}).")
+        if not name or name != name.strip() or not name.isprintable():
+            raise SpaceError(
+                f"the name {name!r} is empty or holds white space that a prompt cannot "
+                "show; rename it."
+            )
+        if nfc(name) in seen:
+            raise SpaceError(f"two dimensions are named `{name}`; rename one of their keys.")
+        seen.add(nfc(name))
 
 
 # Gymnasium ----------------------------------------------------------------------------
@@ -167,24 +177,30 @@ def is_gymnasium(obj: object) -> bool:
     return kind is not None and isinstance(obj, kind)
 
 
-def read_gymnasium(space: Any, path: str, out: list[tuple[str, Dimension]]) -> Form:
-    """Append the named dimensions of a Gymnasium space to `out` and return its form.
-
-    `path` is its place in a larger space; empty for the outermost.
-    """
+def read_gymnasium(space: Any) -> tuple[Form, list[tuple[str, Dimension]]]:
+    """Return the form of a Gymnasium space and its named dimensions."""
     from gymnasium import spaces
 
+    named: list[tuple[str, Dimension]] = []
     if isinstance(space, spaces.Dict):
         keys = tuple(space.spaces)
-        parts = tuple(read_gymnasium(space[key], join(path, key), out) for key in keys)
-        return Form("dict", keys=keys, parts=parts)
+        if unnamed := [key for key in keys if not isinstance(key, str)]:
+            raise SpaceError(f"the key {unnamed[0]!r} of a Dict is not a string; use one")
+        leaves = [_leaf(part, key, named) for key, part in space.spaces.items()]
+        return Form("dict", tuple(leaves), keys), named
     if isinstance(space, spaces.Tuple):
-        inner = enumerate(space.spaces)
-        return Form("tuple", parts=tuple(read_gymnasium(s, f"{path}[{i}]", out) for i, s in inner))
-    path = path or ROOT
+        leaves = [_leaf(part, f"[{i}]", named) for i, part in enumerate(space.spaces)]
+        return Form("tuple", tuple(leaves)), named
+    return Form("leaf", (_leaf(space, ROOT, named),)), named
+
+
+def _leaf(space: Any, path: str, out: list[tuple[str, Dimension]]) -> Leaf:
+    """Append the named dimensions of a part of a Gymnasium space to `out`, and return its form."""
+    from gymnasium import spaces
+
     if isinstance(space, spaces.Discrete):
         out.append((path, Int(space.start, int(space.start) + int(space.n) - 1)))
-        return Form("value", np.dtype(space.dtype).name)
+        return Leaf(np.dtype(space.dtype).name)
     if isinstance(space, spaces.MultiDiscrete):
         lows, highs = space.start, space.start + space.nvec - 1
     elif isinstance(space, spaces.MultiBinary):
@@ -194,12 +210,12 @@ def read_gymnasium(space: Any, path: str, out: list[tuple[str, Dimension]]) -> F
     else:
         raise SpaceError(
             f"`{path}`: {a_type(space)} space cannot be searched; use Box, Discrete, "
-            "MultiDiscrete, MultiBinary, or Dict and Tuple of these."
+            "MultiDiscrete, MultiBinary, or a Dict or Tuple of these."
         )
     for index in np.ndindex(*space.shape):
         name = f"{path}[{','.join(map(str, index))}]" if index else path
         out.append((name, _of_bounds(space, name, index, lows[index], highs[index])))
-    return Form("array", np.dtype(space.dtype).name, tuple(space.shape))
+    return Leaf(np.dtype(space.dtype).name, tuple(space.shape))
 
 
 def _of_bounds(space: Any, name: str, index: tuple[int, ...], low: Any, high: Any) -> Dimension:

@@ -24,21 +24,18 @@ from llmopt.space.dimensions import Categorical, Dimension, dimension_from_dict,
 from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import (
     is_configspace,
-    is_distribution,
     read_configspace,
-    read_distribution,
+    read_dimension,
 )
 from llmopt.space.numeric import MAX_DECIMALS
 from llmopt.space.tables import dimensions_of, read_table
-from llmopt.space.values import ABSENT, Value, as_number, stable_repr
-from llmopt.space.when import When, read_tests, settled
-from llmopt.util.text import a_type, cut, nfc, short
+from llmopt.space.values import ABSENT, Value, stable_repr
+from llmopt.space.when import When, settled
+from llmopt.util.text import a_type, cut
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
 _DRAWS = 1000  # random points in a row that may break the constraints
 _TRIES = 10  # projected points in a row that may
-_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
-_SHOWN_ENDS = 4
 
 
 class Space:
@@ -71,8 +68,8 @@ class Space:
         dimensions: The dimensions, in the same order.
         decimals: Decimals of each dimension; ``None`` for `Int`, `Categorical`, and a `Float` with
             significant digits.
-        cardinality: Number of different points; infinite with a continuous `Float`. Of more than
-            10,000 points, infeasible ones and ones that differ in inactive parameters count, too.
+        cardinality: Number of points; infinite with a continuous `Float`. Of more than 10,000,
+            infeasible points and ones that differ in inactive parameters count, too.
         constraints: The constraints and forbidden combinations, as text.
         limits: The same, compiled.
         place: Position of each dimension, by its name.
@@ -102,57 +99,23 @@ class Space:
                 '{"lr": Float(1e-5, 0.1, log=True)}. '
                 "For a Gymnasium space or a ConfigSpace call Space.of(space)."
             )
-        named = [
-            (name, read_distribution(one) if is_distribution(one) else one)
-            for name, one in dimensions.items()
-        ]
-        for name, one in named:
-            if not isinstance(one, Dimension):
-                raise SpaceError(f"Space: `{name}`={one!r} is not a dimension; {_meant(one)}")
+        named = [(name, read_dimension(name, given)) for name, given in dimensions.items()]
         optional = [name for name, one in named if one.when is not None]
         self._set_up(named, forms.plain(list(dimensions), optional), decimals)
-        if isinstance(forbidden, str | Mapping) or not isinstance(forbidden, Iterable):
-            raise SpaceError(
-                f"forbidden={short(forbidden)}: got {a_type(forbidden)}; expected a list of "
-                'combinations, such as forbidden=[{"optimizer": "sgd", "layers": 3}]'
-            )
-        combinations = read_forbidden(map(read_tests, forbidden), self._by_name)
+        combinations = read_forbidden(forbidden, self._by_name)
         self._constrain((*read_constraints(constraints, self.names), *combinations))
 
     @classmethod
-    def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
-        """Return a space with the form of a Gymnasium space.
-
-        `unflatten` returns parameters that ``space.contains`` accepts. Dimensions are named
-        ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`) and
-        ``[0]`` (`Tuple`).
-
-        Args:
-            space: A `Box` with finite bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`,
-                or `Dict` and `Tuple` of these.
-            decimals: See `Space`.
-
-        Raises:
-            SpaceError: The space is of another type, not bounded, or empty.
-        """
-        if not forms.is_gymnasium(space):
-            raise SpaceError(
-                f"got {stable_repr(space)}, {a_type(space)}; expected a space of "
-                "gymnasium.spaces, such as Box(low=-1.0, high=1.0, shape=(3,))."
-            )
-        named: list[tuple[str, Dimension]] = []
-        form = forms.read_gymnasium(space, "", named)
-        made = cls.__new__(cls)
-        made._set_up(named, form, decimals)
-        return made
-
-    @classmethod
-    def of(cls, obj: Any) -> Space:
+    def of(cls, obj: Any, *, decimals: int | None = None) -> Space:
         """Return `obj` as a space.
 
         Args:
             obj: A `Space` (returned unchanged), a dict of dimensions or of Optuna's distributions,
-                a Gymnasium space, or a ``ConfigSpace.ConfigurationSpace``.
+                a ``ConfigSpace.ConfigurationSpace``, or a Gymnasium space: a `Box` with finite
+                bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`, or a `Dict` or `Tuple` of these.
+                `unflatten` then returns parameters that its ``contains`` accepts, and dimensions
+                are named ``params[0,1]``, ``key``, ``key[0]`` (`Dict`) and ``[0]`` (`Tuple`).
+            decimals: Of a Gymnasium space; see `Space`.
 
         Raises:
             SpaceError: It is none of these, or cannot be searched.
@@ -160,12 +123,14 @@ class Space:
         if isinstance(obj, Space):
             return obj
         if forms.is_gymnasium(obj):
-            return cls.from_gymnasium(obj)
+            form, named = forms.read_gymnasium(obj)
+            made = cls.__new__(cls)
+            made._set_up(named, form, decimals)
+            return made
         if is_configspace(obj):
-            dimensions, constraints, forbidden = read_configspace(obj)
+            dimensions, forbidden = read_configspace(obj)
             made = cls(dimensions)
-            combinations = read_forbidden(forbidden, made._by_name)
-            made._constrain((*read_constraints(constraints, made.names), *combinations))
+            made._constrain(tuple(read_forbidden(forbidden, made._by_name)))
             return made
         if isinstance(obj, Mapping):
             return cls(obj)
@@ -181,11 +146,10 @@ class Space:
         """Return a space whose only points are the rows of a table.
 
         Args:
-            space: What `of` takes; or names of columns, whose dimensions follow from their values:
-                `Int` for whole numbers, `Float` for other numbers, else `Categorical`; or ``None``
-                for all columns.
-            table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns.
-                Columns that are no parameter are descriptors for the model's Python.
+            space: What `of` takes; or names of columns, or ``None`` for all of them: their
+                dimensions follow from their values.
+            table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns. Its
+                other columns are descriptors for the model's Python.
             constraints: See `constrained`. Rows that break one are dropped.
 
         Raises:
@@ -196,16 +160,14 @@ class Space:
         if space is None or isinstance(space, list | tuple):
             space = dimensions_of(columns, columns if space is None else space)
         stored = cls.of(space)
-        made = stored._with(None).constrained(constraints)
-        candidates = Candidates(made, columns)
-        if stored.candidates not in (None, candidates):
-            raise SpaceError(
-                f"candidates: got a table of {candidates.size:,} points, which is not that of the "
-                f"search ({stored.candidates.size:,} points); give the table that it began with"
-            )
-        return made._with(candidates)
+        made = stored._with(Candidates(stored._with(None), columns)).constrained(constraints)
+        if stored.candidates not in (None, made.candidates):
+            count = f"{stored.candidates.size:,}"
+            raise SpaceError(f"candidates: expected the table of {count} points of the search")
+        return made
 
     def _with(self, candidates: Candidates | None) -> Space:
+        """Return a copy with other candidates."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.candidates = candidates
@@ -224,7 +186,7 @@ class Space:
             )
         self._form, self._asked_decimals = form, None if decimals is None else int(decimals)
         self.names = tuple(name for name, _ in named)
-        check_names(self.names)
+        forms.check_names(self.names)
         bound = {
             name: dimension.bound(name, dtype, self._asked_decimals)
             for (name, dimension), dtype in zip(named, form.dtypes(), strict=True)
@@ -253,22 +215,18 @@ class Space:
         limits = read_constraints(constraints, self.names)
         if not limits:
             return self
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        made, table = self._with(None), self.candidates
         made._constrain((*self.limits, *limits))
-        return made
+        return made if table is None else made._with(Candidates(made, table.columns))
 
     def _constrain(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         if not limits:
             return
-        for limit in limits:
-            for name, _ in limit.factors:
-                if isinstance(self._by_name[name], Categorical):
-                    raise SpaceError(
-                        f"constraint {limit.text!r}: `{name}` is a choice; only numbers can be "
-                        "constrained"
-                    )
+        for limit, name in ((one, name) for one in limits for name, _ in one.factors):
+            if isinstance(self._by_name[name], Categorical):
+                text = f"constraint {limit.text!r}: `{name}` is a choice"
+                raise SpaceError(f"{text}; only numbers can be constrained")
         # Two inequalities of one text are one constraint to the user.
         self.constraints = tuple(dict.fromkeys(limit.text for limit in limits))
         self._feasible, rng = Feasible(self), np.random.default_rng(0)
@@ -312,14 +270,13 @@ class Space:
     @property
     def _identity(self) -> tuple[object, ...]:
         own = self.names, self.dimensions, self._form, self._asked_decimals
-        return (*own, self.limits, self.candidates)
+        return *own, self.limits, self.candidates
 
-    def __copy__(self) -> Space:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Space:
+    def __deepcopy__(self, memo: Any = None) -> Space:
         # Immutable; and copied choices might no longer equal the caller's.
         return self
+
+    __copy__ = __deepcopy__
 
     def __repr__(self) -> str:
         shown = [f"{n!r}: {d!r}" for n, d in self._by_name.items()]
@@ -335,9 +292,8 @@ class Space:
     def flatten(self, params: Any) -> tuple[Value, ...]:
         """Check parameters in the user's form and return them flat.
 
-        NumPy scalars, lists for arrays, integers for floats and whole floats for integers are
-        accepted. A value that misses a bound or a step by a rounding error (a few units of float32)
-        is moved onto it. Values of inactive parameters are ignored.
+        A value that misses a bound or a step by a rounding error (a few units of float32) is moved
+        onto it. Values of inactive parameters are ignored.
 
         Raises:
             ParameterError: A value, a shape, a type or a name does not belong to the space.
@@ -453,13 +409,10 @@ class Space:
     # Sampling and constraints -----------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Sample a flat point that keeps the constraints.
+        """Sample a flat point that keeps the constraints, or a candidate.
 
         It is uniform, or log-uniform on a log scale, rounded to steps. If 1,000 points in a row
         break the constraints, it comes from `Feasible`.
-
-        Args:
-            rng: Random generator; without constraints, one number is used for each dimension.
         """
         if self.candidates is not None:
             return self.candidates.sample(rng)
@@ -507,30 +460,12 @@ class Space:
     # Text ---------------------------------------------------------------------------
 
     def format(self, index: int, value: Value) -> str:
-        """Return the text that shows a valid value of one dimension; `parse_value` reads it.
-
-        Near a bound the rounded text may lie beyond it. A choice that is a plain word is shown
-        unchanged, any other by its `repr`.
-        """
+        """Return the text that shows a valid value of one dimension; `parse_value` reads it."""
         return repr(value) if value is ABSENT else self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
         """Read the text of one value: any finite number, or a choice, or raise `ParameterError`."""
         return self.dimensions[index].parse(text)
-
-    def on_bounds(self, values: Sequence[Value]) -> tuple[str, ...]:
-        """Return, in words, which numbers of a flat point lie at an end of their range.
-
-        A better point may lie beyond that end. Ranges of fewer than five values are skipped,
-        because a value may lie at an end by chance.
-        """
-        ends = []
-        for i, (unit, d) in enumerate(zip(self.encode(values), self.dimensions, strict=True)):
-            end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
-            if end and not isinstance(d, Categorical) and d.count >= 5:
-                ends.append(f"{self.names[i]} = {d.format(values[i])}, the {end} value allowed")
-        more = len(ends) - _SHOWN_ENDS
-        return (*ends[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))
 
     # Numbers ------------------------------------------------------------------------
 
@@ -610,7 +545,7 @@ class Space:
         tests = [c.tests for c in self.limits if isinstance(c, Forbidden)]
         return {
             "dimensions": [dimension_to_dict(name, d) for name, d in self._by_name.items()],
-            "layout": self._form.to_dict(),
+            "form": self._form.to_dict(),
             "decimals": self._asked_decimals,
             **({"constraints": list(texts)} if texts else {}),
             **({"forbidden": When(tuple(tests)).to_json()} if tests else {}),
@@ -626,9 +561,9 @@ class Space:
         """
         try:
             named = [(str(d["name"]), dimension_from_dict(d)) for d in data["dimensions"]]
-            form = forms.Form.from_dict(data["layout"])
+            form = forms.Form.from_dict(data["form"])
             if len(form.dtypes()) != len(named):
-                raise SpaceError("the stored space is damaged: layout and dimensions differ.")
+                raise ValueError("form and dimensions differ")
             made = cls.__new__(cls)
             made._set_up(named, form, data["decimals"])
             tests = When.from_json(data.get("forbidden", ())).alternatives
@@ -645,10 +580,7 @@ class Space:
             ) from error
 
     def to_json_values(self, values: Sequence[Value]) -> list[float | int | None]:
-        """Return a flat point in exact form (`check`) as JSON numbers.
-
-        A choice is its index, ``None`` an inactive parameter.
-        """
+        """Return an exact flat point as JSON: of a choice its index, ``None`` if inactive."""
         pairs = zip(self.dimensions, self._each(values), strict=True)
         return [None if v is ABSENT else d.code(v) for d, v in pairs]
 
@@ -657,35 +589,6 @@ class Space:
         pairs = zip(self.dimensions, self._each(values), strict=True)
         restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
         return self.check(restored) if self.conditional else tuple(restored)
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Raise a `SpaceError` for names that a prompt cannot show or tell apart."""
-    seen: set[str] = set()
-    for name in names:
-        if not isinstance(name, str):
-            raise SpaceError(f"Space: the name {name!r} is not a string; use str({name!r}).")
-        if not name or name != name.strip() or not name.isprintable():
-            raise SpaceError(
-                f"the name {name!r} is empty or holds white space that a prompt cannot "
-                "show; rename it."
-            )
-        if nfc(name) in seen:
-            raise SpaceError(f"two dimensions are named `{name}`; rename one of their keys.")
-        seen.add(nfc(name))
-
-
-def _meant(given: Any) -> str:
-    """Return the dimension that the user probably meant."""
-    if forms.is_gymnasium(given):
-        return "put all of them in a gymnasium.spaces.Dict and pass that."
-    if isinstance(given, tuple | list) and len(given) == 2:
-        if all(as_number(end) is not None for end in given):
-            ends = f"({given[0]!r}, {given[1]!r})"
-            return f"for a range write Float{ends}, or Int{ends} for whole numbers"
-    if isinstance(given, tuple | list) and given:
-        return f"for choices write Categorical({list(given)!r})"
-    return "expected Float(low, high), Int(low, high) or Categorical(choices)."
 
 
 def _tame(dimension: Dimension, value: Value) -> Value:
