@@ -52,6 +52,7 @@ class AskArguments(ComputeArguments, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
 
     description: str | Callable[..., Any] | None
+    compute_objective: Callable[..., Any] | None
     total: int | None
     attempts: int
     out_of_range: Literal["auto", "clip", "reject"]
@@ -120,6 +121,9 @@ class AskOptions:
             core, 0 none.
         compute_packages: Further packages that blocks may import, such as ``("casadi", "mujoco")``.
             They are imported before the sandbox closes, so you have to trust them.
+        compute_objective: A function that blocks may call as ``objective``, such as the objective
+            itself: the model then evaluates it outside the budget of the search, as often as its
+            seconds allow. It runs in the sandbox, without files and network.
         max_requests: Cap on calls to the model, including failed ones. With a `partner` the model
             proposes first, and after the cap the partner proposes the rest.
         max_tokens: Cap on prompt and completion tokens together.
@@ -150,6 +154,7 @@ class AskOptions:
     compute_total: float = 14_400.0
     compute_workers: int | None = None
     compute_packages: Sequence[str] = ()
+    compute_objective: Callable[..., Any] | None = None
     max_requests: int | None = option(None, "rarely", changes=True)
     max_tokens: int | None = option(None, "rarely", changes=True)
     max_cost: float | None = option(None, "rarely", changes=True)
@@ -174,6 +179,11 @@ class AskOptions:
                 f"sequence: compute_packages=({self.compute_packages!r},)"
             )
         object.__setattr__(self, "compute_packages", tuple(self.compute_packages))
+        if not (self.compute_objective is None or callable(self.compute_objective)):
+            raise TypeError(
+                f"compute_objective={self.compute_objective!r:.50}: expected a function that "
+                "blocks may call, such as the objective, or None"
+            )
         for each in dataclasses.fields(self):
             name, value = each.name, getattr(self, each.name)
             if "choices" in each.metadata:

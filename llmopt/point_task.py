@@ -37,6 +37,10 @@ WORDS_FIRST = 1
 """The same for a model that reads words, where no description tells it what to design."""
 
 _POINTS = 4  # most points of one answer of a chat model
+_OBJECTIVE = (
+    "objective(point): the objective itself, also for pmap and jobs; a call costs no evaluation, "
+    "but seconds of your blocks"
+)
 _SHORT = 120  # characters shown of a skipped point
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 
@@ -236,7 +240,7 @@ class PointTask:
             seconds_left=round.seconds,
             compute_total=options.compute_total,
             tool=asking.tool_facts,
-            tools=asking.tools,
+            tools=(*[_OBJECTIVE] * (options.compute_objective is not None), *asking.tools),
             variables=blocks[-1].variables if blocks else (),
             kept=blocks[-1].values if blocks else {},
             explores=asking.explores,

@@ -63,6 +63,9 @@ class Tool(Protocol):
     def facts(self) -> ToolFacts:
         """What a prompt states of it."""
 
+    def check(self) -> None:
+        """Raise if it cannot load what its user named; called before a request is paid for."""
+
     def equip(self, source: str, values: Mapping[str, Any]) -> None:
         """Have blocks find the functions of a source, in which `values` are variables."""
 
@@ -207,6 +210,8 @@ def propose(
         ClientError: The model could not be asked.
         Stale: See `Scope.complete`.
     """
+    if tool is not None:
+        tool.check()
     loop = _Loop(task, scope, rng, n, tuple(before), tool, limits, on_cap == "return")
     while loop.continues and loop.misses < attempts:
         try:

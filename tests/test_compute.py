@@ -20,13 +20,14 @@ from llmopt.benchmarks.engine.folder_settings import to_give_again
 from llmopt.caps import Limits
 from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
-from llmopt.errors import ParseError, StorageError, TemplateError
+from llmopt.errors import LLMOptError, ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.lab import blocks
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, ToolFacts, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
-from llmopt.sandbox.failure import SandboxUnavailableError
+from llmopt.sandbox.failure import SandboxError, SandboxUnavailableError
+from llmopt.service.mcp_tools import SearchFolder
 
 SPACE = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
 FENCE = "```python\n{}\n```"
@@ -58,6 +59,9 @@ class Plain:
             exec(code, self.space | dict(seen, np=np))
         names = (f"v{len(self.ran)} (float)",)
         return Computed(code, printed.getvalue(), names, len(seen["X"]), seconds=40.25)
+
+    def check(self):
+        """There is no package."""
 
     def close(self):
         """There is no worker."""
@@ -371,6 +375,8 @@ def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
         search([], compute="yes")
     with pytest.raises(ImportError, match="compute_packages: 'casadi9' is not installed"):
         search([], compute_packages=["casadi9"])
+    with pytest.raises(TypeError, match=r"compute_objective=3: expected a function"):
+        search([], compute_objective=3)
     with pytest.raises(TypeError, match=r"expected names in a sequence: .*\('mujoco',\)"):
         search([], compute_packages="mujoco")
     none = confine.Support(0, False, ("seccomp needs Linux, this is darwin",))
@@ -399,6 +405,57 @@ def test_a_search_computes(tmp_path):
     with closing(again):
         tell(again)
     assert "It printed:\n> 0.7" in client.requests[1].text
+
+
+def lead(point):
+    return -((point["x"] - 0.75) ** 2)
+
+
+@needs_confinement
+def test_blocks_evaluate_outside_the_budget_only_what_the_user_passes_for_it():
+    code = "xs = [{'x': i / 4} for i in range(5)]\nbest = [max(xs, key=objective)['x'], 0.5]"
+    answers = [python(code), "Hypothesis: a\nStart from: new\nProposal:\nkept: best"]
+    optimizer, client = search(answers, compute_objective=lead, compute_workers=0)
+    with closing(optimizer):
+        assert optimizer.ask() == {"x": 0.75, "y": 0.5}
+        assert "objective(point): the objective itself" in client.requests[0].text
+        assert (optimizer.usage.blocks, len(optimizer.trials)) == (1, 0)
+    optimizer, client = search([python("objective"), point(0.5)], compute_workers=0)
+    with closing(optimizer):
+        optimizer.ask()
+    assert "objective(point)" not in client.requests[0].text
+    assert "NameError" in client.requests[1].text
+
+
+@needs_confinement
+def test_packages_are_named_on_the_command_line_and_tried_before_a_request(
+    tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "broken_here.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mail").mkdir()
+    described = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
+    model = f"folder:{tmp_path / 'mail'}"
+    described |= {"description": "A pump."}
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps(described))
+    ask = ["ask", str(file), "--model", model, "--compute-packages", "math,broken_here"]
+    assert main(ask) == 2
+    assert "broken_here cannot be imported (ZeroDivisionError" in capsys.readouterr().err
+    assert list((tmp_path / "mail").glob("*.*")) == []  # no request
+    file.write_text(json.dumps({**described, "compute_packages": ["broken_here"]}))
+    assert main(ask) == 2
+    assert "no file may name packages" in capsys.readouterr().err
+    folder = SearchFolder(tmp_path / "mcp", [model], packages=["broken_here"])
+    folder.create_search("s", described["space"], description="A pump.", options={"warmup": 0})
+    with pytest.raises(SandboxError, match="broken_here"):
+        folder.ask("s")
+    with pytest.raises(LLMOptError, match="no file may name packages"):
+        folder.create_search("t", described["space"], options={"compute_packages": ["os"]})
+    assert to_give_again({"compute_packages": ["a", "b"]}) == {
+        "compute_packages": ["--compute-packages", "a,b"]
+    }
+    assert to_give_again({"compute_packages": []}) == {}
 
 
 @needs_confinement

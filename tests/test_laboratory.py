@@ -1,9 +1,12 @@
 """The laboratory: blocks of Python in a confined worker, its jobs, data and snapshots."""
 
+import functools
+import importlib
 import importlib.util
 import json
 import os
 import pickle
+import threading
 import time
 import tracemalloc
 import zlib
@@ -15,6 +18,7 @@ from stubs import needs_confinement
 
 from llmopt.data import TrialData
 from llmopt.lab import laboratory as lab
+from llmopt.lab import pickles
 from llmopt.lab.laboratory import Laboratory
 from llmopt.prompt.kept import MOST_VALUES
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
@@ -332,9 +336,51 @@ def test_a_trusted_package_is_imported_before_the_confinement(tmp_path, monkeypa
     with closing(Laboratory(workers=1, packages=["trusted"])) as laboratory:
         assert laboratory.libraries == ("trusted",)
         assert "held" in Bench(laboratory).says("import trusted\nprint(trusted.held)")
-    with closing(Laboratory(workers=1, packages=["broken"])) as laboratory:
-        with pytest.raises(SandboxError, match=r"ZeroDivisionError.*imports.*broken"):
-            Bench(laboratory).run("1")
+    (tmp_path / "threads.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()\n"
+    )
+    for package, why in (("broken", "ZeroDivisionError"), ("threads", "2 threads run already")):
+        with closing(Laboratory(workers=1, packages=[package])) as laboratory:
+            for _ in range(2):
+                with pytest.raises(SandboxError, match=f"packages {package} in .*{why}.*leave out"):
+                    laboratory.check()
+
+
+def test_blocks_call_an_objective_by_its_pickle_which_nothing_else_loads(tmp_path, monkeypatch):
+    (tmp_path / "plant.py").write_text(
+        "import numpy as np\ndef gap(x): return float(np.square(x - 0.25))\n"
+        "def loss(point): return gap(point['x'])\n"
+        "def lost(point): return open('/etc/passwd').read()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    plant = importlib.import_module("plant")
+    objective = pickles.dumps_by_value(plant.loss)
+    with closing(Laboratory(workers=1, objective=objective)) as laboratory:
+        laboratory.check()
+        bench = Bench(laboratory)
+        code = (
+            "def at(x): return objective({'x': x})\n"
+            "print(pmap(at, [0, 1]), submit(at, 0.25).result)"
+        )
+        assert bench.says(code) == "[0.0625, 0.5625] 0.0"
+        laboratory.close()
+        assert bench.says("print(at(0))") == "0.0625"
+    with closing(Laboratory(workers=0, objective=pickles.dumps_by_value(plant.lost))) as laboratory:
+        assert "there are no files here" in Bench(laboratory).says("objective({})")
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"compute_objective=<function .* no connection"):
+        pickles.dumps_by_value(lambda point: lock.locked())
+    monkeypatch.setitem(plant.__dict__, "gap", functools.partial(Plant.gap, 1))
+    with (
+        closing(Laboratory(workers=0, objective=pickles.dumps_by_value(plant.loss))) as laboratory,
+        pytest.raises(SandboxError, match=r"compute_objective .* in compute_packages"),
+    ):
+        laboratory.check()
+
+
+class Plant:
+    def gap(self, x):
+        return x
 
 
 def test_cma_and_fit(monkeypatch):

@@ -33,6 +33,7 @@ _CHECKED: Mapping[str, Callable[[Any], bool]] = {
     "compute": lambda value: value == "auto",  # as it is where nobody says
     "task": lambda value: ":" not in str(value),  # a module, which making it would run
     "wrappers": lambda value: not value,  # raw observations
+    "compute_packages": lambda value: not value,  # importing runs them
 }
 
 
@@ -49,6 +50,8 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
             found[name] = [str(value)]
         elif name == "wrappers":
             found[name] = ["--raw"]
+        elif name == "compute_packages":
+            found[name] = [option, ",".join(value)]
         else:
             found[name] = [option] if value is True else [option, str(value)]
     return found

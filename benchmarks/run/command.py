@@ -18,7 +18,12 @@ from llmopt.benchmarks.run.folder import folder_to_resume, is_empty, read_config
 from llmopt.benchmarks.run.outcome import RunResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
+from llmopt.commands.shared import (
+    add_config_argument,
+    add_packages_argument,
+    add_run_arguments,
+    take_options,
+)
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS
 from llmopt.trackers import add_track_argument, callbacks_of
@@ -86,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the model compute in Python, confined, before it proposes (default: chat models "
         "under words)",
     )
+    add_packages_argument(parser)
     add_run_arguments(parser)
     add_config_argument(parser)
     add_track_argument(parser)

@@ -17,7 +17,15 @@ from llmopt.errors import LLMOptError, StorageError
 
 DEFAULT_METHODS = ("llm", "cma", "random")
 # Options that a resumed run may change, since they change no result.
-_MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record", "iterations")
+_MINOR = (
+    "compute_packages",
+    "gif",
+    "max_requests",
+    "max_tokens",
+    "max_cost",
+    "record",
+    "iterations",
+)
 
 
 class RunConfigError(LLMOptError, ValueError):
@@ -52,6 +60,7 @@ class RunConfig:
     wrappers: tuple[str, ...] | None = None  # empty for no scaling, `None` for the task's own
     finalists: int = FINALISTS  # the best few, compared on other initial states; 0 for none
     compute: bool | Literal["auto"] = "auto"  # whether `"llm"` may compute before it proposes
+    compute_packages: tuple[str, ...] = ()  # that its blocks may import
 
     def __post_init__(self) -> None:
         optional = {f.name for f in fields(self) if f.default is None}
@@ -99,6 +108,7 @@ class RunConfig:
         try:
             known = dict(data)
             known["methods"] = tuple(known["methods"])
+            known["compute_packages"] = tuple(map(str, known["compute_packages"]))
             known["box"] = known["box"] and (float(known["box"][0]), float(known["box"][1]))
             wrappers = known["wrappers"]
             known["wrappers"] = None if wrappers is None else tuple(map(str, wrappers))

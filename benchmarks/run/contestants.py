@@ -106,6 +106,7 @@ class Contestants(Closing):
             "storage": storage,
             "may_stop": self.entrants[name].named,
             "compute": config.compute if name == "llm" else "auto",
+            "compute_packages": config.compute_packages,
         }
         if spec.asks_model and client is not None:
             spent = [u for n, u in (usage or {}).items() if self.entrants[n].spec.asks_model]

@@ -101,6 +101,18 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_packages_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--compute-packages``, which no file may decide: importing runs a package."""
+    parser.add_argument(
+        "--compute-packages",
+        metavar="A,B",
+        type=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+        default=argparse.SUPPRESS,
+        help="further installed packages that the model's Python may import, such as "
+        "casadi,mujoco; they are imported outside the sandbox, so you have to trust them",
+    )
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what each command that begins a run has: seed, picture, recording, caps, ``--option``."""
     add = parser.add_argument

@@ -46,11 +46,17 @@ def calculator_for(
             f"compute=True: a model's Python cannot be confined here: {'; '.join(problems)}. "
             "Use Linux on x86-64 or aarch64, or leave compute out"
         )
+    objective = b""
+    if options.compute_objective is not None:
+        from llmopt.lab.pickles import dumps_by_value
+
+        objective = dumps_by_value(options.compute_objective)
     laboratory = Laboratory(
         options.compute_seconds,
         options.compute_total,
         options.compute_workers,
         options.compute_packages,
+        objective,
     )
     if (record := getattr(client, "record_tool", None)) is not None:
         record(laboratory.facts.to_json())

@@ -23,7 +23,7 @@ from llmopt.errors import StorageError
 from llmopt.packing import MOST_PACKED
 from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed, ToolFacts
-from llmopt.sandbox.failure import CandidateError, SandboxError
+from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.util.closing import Closing
 from llmopt.util.files import make_folder, read_bytes, write_bytes_atomically
@@ -96,6 +96,8 @@ class Laboratory(Closing):
         workers: Workers of `pmap` and of jobs; ``None`` for one on each core.
         packages: Further packages that blocks may import. They are imported before the
             confinement, and so they are trusted.
+        objective: The pickle of a function that blocks find as ``objective``, which only the
+            confined worker loads; empty for none.
         folder: Where snapshots are kept; ``None`` for memory.
 
     Attributes:
@@ -115,12 +117,14 @@ class Laboratory(Closing):
         total: float = 14_400.0,
         workers: int | None = None,
         packages: Sequence[str] = (),
+        objective: bytes = b"",
         folder: Path | None = None,
     ) -> None:
         self.seconds, self.total = seconds, total
         self.cores = _cores()
         self.workers = min(self.cores if workers is None else workers, MOST_WORKERS)
-        self.packages = tuple(packages)
+        self.packages, self._objective = tuple(packages), objective
+        self._untried = bool(packages or objective)
         for package in self.packages:
             if not _installed(package.partition(".")[0]):
                 raise ImportError(
@@ -157,6 +161,16 @@ class Laboratory(Closing):
         usual = {*sys.stdlib_module_names, "numpy", *roots.values()}
         more = [name for name in self.packages if name.partition(".")[0] not in usual]
         return (*(name for name, root in roots.items() if _installed(root)), *more)
+
+    def check(self) -> None:
+        """Try once, before a request is paid for, whether `packages` and `objective` load.
+
+        Raises:
+            SandboxError: They do not.
+        """
+        if self._untried:
+            self._start(False)
+            self._untried = False
 
     def close(self) -> None:
         """End the worker, if there is one, and all its jobs."""
@@ -233,6 +247,7 @@ class Laboratory(Closing):
         numba = _installed("numba") and any(
             "numba" in text for text in (code, *(block.code for block in before))
         )
+        numba = numba or (_installed("numba") and b"numba" in self._objective)
         running = self._sandbox is not None and self._sandbox.running
         if running and self._blocks == len(before) and self._numba >= numba:
             if time.monotonic() < self._ends:
@@ -285,7 +300,20 @@ class Laboratory(Closing):
         imports = (*_PLAIN, "numpy", *modules, *self.packages)
         self._sandbox = Sandbox(limits, imports=imports, extension=extension)
         self._ends, self._numba = time.monotonic() + _LIFE, numba
-        self._sandbox.start()
+        try:
+            self._sandbox.start()
+            if self._objective:
+                self._sandbox.give(self._objective, self.seconds, "take_objective")
+        except (SandboxError, SandboxUnavailableError, CandidateError) as error:
+            self.close()
+            if not self._untried:
+                raise
+            remedy = "name the submodules that they use, or leave out the one that fails"
+            what = f"the packages {', '.join(self.packages)} in the sandbox"
+            if isinstance(error, CandidateError):
+                what = "compute_objective in the sandbox"
+                remedy = "name the modules that it needs in compute_packages"
+            raise SandboxError(f"blocks of Python cannot use {what}: {error}; {remedy}") from error
         source, values = self._tools
         if source:
             self._sandbox.call_within(self.seconds, _MOST_ANSWER, "equip", source, values)

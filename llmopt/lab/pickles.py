@@ -10,6 +10,7 @@ import functools
 import io
 import marshal
 import pickle
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,6 +76,31 @@ def dumps(value: Any, space: dict[str, Any] | None = None) -> bytes:
     except Exception as error:
         raise TypeError(f"this cannot be sent to another process: {error}") from None
     return file.getvalue()
+
+
+def dumps_by_value(function: Callable[..., Any]) -> bytes:
+    """Return the pickle of a function of the user, with the functions of its module.
+
+    Raises:
+        TypeError: It cannot be pickled.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "__main__")
+    ours = module is not None and module.__name__ not in (
+        "__main__", *cloudpickle.list_registry_pickle_by_value()
+    )  # fmt: skip
+    try:
+        if ours:
+            cloudpickle.register_pickle_by_value(module)
+        data: bytes = cloudpickle.dumps(function, protocol=5)
+        return data
+    except Exception as error:
+        raise TypeError(
+            f"compute_objective={function!r:.100} cannot be sent to the sandbox: {error}. Expected "
+            "a function that opens no file and holds no connection"
+        ) from None
+    finally:
+        if ours:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def loads(data: bytes, space: dict[str, Any] | None = None) -> Any:

@@ -121,7 +121,7 @@ def prepare(
         confine.set_limits(memory, cpu, wall)
         confine.confine(allowed=_ALLOWED)
         pickles.given.update(pmap=_serial, submit=_no_job)
-        return {"take": _data.take, "equip": _equip}
+        return {"take": _data.take, "equip": _equip, "take_objective": _load_objective}
 
     unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
     builtins.open = io.open = _no_file
@@ -184,6 +184,18 @@ def take(packed: bytes, number: int) -> None:
     """Take in the data of a trial, here and in the other workers."""
     _data.take(number, packed)
     _pool.prepare("take", number, packed)
+
+
+def take_objective(data: bytes) -> None:
+    """Define the search's `objective`, here and in the other workers."""
+    _pool.prepare("take_objective", data)
+    _load_objective(data)
+    _space["objective"] = pickles.given["objective"]
+    _given.add("objective")
+
+
+def _load_objective(data: bytes) -> None:
+    pickles.given["objective"] = pickles.loads(data)
 
 
 def equip(source: str, values: dict[str, Any]) -> None:

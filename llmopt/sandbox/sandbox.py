@@ -163,8 +163,8 @@ class Sandbox(Closing):
         except CandidateError as error:
             channel.close()
             raise SandboxError(
-                f"the worker did not start: {error}. Check that {sys.executable} runs and "
-                f"imports {', '.join(self.imports)}"
+                f"the worker did not start: {error}. Check that {sys.executable} runs, and imports "
+                "what it cannot import here"
             ) from error
         except BaseException:
             channel.close()

@@ -158,8 +158,11 @@ class Worker:
         confine, self._analysis = self._confine, _sibling("analysis")
         self._message_bytes = options["message_bytes"]
         for name in options["imports"]:
-            module = importlib.import_module(name)
-            self._modules[name] = module
+            try:
+                self._modules[name] = importlib.import_module(name)
+            except BaseException as error:
+                why = f"{type(error).__name__}: {error}"
+                raise ImportError(f"{name} cannot be imported ({why})") from None
         # What Python, NumPy and SciPy load when it is first needed, such as for \N{} in a text.
         importlib.import_module("unicodedata")
         for part in _NUMPY if "numpy" in self._modules else ():

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 
-from llmopt.commands.shared import add_option_argument
+from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import of_proposal, open_file
 
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take over the trials of another storage file or of a table (.csv) first",
     )
     add_option_argument(parser)
+    add_packages_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,7 +61,11 @@ def main(args: argparse.Namespace) -> int:
     if wanted < 1 and not (wanted == 0 and args.trials):  # to import only
         raise LLMOptError(f"-n {wanted}: expected a whole number of at least 1")
     optimizer = open_file(
-        args.file, model=args.model, options=getattr(args, "option", ()), wait=args.wait
+        args.file,
+        model=args.model,
+        options=getattr(args, "option", ()),
+        packages=getattr(args, "compute_packages", ()),
+        wait=args.wait,
     )
     with contextlib.closing(optimizer):
         if args.trials:

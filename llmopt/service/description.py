@@ -146,6 +146,15 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
             raise SpaceError(f"{said}; {did_you_mean(str(key), valid)}")
 
 
+def _check_keys(data: Mapping[str, Any]) -> None:
+    if "compute_packages" in data:
+        raise LLMOptError(
+            "compute_packages: no file may name packages, since to import one runs it. Give the "
+            "option --compute-packages of llmopt ask or llmopt mcp"
+        )
+    _no_others(data, _KEYS)
+
+
 def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:
     """Return the arguments of `LLMOptimizer` in a description.
 
@@ -153,7 +162,7 @@ def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got {a_type(data)}")
-    _no_others(data, _KEYS)
+    _check_keys(data)
     space, table = data.get("space"), data.get("candidates")
     if space is None and table is None:
         raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmopt._version import __version__
+from llmopt.commands.shared import add_packages_argument
 from llmopt.errors import LLMOptError, needs
 from llmopt.service.mcp_tools import AGENT, SearchFolder
 from llmopt.util.text import shortened
@@ -38,12 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-requests", type=int, metavar="N", help="cap on each search")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="cap on each search")
     parser.add_argument("--max-cost", type=float, metavar="USD", help="cap on each search")
+    add_packages_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Serve on standard input and output until it is closed."""
     caps = {name: getattr(args, name) for name in ("max_requests", "max_tokens", "max_cost")}
-    make_server(SearchFolder(args.folder, args.model or ("smollm2",), caps)).run()
+    packages = getattr(args, "compute_packages", ())
+    searches = SearchFolder(args.folder, args.model or ("smollm2",), caps, packages=packages)
+    make_server(searches).run()
     return 0
 
 

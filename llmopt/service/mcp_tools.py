@@ -73,8 +73,8 @@ class SearchFolder:
     """Searches in one folder; nothing outside is read or written.
 
     Agents may have `models` asked, the first by default, beside themselves. `caps` on requests,
-    tokens and cost hold for each search. To change one, another process that has it open is waited
-    for.
+    tokens and cost hold for each search. Blocks of Python may import `packages`. To change a
+    search, another process that has it open is waited for.
     """
 
     def __init__(
@@ -83,11 +83,12 @@ class SearchFolder:
         models: Sequence[str] = ("smollm2",),
         caps: Mapping[str, Any] | None = None,
         wait: float = 120.0,
+        packages: Sequence[str] = (),
     ) -> None:
         self._folder = Path(folder).resolve()
         self._models = (*models, AGENT)
         self._caps = {k: v for k, v in (caps or {}).items() if v is not None}
-        self._wait = wait
+        self._how: dict[str, Any] = {"wait": wait, "packages": packages}
         make_folder(self._folder, "give another --folder")
 
     # -- files ----------------------------------------------------------------------------
@@ -140,9 +141,9 @@ class SearchFolder:
             # Its request is no failure to fall back from; and it answers one at a time.
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
             return open_described(
-                changed, storage, self._folder, client=client, reads=reads, wait=self._wait
+                changed, storage, self._folder, client=client, reads=reads, **self._how
             )
-        return open_described(changed, storage, self._folder, reads=reads, wait=self._wait)
+        return open_described(changed, storage, self._folder, reads=reads, **self._how)
 
     def _names(self) -> list[str]:
         found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())

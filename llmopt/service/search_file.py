@@ -52,6 +52,7 @@ def open_file(
     *,
     model: str | None = None,  # in place of the one that is named there
     options: Sequence[str] = (),  # of the model, each ``name=value``
+    packages: Sequence[str] = (),  # `compute_packages`, which no file may name
     wait: float = 0.0,  # seconds, for another process that has the file open
     asks: bool = True,  # else a model that cannot be had does not matter to a search that has begun
     reads: bool = False,  # whether it is only read: no file is made, and none is waited for
@@ -83,6 +84,7 @@ def open_file(
                 described.parent,
                 model=model,
                 options=options,
+                packages=packages,
                 wait=wait,
                 asks=asks or not storage.exists(),
                 reads=reads,
@@ -98,7 +100,8 @@ def open_file(
     if model is None and asks:
         _check_harmless(path, arguments["client"])
     try:
-        return _open(arguments, path, model=model, options=options, wait=wait, asks=asks)
+        how: dict[str, Any] = {"model": model, "options": options, "packages": packages}
+        return _open(arguments, path, **how, wait=wait, asks=asks)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"{error}. Give --model") from None
 
@@ -132,11 +135,13 @@ def _open(
     *,
     model: str | None = None,
     options: Sequence[str] = (),
+    packages: Sequence[str] = (),
     wait: float = 0.0,
     asks: bool = True,
     reads: bool = False,
 ) -> LLMOptimizer[Any]:
     """Open a search by the arguments of `LLMOptimizer`."""
+    arguments = {**arguments, "compute_packages": packages}
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
