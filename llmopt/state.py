@@ -366,10 +366,11 @@ class State:
 
     @property
     def keys(self) -> set[Any]:
-        """`key` of every point that was evaluated, is pending or is queued."""
+        """`key` of every point that was evaluated (or replaced by another), pending or queued."""
         key = self.space.key
         points: Iterable[Trial[Any] | Proposal] = (*self.trials, *self.pending, *self.queue)
-        return {key(point.values) for point in points}
+        replaced = [t.instead_of for t in self.trials if t.instead_of is not None]
+        return {key(values) for values in (*(point.values for point in points), *replaced)}
 
     @property
     def repeats(self) -> bool:

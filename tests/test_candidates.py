@@ -119,6 +119,14 @@ def test_points_of_the_user_are_rows_and_other_results_may_be_told():
         chat(warmup=[{"ligand": "XPhos", "T": 44, "conc": 0.1}])
 
 
+def test_a_row_in_whose_place_another_point_was_measured_is_spent():
+    optimizer = LLMOptimizer(None, "network", candidates=POINTS[:2], warmup=2)
+    for point in optimizer.ask(2):
+        optimizer.tell({**point, "conc": 0.08}, 1.0, instead_of=point)
+    with pytest.raises(SearchStopped, match="all 2 candidates"):
+        optimizer.ask()
+
+
 def test_fewer_points_than_asked_for_are_returned_at_the_end():
     optimizer = LLMOptimizer(None, "network", candidates=POINTS[:3], warmup=2)
     assert len(optimizer.ask(2)) == 2

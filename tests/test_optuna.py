@@ -20,6 +20,7 @@ from optuna.trial import TrialState
 from stubs import in_threads
 
 from llmopt import (
+    Categorical,
     ClientError,
     Completion,
     FallbackWarning,
@@ -768,3 +769,14 @@ class TestOptunaHub:
         spec.loader.exec_module(module)
         assert module.LLMSampler is LLMSampler
         assert module.__all__ == ["LLMSampler"]
+
+
+def test_names_of_choices_reach_the_model_and_values_the_study():
+    client = ScriptedClient(["Start from: new\nProposal:\nligand: PMe3"])
+    space = {"ligand": Categorical({"PPh3": "P(c1ccccc1)(c2ccccc2)c3ccccc3", "PMe3": "CP(C)C"})}
+    sampler = LLMSampler(client, space=space, prompt="words", n_startup_trials=0, seed=0)
+    study = optuna.create_study(sampler=sampler)
+    choices = space["ligand"].choices
+    study.optimize(lambda trial: len(trial.suggest_categorical("ligand", choices)), n_trials=1)
+    assert study.best_params == {"ligand": "CP(C)C"}
+    assert sampler.usage.rejected == {}

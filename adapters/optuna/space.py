@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -58,12 +58,14 @@ class Known:
         when: The conditions that were declared, by name.
         constraints: The constraints of a `Space`.
         names: All names, also of parameters that no point has.
+        named: The choices that have names, by the parameter's name.
     """
 
     distributions: Distributions
     when: Mapping[str, When]
     constraints: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
+    named: Mapping[str, Categorical] = field(default_factory=dict)
 
 
 def read_space(space: Any) -> Known:
@@ -88,7 +90,8 @@ def read_space(space: Any) -> Known:
     when = {n: _beside(w, fixed) for n, w in settled(own).items()}
     left = {n: d for n, d in found.items() if (w := when.get(n)) is None or w.alternatives}
     rules = {n: w for n, w in when.items() if w is not None and n in left}
-    return Known(left, rules, constraints, tuple(found))
+    named = {n: d.under(None) for n, d in own.items() if isinstance(d, Categorical) and d.named}
+    return Known(left, rules, constraints, tuple(found), named)
 
 
 def _beside(when: When, values: Mapping[str, Value]) -> When | None:
@@ -165,6 +168,10 @@ class StudySpace:
         known_by_all = set(self.distributions).intersection(*(t.distributions for t in trials))
         self.base = [n for n in self.distributions if n in known_by_all]
         self._dimensions = {n: dimension(d) for n, d in self.distributions.items()}
+        for name, named in (known.named if known else {}).items():
+            one = self._dimensions.get(name)
+            if isinstance(one, Categorical) and one.choices == named.choices:
+                self._dimensions[name] = named
         self._declared = bool(known and known.when)
         for name, when in (known.when if known else {}).items():
             # A trial may have had the parameter that it depends on with other choices.
