@@ -22,8 +22,9 @@ Variables: ``begin_user``, ``style``, ``n``, ``labels``, ``parameters`` (the ran
 trials shown, each an `Entry`), ``lines``, ``order``, ``hidden`` (how many are not shown), ``best``
 (if it is one of them), ``pending``, ``iteration``, ``total``, ``samples``, ``description``,
 ``notes``, ``evidence`` (a `Log`), ``noisy``, ``seeded``, ``may_stop``, ``points``, ``asked``,
-``branched``, ``chooses``, ``step_size``, ``optimum``. Those of Python (``compute``): ``computed``,
-``blocks``, ``variables``, ``keeps``, ``data``, ``tools``, ``workers``, ``compute_seconds``,
+``branched``, ``chooses``, ``numeric``, ``step_size``, ``optimum``, ``best_known``, ``low`` (budgets
+that run low). Those of Python (``compute``): ``computed``, ``blocks``, ``variables``, ``keeps``,
+``data``, ``tools``, ``workers``, ``cores``, ``compute_seconds``,
 ``compute_blocks``, ``seconds_left``, ``most_output``.
 """
 
