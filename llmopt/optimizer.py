@@ -72,6 +72,7 @@ from llmopt.propose import Outcome
 from llmopt.results import Results
 from llmopt.resume import arguments_of, check_same, split_options, stored_client
 from llmopt.space import Dimension, Space
+from llmopt.space.fixed import Fixed
 from llmopt.state import Asked, Corrected, Queued, Started, State, Told, Withdrawn, proposal_to_json
 from llmopt.util.arguments import (
     MOST_POINTS,
@@ -308,10 +309,12 @@ class LLMOptimizer(Results[Params], Closing):
     # -- asking ---------------------------------------------------------------------------
 
     @overload
-    def ask(self, n: None = None) -> Params: ...
+    def ask(self, n: None = None, *, fixed: Mapping[str, Any] | None = None) -> Params: ...
     @overload
-    def ask(self, n: int) -> list[Params]: ...
-    def ask(self, n: int | None = None) -> Params | list[Params]:
+    def ask(self, n: int, *, fixed: Mapping[str, Any] | None = None) -> list[Params]: ...
+    def ask(
+        self, n: int | None = None, *, fixed: Mapping[str, Any] | None = None
+    ) -> Params | list[Params]:
         """Return the next point to evaluate, or the next `n` of them.
 
         Warm-up points come first; then one request asks for all `n` points if the client can return
@@ -319,6 +322,8 @@ class LLMOptimizer(Results[Params], Closing):
 
         Args:
             n: Number of points; ``None`` for a single point, not in a list.
+            fixed: Values that these points keep, by name: ``{"temperature": 80}``. The prompt
+                states them. Queued points with other values wait for a later ask.
 
         Returns:
             Parameters in the form of the given space, or a list of `n` of them.
@@ -330,19 +335,23 @@ class LLMOptimizer(Results[Params], Closing):
             ClientError: The request failed, unless ``on_error="fallback"``; or, at the first call,
                 the key or the model's file is missing.
             ImportError: At the first call, the model's package is missing.
+            ParameterError: A name or a value of `fixed` is not of the space, or no point has them.
             PromptTooLongError: The prompt does not fit the model's context.
             SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
         """
         count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
-        proposals, warned = self.propose(count)
+        proposals, warned = self.propose(count, fixed)
         for text in warned:
             warn_user(text)
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
-    def propose(self, n: int) -> tuple[list[Proposal], list[str]]:
+    def propose(
+        self, n: int, fixed: Mapping[str, Any] | None = None
+    ) -> tuple[list[Proposal], list[str]]:
         """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
+        kept = None if fixed is None else Fixed.of(self.space, fixed)
         self._journal.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
         if self._callbacks is not None and self._callbacks.stopped is not None:
@@ -350,7 +359,7 @@ class LLMOptimizer(Results[Params], Closing):
         try:
             with self._ask_lock:
                 self._journal.write_start()
-                proposals, warned = self._propose(n)
+                proposals, warned = self._propose(n, kept)
         except SearchStopped as stopped:
             if self._callbacks is not None:
                 self._callbacks.reason = str(stopped)
@@ -364,7 +373,7 @@ class LLMOptimizer(Results[Params], Closing):
                 self._callbacks.notify("asked", proposal)
         return proposals, warned
 
-    def _propose(self, n: int) -> tuple[list[Proposal], list[str]]:
+    def _propose(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
         if self.space.candidates is not None and not self._options.noisy:
@@ -376,11 +385,11 @@ class LLMOptimizer(Results[Params], Closing):
         interrupted = now.interrupted
         base = self._note_facts(now).count if interrupted is None else interrupted
         try:
-            made = self._make(n, base, repeats=interrupted is not None)
+            made = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
             base = self._journal.state.count
-            made = self._make(n, base, repeats=False)
-        return self._settle(n, *made)
+            made = self._make(n, base, fixed, repeats=False)
+        return self._settle(n, fixed, *made)
 
     def _note_facts(self, state: State) -> State:
         """Store the model's facts again if an answer changed them, such as a refused schema."""
@@ -391,49 +400,84 @@ class LLMOptimizer(Results[Params], Closing):
         return self._journal.append(self.started())
 
     def _make(
-        self, n: int, base: int, *, repeats: bool
-    ) -> tuple[State, Outcome, Scope, Any, list[str]]:
+        self, n: int, base: int, fixed: Fixed | None, *, repeats: bool
+    ) -> tuple[State, int, Outcome, Scope, Any, list[str]]:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
         state = self._journal.state_at(base)
         scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
         warned: list[str] = []
-        warmup = self._warm_up(state, n - len(state.queue), rng, seen)
-        missing = n - len(state.queue) - len(warmup)
-        if missing >= n and state.stop is not None:
+        ready = sum(fixed is None or fixed.keeps(p.values) for p in state.queue)
+        missing = max(0, n - ready)
+        partial = () if fixed is not None else state.partial[:missing]
+        kinds = [*partial, *[fixed] * (missing - len(partial))]
+        outcome = Outcome(self._warm_up(state, kinds, rng, seen))
+        made = len(outcome.proposals)
+        if len(kinds) - made >= n and state.stop is not None:
             raise SearchStopped(*state.stop)
-        outcome = Outcome()
-        if missing > 0 and state.stop is None:
-            wanted = max(missing, self.batch_size)
-            if self.space.candidates is not None and not self._options.noisy:
+        if state.stop is not None:
+            return state, min(made, len(partial)), outcome, scope, rng, warned
+        single = partial[made:]
+        for kind, count in [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]:
+            if count <= 0:
+                continue
+            wanted = count if kind is not None else max(count, self.batch_size)
+            if self.space.candidates is not None and not self._options.noisy and kind is None:
                 wanted = min(wanted, self.space.candidates.left(seen))
-            waiting = tuple([p.values for p in warmup])
+            waiting = tuple([p.values for p in outcome.proposals])
             history = self._history_of(state, base)
             history = replace(history, pending=history.pending + waiting)
-            outcome = self._ask_model(state, scope, history, rng, wanted, seen)
-            text = fill(outcome, self.space, rng, wanted, seen, client_name(self.client))
+            answer = self._ask_model(state, scope, history, rng, wanted, seen, kind)
+            space, there = (self.space, seen) if kind is None else (kind.inside, kind.seen(seen))
+            text = fill(answer, space, rng, wanted, there, client_name(self.client))
+            seen |= there
             warned += [text] if text else []
-        outcome.proposals[:0] = warmup
-        return state, outcome, scope, rng, warned
+            outcome.proposals += answer.proposals
+            outcome.rejected += answer.rejected
+            outcome.stop = answer.stop
+        return state, len(partial), outcome, scope, rng, warned
 
     def _history_of(self, state: State, base: int) -> History:
         latest = base == self._journal.state.count
         with self._merging:
             return state.history(self._merged if latest else None)
 
-    def _warm_up(self, state: State, n: int, rng: Any, seen: set[Any]) -> list[Proposal]:
-        """Return at most `n` warm-up points: of a list, or random ones up to `n_warmup` in all."""
-        fixed = self._warmup_points
+    def _warm_up(
+        self, state: State, kinds: Sequence[Fixed | None], rng: Any, seen: set[Any]
+    ) -> list[Proposal]:
+        """Return warm-up points: of a list, or random ones up to `n_warmup` in all.
+
+        Args:
+            state: The search so far.
+            kinds: What each point wanted has to keep; given points may end before the last.
+            rng: Source of randomness; advanced.
+            seen: Keys of the points not to sample again; grows.
+        """
+        given = self._warmup_points
         begun = len(state.trials) + len(state.pending) + len(state.queue)
-        begun = begun if fixed is None else state.warmed
+        begun = begun if given is None else state.warmed
         proposals = []
-        for place in range(begun, min(self.n_warmup, begun + max(n, 0))):
-            values = sample_new(self.space, seen, rng) if fixed is None else fixed[place]
+        for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
+            if given is None and kind is not None:
+                values = sample_new(kind.inside, kind.seen(seen), rng)
+            elif given is None:
+                values = sample_new(self.space, seen, rng)
+            elif kind is None or kind.keeps(given[place]):
+                values = given[place]
+            else:
+                break
             seen.add(self.space.key(values))
             proposals.append(Proposal(values, "warmup"))
         return proposals
 
     def _ask_model(
-        self, state: State, scope: Scope, history: History, rng: Any, n: int, seen: set[Any]
+        self,
+        state: State,
+        scope: Scope,
+        history: History,
+        rng: Any,
+        n: int,
+        seen: set[Any],
+        fixed: Fixed | None,
     ) -> Outcome:
         """Return points of the model, or of the model and its partners."""
         asking = self._asking
@@ -443,7 +487,7 @@ class LLMOptimizer(Results[Params], Closing):
         waiting = [p.source for p in (*state.pending, *state.queue)]
         return propose_in_turns(
             asking, scope, self._partners, self.space, history, rng, n, seen,
-            before=before, waiting=waiting,
+            before=before, waiting=waiting, fixed=fixed,
         )  # fmt: skip
 
     @property
@@ -467,21 +511,32 @@ class LLMOptimizer(Results[Params], Closing):
         return self._blocks[number]
 
     def _settle(
-        self, n: int, base: State, outcome: Outcome, scope: Scope, rng: Any, warned: list[str]
+        self,
+        n: int,
+        fixed: Fixed | None,
+        base: State,
+        completed: int,
+        outcome: Outcome,
+        scope: Scope,
+        rng: Any,
+        warned: list[str],
     ) -> tuple[list[Proposal], list[str]]:
         """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
         key, noisy = self.space.key, self._options.noisy
         with self._journal.lock:
             now, proposals = self._journal.state, outcome.proposals
             if now.count > base.count and not noisy:
-                fixed = "warmup" if self._warmup_points is not None else ""
+                given = "warmup" if self._warmup_points is not None else ""
                 tried = now.keys - base.keys
                 proposals = [
-                    p for p in proposals if p.source == fixed or key(p.values) not in tried
+                    p for p in proposals if p.source == given or key(p.values) not in tried
                 ]
             drawn: dict[str, Any] = rng.bit_generator.state
-            missing = n - len(now.queue) - len(proposals)
-            ended = outcome.stop is not None and not proposals and not now.queue
+            queue = enumerate(now.queue)
+            waiting = [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
+            ready = len(now.queue) - len(waiting)
+            missing = n - ready - len(proposals)
+            ended = outcome.stop is not None and not proposals and not ready
             if missing > 0 and not ended:
                 seen = now.keys | {key(p.values) for p in proposals}
                 fewer = len(proposals) < len(outcome.proposals)
@@ -490,7 +545,10 @@ class LLMOptimizer(Results[Params], Closing):
                     f"the model {why}: {missing} of the points asked for "
                     f"{'was' if missing == 1 else 'were'} sampled at random"
                 )
-                proposals = [*proposals, *sample_fallbacks(self.space, seen, rng, missing)]
+                space, seen = (
+                    (self.space, seen) if fixed is None else (fixed.inside, fixed.seen(seen))
+                )
+                proposals = [*proposals, *sample_fallbacks(space, seen, rng, missing)]
             state = self._journal.append(
                 Asked(
                     [proposal_to_json(p, self.space) for p in proposals],
@@ -499,6 +557,8 @@ class LLMOptimizer(Results[Params], Closing):
                     {reason: count for reason, count in outcome.rejected.items() if count > 0},
                     outcome.stop,
                     None if drawn == now.rng else drawn,
+                    waiting,
+                    completed,
                 )
             )
         if ended:
@@ -537,9 +597,10 @@ class LLMOptimizer(Results[Params], Closing):
         """Queue a point for `ask`, after the points queued before it.
 
         Args:
-            params: A point of the space.
+            params: A point of the space; or some of its parameters, to which the model (during the
+                warm-up a random sample) adds the others.
             words: Description of the point, such as ``"the current production setting"``. The
-                prompt shows it after the evaluation.
+                prompt shows it after the evaluation, and of a point with some parameters before.
 
         Raises:
             ParameterError: The point is not in the space, or breaks a constraint.
@@ -547,8 +608,13 @@ class LLMOptimizer(Results[Params], Closing):
         """
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string")
-        values = point_to_ask(self.space, params)
-        self._journal.append(Queued(self.space.to_json_values(values), words))
+        try:
+            event = Queued(self.space.to_json_values(point_to_ask(self.space, params)), words)
+        except ParameterError:
+            if not Fixed.some(self.space, params):
+                raise
+            event = Queued((), words, Fixed.of(self.space, params).to_json())
+        self._journal.append(event)
 
     def withdraw(self, params: Any) -> None:
         """Drop a pending or queued point that you will not evaluate; a later `ask` may return it.
@@ -814,17 +880,19 @@ class LLMOptimizer(Results[Params], Closing):
     # -- asynchronous form ----------------------------------------------------------------
 
     @overload
-    async def aask(self, n: None = None) -> Params: ...
+    async def aask(self, n: None = None, *, fixed: Mapping[str, Any] | None = None) -> Params: ...
     @overload
-    async def aask(self, n: int) -> list[Params]: ...
-    async def aask(self, n: int | None = None) -> Params | list[Params]:
+    async def aask(self, n: int, *, fixed: Mapping[str, Any] | None = None) -> list[Params]: ...
+    async def aask(
+        self, n: int | None = None, *, fixed: Mapping[str, Any] | None = None
+    ) -> Params | list[Params]:
         """`ask` for asynchronous loops: ``asyncio.to_thread(optimizer.ask, n)``.
 
         Asks run one after another, so ask once for all points that you evaluate at the same time. A
         cancelled ask still completes in its thread: its requests count, and its points are in
         `pending`.
         """
-        return await asyncio.to_thread(self.ask, n)
+        return await asyncio.to_thread(self.ask, n, fixed=fixed)
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

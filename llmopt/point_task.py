@@ -25,6 +25,7 @@ from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
 from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
 from llmopt.space import Space, Value
+from llmopt.space.fixed import Fixed
 from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
@@ -174,32 +175,38 @@ class PointTask:
         space: The search space.
         known: The evaluated and the pending points.
         seen: Keys (`Space.key`) of the points not to propose again; grows.
+        fixed: Values that the points keep.
     """
 
     asking: Asking
     space: Space
     known: History
     seen: set[Hashable]
+    fixed: Fixed | None = None
     labels: tuple[str, ...] = field(init=False)
     _notes: tuple[str, ...] = field(init=False)
     _left: tuple[tuple[Value, ...], ...] = field(init=False, default=())
     _sampled: bool = field(init=False, default=False)
+    _inside: Space = field(init=False)  # the part of the space that points may be of
 
     def __post_init__(self) -> None:
         labels = tuple(self.asking.capabilities.labels)
         self.labels = labels if len(labels) == len(self.space) else self.space.names
         notes = what_is_known(self.space, self.known, self.labels)
-        self._notes = (*notes, *self.asking.notes)
+        fixed = () if self.fixed is None else (self.fixed.note(self.labels),)
+        self._notes = (*notes, *self.asking.notes, *fixed)
+        self._inside = self.space if self.fixed is None else self.fixed.inside
 
     @property
     def exhausted(self) -> bool:
         """Whether every point of the space was tried."""
         if self.asking.options.noisy:
             return False
-        table = self.space.candidates
+        table = self._inside.candidates
         if table is not None:
             return table.left(self.seen) == 0
-        return len(self.seen) >= self.space.cardinality
+        seen = self.seen if self.fixed is None else self.fixed.seen(self.seen)
+        return len(seen) >= self._inside.cardinality
 
     @property
     def choices_shown(self) -> bool:
@@ -210,6 +217,8 @@ class PointTask:
         """Return the prompt's question."""
         asking, options = self.asking, self.asking.options
         points = asking.points_of_answer(self.space, round.missing)
+        if self.fixed is not None:
+            points = min(points, round.missing)  # those of a later ask have other values
         samples = math.ceil(round.missing / points)
         samples = min(samples, asking.facts.max_samples or samples)
         blocks = (*round.before, *round.runs)
@@ -227,7 +236,7 @@ class PointTask:
             notes=self._hints(round.missing, points),
             out_of_range=options.out_of_range,
             noisy=options.noisy,
-            may_stop=bool(options.may_stop),
+            may_stop=bool(options.may_stop) and self.fixed is None,
             best_known=options.best_known,
             requests=None if left is None or cap is None else (left, cap),
             points=points,
@@ -251,7 +260,7 @@ class PointTask:
         return replace(question, request=request)
 
     def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
-        self._left = () if self.asking.options.noisy else untried(self.space, self.seen)
+        self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
         if self._left:
             hints += (list_of(self.space, self._left),)
@@ -262,8 +271,14 @@ class PointTask:
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Return a new point of the space."""
         space, text = self.space, completion.text
-        values = space.conform(reading.values)
-        if broken := space.broken(values):
+        if self.fixed is None:
+            values = space.conform(reading.values)
+        elif (kept := self.fixed.apply(reading.values)) is not None:
+            values = kept
+        else:
+            why = f"with {self.fixed} this point lacks the values of other parameters"
+            raise Unusable("incomplete", why, text)
+        if broken := self._inside.broken(values):
             amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
             raise Unusable("constraint", f"this point breaks {amounts}", text)
         values, moved = self._candidate(values, text)
@@ -283,7 +298,7 @@ class PointTask:
 
         A chat model reads which one is nearest, and answers again; for other models it is taken.
         """
-        table = self.space.candidates
+        table = self._inside.candidates
         if table is None:
             return values, False
         seen = frozenset() if self.asking.options.noisy else self.seen
@@ -316,6 +331,7 @@ def propose_points(
     seen: set[Hashable],
     before: Sequence[Block] = (),
     on_cap: Literal["raise", "return"] = "raise",
+    fixed: Fixed | None = None,
 ) -> Outcome:
     """Ask a model for `n` new points; see `llmopt.propose.propose`.
 
@@ -329,10 +345,11 @@ def propose_points(
         seen: Keys of the points not to propose again; grows.
         before: The blocks of earlier asks.
         on_cap: Whether a cap raises, or ends the asking with the points there are.
+        fixed: Values that the points keep.
     """
     options = asking.options
     return propose(
-        PointTask(asking, space, history, seen),
+        PointTask(asking, space, history, seen, fixed),
         scope,
         rng,
         n,

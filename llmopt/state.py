@@ -24,6 +24,7 @@ import numpy as np
 from llmopt.client.base import Reply
 from llmopt.data import TrialData
 from llmopt.history import Direction, History, Kind, Merged, Proposal, Trial, Usage, is_source
+from llmopt.space.fixed import Fixed
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import short
 
@@ -150,11 +151,12 @@ def _seed(name: str, value: Any) -> None:
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
     **dict.fromkeys(
-        ("base", "doubt", "requests", "unpriced", "estimated", "given", "number"), _count
+        ("base", "doubt", "requests", "unpriced", "estimated", "given", "number", "completed"),
+        _count,
     ),
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), _amount),
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
-    **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data"), _mapping),
+    **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data", "fixed"), _mapping),
     "rejected": _tally,
     "parts": _parts,
     "seed": _seed,
@@ -223,6 +225,8 @@ class Asked(Event):
     rejected: Mapping[str, int] = field(default_factory=dict)  # samples that were not used
     stop: Sequence[Any] | None = None
     rng: Json | None = None  # of the bit generator afterwards; ``None`` if it did not move
+    waiting: Sequence[int] = ()  # places of the queue that have other values than those asked for
+    completed: int = 0  # points with some parameters that got the others
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,7 @@ class Queued(Event):
 
     values: Sequence[Any]
     words: str = ""
+    fixed: Json = field(default_factory=dict)  # values of some parameters by name, without `values`
 
 
 @dataclass(frozen=True)
@@ -304,6 +309,7 @@ class State:
         trials: In the order of recording.
         pending: Proposals that an ask returned, without a result, oldest first.
         queue: Proposals that no ask has returned yet.
+        partial: Points with some parameters that a later ask completes.
         warmed: Number of warm-up points so far.
         usage: Requests, tokens and cost, without calls under way. Never changed in place.
         calls: Number of replies.
@@ -329,6 +335,7 @@ class State:
     trials: tuple[Trial[Any], ...] = ()
     pending: tuple[Proposal, ...] = ()
     queue: tuple[Proposal, ...] = ()
+    partial: tuple[Fixed, ...] = ()
     warmed: int = 0
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
@@ -488,6 +495,10 @@ def _computed(state: State, event: Computed) -> State:
 
 
 def _queued(state: State, event: Queued) -> State:
+    if event.fixed:
+        space: Any = state.space
+        partial = (*state.partial, Fixed.read(space, event.fixed, event.words))
+        return replace(state, stop=None, partial=partial)
     values = state.space.from_json_values(event.values)
     queue, users = list(state.queue), sum(p.source == "user" for p in state.queue)
     queue.insert(users, Proposal(values, "user", event.words))
@@ -512,7 +523,8 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
 
 def _asked(state: State, event: Asked) -> State:
     new = [_proposal(line, state.space) for line in event.new]
-    ready = [*state.queue, *new]
+    waiting = set(event.waiting)
+    ready = [*(p for i, p in enumerate(state.queue) if i not in waiting), *new]
     if event.given > len(ready):
         raise ValueError(f"{event.given} points were returned, and {len(ready)} were ready")
     given: list[Proposal] = []
@@ -532,7 +544,8 @@ def _asked(state: State, event: Asked) -> State:
         state,
         usage=usage,
         pending=(*state.pending, *given),
-        queue=tuple(ready[event.given :]),
+        queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
+        partial=state.partial[event.completed :],
         warmed=state.warmed + sum(p.source == "warmup" for p in new),
         paid=(),  # those that were not used belong to an ask that took another way
         runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),

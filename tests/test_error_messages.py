@@ -168,11 +168,20 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "one reward for two objectives": lambda: make(direction=["maximize"] * 2).tell(POINT, 1.0),
         "a missing reward of two": lambda: make(direction=["minimize"] * 2).tell(POINT, (1, None)),
         "a negative violation": lambda: make().tell(POINT, 1.0, constraint_violation=-1.0),
+        "a partial point out of range": lambda: make().enqueue({"lr": 4.2}),
         "a part as a text": lambda: make().tell(POINT, 1.0, parts={"yield": "x"}),
         "parts without names": lambda: make().tell(POINT, 1.0, parts=[1.0, 2.0]),
         "a correction of no trial": lambda: make().tell(POINT, 1.0, replaces=3),
         "a point in place of one never asked": lambda: make().tell(POINT, 1.0, instead_of=POINT),
         "both at once": lambda: make().tell(POINT, 1.0, instead_of=POINT, replaces=0),
+        "an unknown name of a fixed value": lambda: make().ask(fixed={"lrr": 0.5}),
+        "a fixed value out of range": lambda: make().ask(fixed={"lr": 4.2}),
+        "fixed values that break a constraint": lambda: make(constraints="10 * lr + k <= 3").ask(
+            fixed={"lr": 0.5}
+        ),
+        "a fixed value without its condition": lambda: make(conditional(1)).ask(
+            fixed={"k": 2, "x": 0.5}
+        ),
         "a point withdrawn twice": lambda: make().withdraw(POINT),
         "a standard error as a text": lambda: make().tell(POINT, 1.0, stderr="x"),
         "the best of no trials": lambda: make().best,

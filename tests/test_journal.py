@@ -65,6 +65,9 @@ LATER = [
     Withdrawn([[0.75]], queued=False),
     Told([0.126], [3.0], instead_of=[0.125], parts={"gain": 4.0, "loss": 1.0}),
     Corrected([0.5], [2.0], "it was switched off", number=1),
+    Queued([], "a wish", {"x": 0.625}),
+    Queued([0.875]),
+    Asked([proposal(0.625)], 1, waiting=[0], completed=1),
 ]
 
 
@@ -125,8 +128,14 @@ class TestReduce:
         mended = state.trials[1]
         assert (mended.state, mended.rewards, mended.corrected) == ("complete", (2.0,), 1)
         assert (mended.number, mended.feedback) == (1, "it was switched off")
+        wanted = filled(None, [*EVENTS, *LATER[:-1]]).state
+        assert [str(fixed) for fixed in wanted.partial] == ["x = 0.625"]
+        state = reduce(wanted, LATER[-1])
+        assert state.partial == ()
+        assert [p.values for p in state.pending] == [(0.625,)]
+        assert [p.values for p in state.queue] == [(0.875,)]
         queued = reduce(state, Queued([0.3]))
-        assert reduce(queued, Withdrawn([[0.3]], queued=False)).queue == ()
+        assert reduce(queued, Withdrawn([[0.3]], queued=False)).queue == state.queue
 
     def test_a_call_that_nothing_ended_counts_with_the_most_that_it_can_cost(self):
         state = filled(None, [*EVENTS[:2], Called("d2", 3, 0.5), Called("d2", 3, 0.5)]).state
@@ -160,6 +169,8 @@ class TestReduce:
             Replied("d", {"completions": [], "cost": -1.0}),
             Corrected([0.5], [1.0], number=0),
             Withdrawn([[0.5]], queued=False),
+            Queued([], "a wish", {"y": 0.5}),
+            Queued([], "a wish", {"x": 7.0}),
             Told([0.5], [1.0], instead_of=[0.25]),
         ],
     )

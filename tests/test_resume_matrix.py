@@ -143,11 +143,14 @@ def disobedient(client: Any, path: Path) -> LLMOptimizer:
     """Points are withdrawn, missed and corrected."""
     options = {"prompt": "props", "warmup": 2, "seed": 5, "durable": False}
     with LLMOptimizer(XK, client, storage=path, **options) as optimizer:
+        if optimizer._journal.state.count < 2:
+            optimizer.enqueue({"k": 41}, "a wish")
         while len(optimizer.trials) < 8:
             number = len(optimizer.trials)
             if number > 4 and not optimizer.trials[2].corrected:
                 optimizer.tell(optimizer.trials[2].params, 0.5, replaces=2, data={"t": [1.0]})
-            point = optimizer.pending[0] if optimizer.pending else optimizer.ask()
+            fixed = {"k": 20 + number} if number % 3 == 0 else None
+            point = optimizer.pending[0] if optimizer.pending else optimizer.ask(fixed=fixed)
             if int(10 * value_of(point)) % 4 == 0:
                 optimizer.withdraw(point)
                 continue

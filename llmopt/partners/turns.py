@@ -21,6 +21,7 @@ from llmopt.point_task import Asking, propose_points
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space import Space
+from llmopt.space.fixed import Fixed
 
 MODEL_SOURCES = ("llm", "drawn", "fallback")
 """Sources of the points that a model was asked for."""
@@ -104,6 +105,7 @@ def propose_in_turns(
     *,
     before: Sequence[Block] = (),
     waiting: Sequence[Source] = (),
+    fixed: Fixed | None = None,
 ) -> Outcome:
     """Return `n` new points of the model and its partners, fewer if they have no new ones.
 
@@ -118,14 +120,16 @@ def propose_in_turns(
         seen: Keys of the points not to propose again; grows.
         before: The blocks of earlier asks.
         waiting: Sources of the points that have no result yet.
+        fixed: Values that the points keep.
     """
     first = bool(partners) and scope.limits.max_requests is not None
 
     def ask_model(history: History, n: int) -> Outcome:
         on_cap: Literal["raise", "return"] = "return" if first else "raise"
         return propose_points(
-            asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap
-        )
+            asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap,
+            fixed=fixed,
+        )  # fmt: skip
 
     if not partners:
         return ask_model(history, n)
@@ -148,6 +152,8 @@ def propose_in_turns(
         if count:
             known = _with(history, outcome.proposals)
             proposals = partner.propose(space, known, rng, count, seen)
+            if fixed is not None:
+                proposals = _keeping(fixed, proposals, seen)
             seen.update(space.key(p.values) for p in proposals)
             outcome.proposals += proposals
     if wanted["llm"]:
@@ -155,6 +161,18 @@ def propose_in_turns(
         outcome.proposals += answer.proposals
         outcome = replace(answer, proposals=outcome.proposals)
     return outcome
+
+
+def _keeping(fixed: Fixed, proposals: Sequence[Proposal], seen: set[Hashable]) -> list[Proposal]:
+    """Return the proposals with fixed values that are then new points of the space."""
+    kept: dict[Hashable, Proposal] = {}
+    for proposal in proposals:
+        values = fixed.apply(proposal.values)
+        if values is not None and fixed.inside.candidates is not None:
+            values = fixed.inside.candidates.nearest(values, seen)
+        if values is not None and fixed.inside.admits(values):
+            kept.setdefault(fixed.space.key(values), replace(proposal, values=values))
+    return [proposal for key, proposal in kept.items() if key not in seen]
 
 
 def _with(history: History, proposals: Sequence[Proposal]) -> History:

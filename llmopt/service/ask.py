@@ -10,6 +10,7 @@ import sys
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import of_proposal, open_file
+from llmopt.util.files import read_json
 
 _WAIT = 600.0
 
@@ -39,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt ask``."""
     add_file_arguments(parser)
     parser.add_argument("-n", type=int, metavar="N", help="how many points (default: 1)")
+    parser.add_argument(
+        "--fixed",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="value that these points keep; may be repeated",
+    )
     parser.add_argument("--model", metavar="M", help="model to ask, in place of the one named")
     parser.add_argument(
         "--again",
@@ -55,11 +63,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_packages_argument(parser)
 
 
+def _pair(text: str) -> tuple[str, object]:
+    """Return the name and the value of ``NAME=VALUE``; a value that is no JSON is a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise LLMOptError(f"--fixed {text}: expected NAME=VALUE, such as --fixed temperature=80")
+    try:
+        return name, read_json(value)
+    except ValueError:
+        return name, value
+
+
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object for each point: ``params``, ``source`` and ``explanation``."""
     wanted = 1 if args.n is None else args.n
     if wanted < 1 and not (wanted == 0 and args.trials):  # to import only
         raise LLMOptError(f"-n {wanted}: expected a whole number of at least 1")
+    fixed = dict(map(_pair, args.fixed)) or None
     optimizer = open_file(
         args.file,
         model=args.model,
@@ -73,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
         points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending_proposals)
-            optimizer.ask(wanted - len(points))
+            optimizer.ask(wanted - len(points), fixed=fixed)
             points += optimizer.pending_proposals[before:]
         for proposal in points:
             print(json.dumps(of_proposal(optimizer, proposal)), flush=True)

@@ -24,7 +24,10 @@ def add_points(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a command on points."""
     add_file_arguments(parser)
     parser.add_argument(
-        "point", metavar="JSON", nargs="+", help='parameters by name, such as {"temperature": 80}'
+        "point",
+        metavar="JSON",
+        nargs="+",
+        help='parameters by name, all or some of them, such as {"temperature": 80}',
     )
 
 

@@ -225,30 +225,39 @@ class SearchFolder:
                 )
         return found
 
-    def ask(self, name: str, n: int = 1) -> dict[str, Any]:
-        """Get the next points to evaluate, or a request that you are to answer first."""
+    def ask(self, name: str, n: int = 1, fixed: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Get the next points to evaluate, or a request that you are to answer first.
+
+        Args:
+            name: The search.
+            n: How many points.
+            fixed: Values that these points keep: {"temperature": 80}.
+        """
         n = whole_number("n", n, 1, _MOST_POINTS)
         with self._search(name) as optimizer:
             if isinstance(optimizer.client, _AgentClient) and n > 1:
                 raise LLMOptError("n: of a search that the agent answers, ask for one at a time")
-            return self._ask(optimizer, n)
+            return self._ask(optimizer, n, fixed)
 
-    def answer(self, name: str, text: str) -> dict[str, Any]:
+    def answer(self, name: str, text: str, fixed: dict[str, Any] | None = None) -> dict[str, Any]:
         """Answer the request of a search whose model you are, and get the point that you named.
 
-        If the answer cannot be used, you get another request that says why.
+        If the answer cannot be used, you get another request that says why. Give `fixed` again if
+        you asked with it.
         """
         if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
         with self._search(name, text) as optimizer:
             if not isinstance(optimizer.client, _AgentClient):
                 raise LLMOptError(f"search {name!r} has its own model: call ask")
-            return self._ask(optimizer, 1)
+            return self._ask(optimizer, 1, fixed)
 
-    def _ask(self, optimizer: LLMOptimizer[Any], n: int) -> dict[str, Any]:
+    def _ask(
+        self, optimizer: LLMOptimizer[Any], n: int, fixed: dict[str, Any] | None
+    ) -> dict[str, Any]:
         before = len(optimizer.pending_proposals)
         try:
-            optimizer.ask(n)
+            optimizer.ask(n, fixed=fixed)
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
             return {"points": [], "request": messages, "next": "answer these messages: answer()"}
@@ -305,7 +314,10 @@ class SearchFolder:
             return {"trial": of_trial(trial, optimizer.metrics), **leaders(optimizer.history)}
 
     def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
-        """Queue your own point for the next ask, with words that say what it is."""
+        """Queue your own point for the next ask, with words that say what it is.
+
+        Of a point with some parameters only, the model chooses the others.
+        """
         with self._search(name) as optimizer:
             optimizer.enqueue(params, str(words)[:1000])
             return status(optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from llmopt.space.foreign import (
     read_configspace,
     read_dimension,
 )
-from llmopt.space.numeric import MAX_DECIMALS
+from llmopt.space.numeric import MAX_DECIMALS, freeze
 from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
@@ -172,6 +173,28 @@ class Space:
         made.__dict__.update(self.__dict__)
         made.candidates = candidates
         made.cardinality = made._count() if candidates is None else candidates.size
+        return made
+
+    def pinned(self, values: Mapping[int, Value], limits: Iterable[Any] = ()) -> Space:
+        """Return the part of this space in which parameters, by position, have one value.
+
+        Args:
+            values: The values.
+            limits: Further limits of this part.
+
+        Raises:
+            SpaceError: It has no feasible point.
+        """
+        if self.candidates is not None:
+            rows = [r for r in self.points() if all(r[i] == v for i, v in values.items())]
+            columns = {name: [row[i] for row in rows] for i, name in enumerate(self.names)}
+            return self._with(Candidates(self._with(None), columns))
+        made = self._with(None)
+        pairs = enumerate(self._by_name.items())
+        made._by_name = {n: _only(d, values[i]) if i in values else d for i, (n, d) in pairs}
+        made.dimensions = tuple(made._by_name.values())
+        made._constrain((*self.limits, *limits))
+        made.cardinality = made._count()
         return made
 
     def _set_up(
@@ -589,6 +612,15 @@ class Space:
         pairs = zip(self.dimensions, self._each(values), strict=True)
         restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
         return self.check(restored) if self.conditional else tuple(restored)
+
+
+def _only(dimension: Dimension, value: Value) -> Dimension:
+    """Return a dimension with a single value, whose code and key stay as they are."""
+    made = copy.copy(dimension)
+    freeze(made, count=1, draw=lambda u: value, decode=lambda u: value, value=lambda k: value)
+    if not isinstance(made, Categorical):
+        freeze(made, low=value, high=value)
+    return made
 
 
 def _tame(dimension: Dimension, value: Value) -> Value:

@@ -1,0 +1,109 @@
+"""Points that keep values: `ask(fixed=...)`, and queued points with some parameters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from search_contract import Model
+
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient
+from llmopt.cli import main
+
+SPACE = {"t": Float(0, 100), "k": Int(0, 5), "c": Categorical(["a", "b", "z"])}
+BRANCHES = {
+    "kind": Categorical(["net", "tree"]),
+    "rate": Float(0, 1, when={"kind": "net"}),
+    "depth": Int(1, 9, when={"kind": "tree"}),
+    "w": Float(0, 1),
+}
+
+
+def words(*answers, **options):
+    options = {"description": "a kiln", "compute": False, "seed": 0, **options}
+    return LLMOptimizer(SPACE, Model(list(answers)), "words", **options)
+
+
+def test_the_prompt_states_them_and_an_answer_gets_them():
+    optimizer = words("Hypothesis: hot\nStart from: new\nProposal: t: 70, k: 2, c: b")
+    assert optimizer.ask(fixed={"t": 80}) == {"t": 80.0, "k": 2, "c": "b"}
+    assert (
+        "The next experiment has t: 80. Give these values in it"
+        in optimizer.client.requests[0].text
+    )
+    assert optimizer.pending_proposals[0].explanation.startswith("Hypothesis: hot")
+
+
+def test_queued_points_with_other_values_wait():
+    optimizer = words()
+    optimizer.enqueue({"t": 1, "k": 1, "c": "a"})
+    optimizer.enqueue({"t": 80, "k": 1, "c": "a"})
+    assert optimizer.ask(fixed={"t": 80})["t"] == 80.0
+    assert optimizer.ask()["t"] == 1.0
+
+
+def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
+    answer = "Start from: new\nProposal: t: 60, k: 2, c: z"
+    optimizer = words(answer, storage=tmp_path / "s.jsonl")
+    optimizer.enqueue({"c": "z"}, "as a colleague wishes")
+    optimizer.close()
+    optimizer = words(answer, storage=tmp_path / "s.jsonl")
+    assert optimizer.ask() == {"t": 60.0, "k": 2, "c": "z"}
+    assert "(as a colleague wishes) has c: z" in optimizer.client.requests[0].text
+    assert optimizer._journal.state.partial == ()
+    random = words(warmup=2)
+    random.enqueue({"c": "z"})
+    assert random.ask()["c"] == "z"
+    assert random.client.requests == []
+    with pytest.raises(ValueError, match="one of its choices"):
+        random.enqueue({"c": "q"})
+
+
+@pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
+@pytest.mark.parametrize("partner", [None, "network"])
+def test_conditions_and_constraints_hold(partner):
+    options = {"constraints": "rate + w <= 1", "warmup": 3, "seed": 1, "on_error": "fallback"}
+    optimizer = LLMOptimizer(BRANCHES, ScriptedClient([]), "props", partner=partner, **options)
+    for i in range(9):
+        fixed = [{"kind": "net", "w": 0.9}, {"depth": 3}, {"rate": 0.8}][i % 3]
+        point = optimizer.ask(fixed=fixed)
+        assert point.items() >= fixed.items()
+        assert ("depth" in point) == (point["kind"] == "tree")
+        assert point.get("rate", 0) + point["w"] <= 1 + 1e-9 or "depth" in point
+        optimizer.tell(point, point["w"])
+
+
+def test_candidates_and_small_spaces_give_each_point_once():
+    table = [{"a": i % 4, "b": i} for i in range(20)]
+    optimizer = LLMOptimizer(None, "network", seed=1, candidates=table, warmup=20)
+    assert sorted(optimizer.ask(fixed={"a": 2})["b"] for _ in range(5)) == [2, 6, 10, 14, 18]
+    small = LLMOptimizer({"x": Int(0, 3), "y": Int(0, 3)}, "network", seed=1, warmup=9)
+    assert sorted(p["x"] for p in small.ask(4, fixed={"y": 1})) == [0, 1, 2, 3]
+
+
+def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(
+        'model = "network"\nwarmup = 9\nseed = 1\n[space]\n'
+        't = { type = "number", minimum = 0, maximum = 100 }\nc = { enum = ["a", "z"] }\n'
+    )
+
+    def shell(*args):
+        assert main([args[0], "s.toml", *args[1:]]) == 0
+        return capsys.readouterr().out
+
+    assert '"t": 80.0' in shell("ask", "--fixed", "t=80", "--fixed", "c=z")
+    assert '"number": 1' in shell(
+        "tell",
+        '{"params": {"t": 79.6, "c": "z"}, "reward": 50, "instead_of": {"t": 80, "c": "z"}, '
+        '"parts": {"yield": 51, "waste": 1}}',
+    )
+    assert '"corrected": 1' in shell(
+        "tell", '{"params": {"t": 79.6, "c": "z"}, "reward": 5.0, "replaces": 1}'
+    )
+    assert '"reward": 5.0' in shell("status")
+    shell("enqueue", '{"c": "a"}', "--words", "a wish")
+    assert '"c": "a"' in shell("ask")
+    assert '"pending": [\n' in shell("status")
+    (asked,) = json.loads(shell("status"))["pending"]
+    assert '"pending": []' in shell("withdraw", json.dumps(asked["params"]))
