@@ -11,12 +11,14 @@ from llmopt._version import __version__
 from llmopt.errors import LLMOptError, install_hint
 
 _EXTRAS = {
-    "rivals": ("botorch", "torch"),
+    "rivals": ("baybe", "botorch", "torch"),
     "bench": ("cma", "matplotlib", "scipy", "tqdm"),
     "experiments": ("cmaes", "ioh", "lightgbm", "sklearn"),
     "optuna": ("optuna",),
 }
-_VERSIONED = "gymnasium mujoco numpy cma nevergrad optuna cmaes torch botorch xllamacpp".split()
+_VERSIONED = (
+    "gymnasium mujoco numpy cma nevergrad optuna cmaes torch botorch baybe xllamacpp".split()
+)
 
 
 def require_packages(purpose: str, packages: Sequence[str]) -> None:

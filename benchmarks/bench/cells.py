@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.bench.reactions import run_reaction
 from llmopt.benchmarks.engine.asking import repeatable, sample_warmup
 from llmopt.benchmarks.engine.cell import Cell, Row
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
@@ -27,9 +28,11 @@ from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, check_names
+from llmopt.benchmarks.tasks.reactions import REACTIONS
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
+from llmopt.client.record_replay import RecordClient
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.policies.evaluation import Evaluator
@@ -95,11 +98,23 @@ def run_cell(
     client: Client | None = None,
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
+    record: Path | None = None,
 ) -> Row:
-    """Run one cell in this process, a local model on some threads, and return its line."""
+    """Run one cell in this process and return its line.
+
+    A local model runs on some `threads`; `record` is a folder that keeps a model's answers.
+    """
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
         client = repeatable(load_model(cell.model, threads), spec.prompt)
+    if client is not None and spec.asks_model and record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+        path = record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
+        if path.exists():  # of an attempt that did not end: a replay takes one search only
+            path.replace(f"{path}.old")
+        client = RecordClient(client, path)
+    if cell.task in REACTIONS:
+        return run_reaction(cell, client)
     task, name = task_of(cell), cell.method
     evaluator = _evaluator(task)
     terms = Terms(cell.seed, cell.evaluations, cell["episodes"], cell["heldout"], cell["finalists"])
@@ -177,10 +192,12 @@ def run_bench(
     jobs: int = 1,
     client: Client | None = None,
     callbacks: Sequence[Callback] = (),
+    record: Path | None = None,
 ) -> list[tuple[Cell, str]]:
     """Run the cells that a file does not hold yet, and append a line for each; see `run_pool`.
 
-    `client` takes the place of the models that cells name; it and callbacks need one job.
+    `client` takes the place of the models that cells name; it and callbacks need one job. `record`
+    is a folder that keeps the models' answers. Searches of reactions call no callbacks.
     """
     if jobs < 1 or (jobs > 1 and (client is not None or callbacks)):
         raise BenchConfigError(
@@ -188,7 +205,9 @@ def run_bench(
             "(--track), since these are in one process only"
         )
     threads = None if jobs == 1 else 1
-    run = functools.partial(run_cell, client=client, callbacks=tuple(callbacks), threads=threads)
+    run = functools.partial(
+        run_cell, client=client, callbacks=tuple(callbacks), threads=threads, record=record
+    )
     return run_pool(cells, run, out, jobs=jobs, summary=_summary)
 
 

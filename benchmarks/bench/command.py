@@ -23,8 +23,10 @@ from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.methods.table import METHODS, check_method
+from llmopt.benchmarks.report.budgets import budgets
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.reactions import REACTIONS, get_reaction
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.model_facts import model_facts
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "from that prompt's grammar, cma, random); of a suite, only these. "
         f"There are {', '.join(METHODS)}",
     )
+    add("--record", type=Path, metavar="DIR", help="folder that keeps the model's answers")
     add("--dry-run", action="store_true", help="list the cells that are missing, and stop")
     aliases = ", ".join(t.alias for t in TASKS)
     add("--tasks", nargs="+", metavar="TASK", help=f"{aliases}, or any Gymnasium id")
@@ -89,7 +92,8 @@ def main(args: argparse.Namespace) -> int:
     for method in dict.fromkeys(cell.method for cell in cells if not args.dry_run):
         check_method(method)
     for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
-        task_of(cell)  # raises if there is no such task
+        if cell.task not in REACTIONS:
+            task_of(cell)  # raises if there is no such task
     suite = Path(f"benchmarks/results/{args.suite}.jsonl") if args.suite else Path("bench.jsonl")
     out = args.out or suite
     done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
@@ -104,7 +108,7 @@ def main(args: argparse.Namespace) -> int:
         callbacks = callbacks_of(getattr(args, "track", ()))
         if (kept := getattr(args, "config", None)) is not None:
             write_bytes_atomically(Path(f"{out}.toml"), read_bytes(kept))
-        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
+        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks, record=args.record)
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command resumes", file=sys.stderr)
         return 130
@@ -115,7 +119,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the held-out returns of some cells as text: a block a problem, a line a method."""
+    """Return the outcome of some cells as text.
+
+    Of reactions it is the best value after few evaluations; of policies the held-out returns, a
+    block a problem and a line a method.
+    """
+    if any(line["task"] in REACTIONS for line in lines):
+        best = {name: get_reaction(name).best for name in REACTIONS}
+        return "\n".join(budgets(lines, best).text())
     grouped = group(lines)
     names = titles(grouped)
     head = ("method", "held-out median", "least", "largest", "seeds")

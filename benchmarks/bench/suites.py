@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
+from llmopt.benchmarks.bench import reactions
 from llmopt.benchmarks.bench.cells import make_cell
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.tasks.reactions import REACTIONS
 
 BATCH = 4
 """Points that the suites ask of a model in one request."""
@@ -72,6 +74,19 @@ def _searches(tasks: Mapping[str, int], names: Sequence[str], model: str, batch:
     ]
 
 
+def _reactions(model: str, batch: int) -> list[Cell]:
+    """Return the searches of reactions; those of a chat model where `model` names one."""
+    return [
+        make_cell(
+            task, m, seed, reactions.EVALUATIONS, model,
+            episodes=1, warmup=0, heldout=1, batch=1, finalists=0,
+        )
+        for seed in range(reactions.SEEDS)
+        for task in REACTIONS
+        for m in reactions.methods(model)
+    ]  # fmt: skip
+
+
 def _smoke(model: str, batch: int) -> list[Cell]:
     grids = {
         "mountaincar": ("llm-columns", "columns-network", "columns-gaussian", "cma"),
@@ -88,6 +103,7 @@ def _smoke(model: str, batch: int) -> list[Cell]:
 SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
     "policies": _policies,
     "more-policies": _more_policies,
+    "reactions": _reactions,
     "smoke": _smoke,
 }
 """Name -> the cells for a model and its batch size.
@@ -96,5 +112,7 @@ SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
   committed results, in about three quarters of an hour of one core without PyTorch's methods;
 - ``more-policies``: the same methods, and a tuned TPE, on six more tasks (two of
   them are in a checkout only);
+- ``reactions``: six tables of real reactions, 20 evaluations, 20 seeds; with ``--model`` of a chat
+  model its searches, too (``--methods llm-words``);
 - ``smoke``: a minute's worth of everything.
 """

@@ -17,6 +17,8 @@ import numpy as np
 
 from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of
 from llmopt.benchmarks.experiments.words import CHANGED, TUNING, WRITTEN, is_present
+from llmopt.benchmarks.report.budgets import medians, searches
+from llmopt.benchmarks.tasks.reactions import REACTIONS
 from llmopt.benchmarks.tasks.studies import STUDIES
 
 Numbers = Iterable[Any]
@@ -180,6 +182,21 @@ def _share(lines: Sequence[Any], task: str, random: Sequence[float]) -> float:
     return float(np.mean(np.sign(proposed[:, None] - np.array(random)) / 2 + 0.5))
 
 
+def reactions() -> Numbers:
+    """Return the number of tables, the evaluations of a search, the searches of two methods."""
+    lines = lines_of("reactions")
+    yield from (len({x["task"] for x in lines}), lines[0]["evaluations"])
+    for method in ("random", "baybe"):
+        yield len({x["seed"] for x in lines if x["method"] == method})
+
+
+def ceilings() -> Numbers:
+    """Return the medians of random search after 5, 10 and 20 evaluations of three tables."""
+    found = searches(lines_of("reactions"))
+    for task in REACTIONS[-3:]:
+        yield from (f"{value:.1f}" for value in medians(found[task, "random"])[1:])
+
+
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} searches of Hopper, {} to {} evaluations: {} ({} to {}); {} cut", hoppers),
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
@@ -208,5 +225,11 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
         "{} to {} % usable, {} to {} % of pairs won; under words at most {} %",
         small_chat_models,
     ),
+    (
+        "docs/results.md",
+        "{} tables of reactions, {} evaluations, {} searches, {} of BayBE",
+        reactions,
+    ),
+    ("docs/results.md", "ceilings: {}, {}, {}; {}, {}, {}; {}, {}, {}", ceilings),
     ("docs/results.md", "{} functions of BBOB in {}, {}, {} and {} dimensions", functions),
 )

@@ -21,10 +21,12 @@ from llmopt.benchmarks.engine.cell import Row, read_lines
 from llmopt.benchmarks.experiments import regret
 from llmopt.benchmarks.experiments.bbob import precision, read_runs
 from llmopt.benchmarks.experiments.words import CHANGED, TASKS, TUNING, WRITTEN, is_present
+from llmopt.benchmarks.report.budgets import budgets
 from llmopt.benchmarks.report.lines import score
 from llmopt.benchmarks.report.markdown import between_markers
 from llmopt.benchmarks.report.stats import Pairing, Scores, format_p, holm, pair, share
 from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.reactions import REACTIONS, get_reaction
 from llmopt.benchmarks.tasks.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -305,6 +307,11 @@ def core(asked: Sequence[Question], areas: Iterable[str] = AREAS, rivals: int = 
     return Table.of([*head, "result"], rows)
 
 
+def reactions() -> Table:
+    """Return the table of the searches of reactions."""
+    return budgets(lines_of("reactions"), {name: get_reaction(name).best for name in REACTIONS})
+
+
 def put(shown: Table, text: str, name: str) -> str:
     """Return a page with a table between its marks."""
     lines = "\n".join([*shown.markdown(), ""])
@@ -315,7 +322,7 @@ def page(asked: Sequence[Question], text: str) -> str:
     """Return the page of results with regenerated tables."""
     for area in AREAS:
         text = put(core(asked, [area], rivals=4), text, area)
-    return text
+    return put(reactions(), text, "reactions")
 
 
 def archive(asked: Sequence[Question], text: str) -> str:

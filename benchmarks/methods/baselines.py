@@ -19,14 +19,16 @@ __all__ = ["ARS", "CMA", "BipopCMA", "GaussianGrammarClient", "RandomSearch"]
 
 
 class RandomSearch:
-    """Uniform draws from the box."""
+    """Uniform draws from the box or the space."""
 
     def __init__(self, problem: Problem, seed: np.random.SeedSequence) -> None:
-        self._box = problem.low, problem.high, problem.n
+        self._box, self._space = (problem.low, problem.high, problem.n), problem.space
         self._rng = np.random.default_rng(seed)
 
-    def ask(self) -> np.ndarray:
-        """Return a fresh ``(n,)`` point."""
+    def ask(self) -> Any:
+        """Return a fresh point."""
+        if self._space is not None:
+            return self._space.unflatten(self._space.sample(self._rng))
         return self._rng.uniform(*self._box)
 
     def tell(self, params: Any, reward: float) -> None:

@@ -61,13 +61,14 @@ class ModelMethod:
         **options: Any,
     ) -> None:
         points = [np.array(params) for params, _ in problem.warmup]
-        self._names = problem.names
+        self._names, self._space = problem.names, problem.space
+        box = problem.low, problem.high, problem.n, problem.names
         self._optimizer = LLMOptimizer(
-            parameter_space(problem.low, problem.high, problem.n, problem.names),
+            problem.space or parameter_space(*box),
             client,
             prompt,
             seed=int(seed.generate_state(1)[0]),
-            warmup=0,
+            warmup=0 if problem.space is None else "auto",
             total=len(points) + problem.evaluations or None,
             description=problem.description,
             batch_size=batch_size,
@@ -101,7 +102,7 @@ class ModelMethod:
         """What the model has cost so far."""
         return self._optimizer.usage
 
-    def ask(self) -> np.ndarray:
+    def ask(self) -> Any:
         """Return the next point; one model request for each batch."""
         if self._stored:
             trial = self._again = self._stored.popleft()
@@ -117,6 +118,8 @@ class ModelMethod:
             if not self._optimizer.pending_proposals:  # else a kill cut its evaluation off
                 self._optimizer.ask()
             self.last = self._optimizer.pending_proposals[0]
+        if self._space is not None:
+            return self._space.unflatten(self.last.values)
         return np.array(self.last.values, dtype=np.float64)
 
     def tell(
@@ -136,6 +139,8 @@ class ModelMethod:
 
     def _point(self, params: Any) -> Any:
         """Return a point in the form of the optimizer's space."""
+        if self._space is not None:
+            return params
         values = np.asarray(params).tolist()
         return dict(zip(self._names, values, strict=True)) if self._names else params
 

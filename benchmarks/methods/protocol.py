@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llmopt.policies.episode_seeds import stream
+from llmopt.space import Space
 
 
 class Method(Protocol):
@@ -45,6 +46,8 @@ class Problem:
     notes: tuple[str, ...] = ()  # feedback on each warm-up point, or why it failed
     names: tuple[str, ...] = ()  # one for each parameter; empty for numbers
     errors: tuple[float | None, ...] = ()  # standard error of each warm-up reward
+    # what is searched in place of the box; points are then dicts, and there is no warm-up
+    space: Space | None = None
 
     @property
     def start(self) -> tuple[float, ...] | None:

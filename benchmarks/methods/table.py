@@ -23,7 +23,7 @@ from llmopt.benchmarks.methods.baselines import (
     GaussianGrammarClient,
     RandomSearch,
 )
-from llmopt.benchmarks.methods.libraries import Optuna
+from llmopt.benchmarks.methods.libraries import BayBE, Optuna
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.turbo import Turbo
@@ -115,6 +115,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "optuna-tpe": _optuna("TPE"),
     "optuna-tpe-tuned": _optuna("TPE, tuned"),
     "optuna-gp": _optuna("GP", "torch", "scipy"),
+    "baybe": _baseline("BayBE", BayBE, "baybe"),
     "turbo": _baseline("TuRBO", Turbo, "torch", "botorch"),
     "ars": _baseline("ARS", ARS),
     "random": _baseline("random search", RandomSearch),

@@ -182,6 +182,8 @@ def evaluations_to(curve: np.ndarray, target: float) -> float:
 def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     """Return a problem's name for readers."""
     line = next(iter(runs.values())).line
+    if line["box"] is None:  # a table of reactions
+        return f"{line['env_id']}, {key.evaluations} evaluations"
     low, high = line["box"]
     parts = [line["env_id"]]
     form = str(line["task"]).removeprefix(parts[0]).split("/")[1:]

@@ -7,6 +7,7 @@ value from its training; it recalled no coordinates. It wrote two blocks of Pyth
 for 12 minutes on two cores, proposed one packing and ended the search.
 
     python packing.py                   # the recording
+    python packing.py draw circles.png  # the recording, and its best packing as a picture
     python packing.py openai:NAME       # your own model
     python packing.py folder:packing    # any chat window or agent: llmopt next packing
 """
@@ -59,10 +60,32 @@ def is_packing(point):
     return inside and apart
 
 
+def draw(point, path):
+    """Write a picture of a packing, each circle coloured by its radius."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Circle
+
+    figure = Figure(figsize=(4, 4))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98), aspect="equal", xticks=[], yticks=[])
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    largest = max(point[f"r{i}"] for i in range(N))
+    for i in range(N):
+        x, y, r = (point[f"{name}{i}"] for name in "xyr")
+        colour = colormaps["Blues"](0.1 + 0.35 * r / largest)
+        axes.add_artist(Circle((x, y), r, facecolor=colour, edgecolor="#1f3b57"))
+        axes.text(x, y, f"{r:.3f}", ha="center", va="center", fontsize=6)
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
-    model = sys.argv[1] if len(sys.argv) > 1 else llmopt.ReplayClient(RECORDING, strict=False)
+    picture = sys.argv[2] if sys.argv[1:2] == ["draw"] else None
+    named = len(sys.argv) > 1 and not picture
+    model = sys.argv[1] if named else llmopt.ReplayClient(RECORDING, strict=False)
     result = llmopt.maximize(pack, SPACE, n_trials=12, client=model, description=WORDS, seed=0)
     for trial in result.trials:
         exact = "exactly feasible" if is_packing(trial.params) else "infeasible in exact arithmetic"
         print(f"{trial.reward!r}, {exact}")
     print(result.stopped)
+    if picture:
+        draw(result.best.params, picture)
