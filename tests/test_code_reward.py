@@ -69,9 +69,8 @@ class TestReflection:
         )  # fmt: skip
         words = reflect([training], [score_of((90.0, True, 100), (80.0, False, 999))])
         assert "mean return 85, success in 50% of the episodes" in words
-        assert "speed: [1, 2]; from 1 to 2\n" in words
-        assert "goal: [0, 0]; it did not change" in words
-        assert "own return [-5, 90], from -5 to 90" in words
+        assert "- speed: [1, 2]\n- goal: [0, 0]\n" in words
+        assert "own return [-5, 90]; length of an episode [999, 100]." in words
         assert "90 in 100 steps; 80 in 999 steps (no success)." in words
 
     def test_the_environments_reward_is_hidden(self):
@@ -165,7 +164,7 @@ class TestSearch:
         assert [t.reward > 50.0 for t in optimizer.trials] == [False, False, True]
         assert judge(CAR, said[2][1][0].policy, range(1, 41, 2)).success_rate >= 0.9
         shown = client.requests[2].text
-        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]; it did not change" in shown
+        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]\n" in shown
         assert "success in 0% of the episodes" in shown
 
     def test_a_reward_that_fails_in_training_is_told(self):

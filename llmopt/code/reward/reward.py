@@ -345,25 +345,22 @@ def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str
         f"Judged by the environment itself: mean return {fmean(means):.5g}{spread}, "
         f"success in {rate:.0%} of the episodes."
     ]
-    for number, training in enumerate(trainings, 1):
-        lines.append(
-            f"Training {number}, {training.episodes} episodes: the environment's own return "
-            f"{_row(training.returns)}, {course(training.returns)}; length of an episode "
-            f"{_row(training.lengths)}."
-        )
+    lines += [
+        f"Training {number}, {training.episodes} episodes: the environment's own return "
+        f"{_row(training.returns)}; length of an episode {_row(training.lengths)}."
+        for number, training in enumerate(trainings, 1)
+    ]
     at = sorted(range(len(means)), key=lambda k: means[k])[(len(means) - 1) // 2]
     told = trainings[at]
     which = f" in training {at + 1}, the median one" if len(means) > 1 else ""
     lines.append(
         f"Your components{which}, at {len(told.returns)} checkpoints over training (mean per step):"
     )
-    shown = list(told.components.items())[:_COMPONENTS]
-    for name, values in shown:
-        flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
-        note = "it did not change: it gives training nothing to go by" if flat else course(values)
-        lines.append(f"- {cut(' '.join(name.split()), _NAME)}: {_row(values)}; {note}")
-    if len(shown) < len(told.components):
-        more = len(told.components) - len(shown)
+    lines += [
+        f"- {cut(' '.join(name.split()), _NAME)}: {_row(values)}"
+        for name, values in itertools.islice(told.components.items(), _COMPONENTS)
+    ]
+    if (more := len(told.components) - _COMPONENTS) > 0:
         lines.append(f"- {more} more components are not shown; name a few, and always the same.")
     lines += [
         f"The policy of training {number} at each start: {'; '.join(map(_told, score.episodes))}."
@@ -414,30 +411,6 @@ _DATA = (
 def _told(made: CodeEpisode) -> str:
     total = "failed" if made.total is None else f"{made.total:.4g}"
     return f"{total} in {made.length} steps{'' if made.success else ' (no success)'}"
-
-
-def course(values: Sequence[float]) -> str:
-    """Describe a curve in words, from its means at successive checkpoints."""
-    if len(values) < 3:
-        return f"from {values[0]:.4g} to {values[-1]:.4g}"
-    span = max(values) - min(values)
-    if span <= 1e-9 * max(1.0, *map(abs, values)):
-        return f"flat at {values[0]:.4g}"
-    steps = [b - a for a, b in itertools.pairwise(values)]
-    change = values[-1] - values[0]
-    if abs(change) < 0.2 * span:
-        best = max(range(len(values)), key=lambda k: values[k])
-        return (
-            f"no trend: between {min(values):.4g} and {max(values):.4g} (largest at checkpoint "
-            f"{best + 1})"
-        )
-    largest = max(range(len(steps)), key=lambda k: steps[k] * change)
-    late = "still moving at the end" if abs(steps[-1]) > 0.2 * span else "settled at the end"
-    way = "rises" if change > 0 else "falls"
-    return (
-        f"{way} from {values[0]:.4g} to {values[-1]:.4g}, most of it from checkpoint {largest + 1} "
-        f"to {largest + 2}, {late}"
-    )
 
 
 def _row(values: Sequence[float]) -> str:
