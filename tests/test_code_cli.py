@@ -259,7 +259,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     (tmp_path / "start.py").write_text("def reward(*_):\n    return 0.125\n")
     client = give(monkeypatch, "no", SHAPED)
     args = (
-        "--steps 1 --hint Think! --temperature 0.25 --max-output-tokens 77 --seed 3 "
+        "--steps 1 --description Think! --temperature 0.25 --max-output-tokens 77 --seed 3 "
         f"--initial {tmp_path / 'start.py'} --attempts 2 --trainings 2 --out {tmp_path / 'run'}"
     )
     assert cli([*REWARD, *args.split()]) == 0

@@ -44,7 +44,7 @@ def test_ask_tell_and_what_the_model_is_shown():
         fenced("return x.sum()", "Sum it."),
         fenced("return 2 * x.sum()"),
         objective="Be large.",
-        hint="Double it.",
+        description="Double it.",
         documentation="np.sum adds.",
     )
     with optimizer:

@@ -37,7 +37,7 @@ from llmopt.util.files import (
 from llmopt.util.text import clean, cut, first_line
 
 _OF_THE_SEARCH = (
-    *("hint", "initial", "attempts", "temperature", "max_output_tokens", "seed"),
+    *("description", "initial", "attempts", "temperature", "max_output_tokens", "seed"),
     *("compute", "allow_unsandboxed", "max_requests", "max_tokens", "max_cost"),
 )
 """Settings that are arguments of `CodeOptimizer`, too."""

@@ -61,7 +61,7 @@ _OPTIONS = {
     "model": _TEXT,
     "command": _TEXT,
     "steps": _Option(10, int, "candidates of the model in all", _COUNT, free=True),
-    "hint": _Option("", str, "advice for the model", metavar="TEXT"),
+    "description": _Option("", str, "what you know of the task", metavar="TEXT"),
     "initial": _Option("", str, "Python source to begin from, scored first", metavar="FILE"),
     "attempts": _Option(6, int, "requests for one candidate whose answers are unusable", _COUNT),
     "temperature": _Option(None, float, "sampling temperature", (0, 100), metavar="T"),

@@ -75,7 +75,7 @@ class CodeOptions(ComputeArguments, total=False):
     model: Client | str | None
     objective: str
     scoring: str
-    hint: str
+    description: str
     documentation: str
     attempts: int
     temperature: float | None
@@ -102,7 +102,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         seed: Seed of the requests; ``None`` samples one and records it.
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
-            ``hint``, ``documentation``. Of the asking
+            ``description``, ``documentation``. Of the asking
             (`llmopt.code.program_task.Writing`): ``attempts``, ``temperature``,
             ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
             default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,

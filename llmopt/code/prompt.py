@@ -59,7 +59,7 @@ class CodePrompt:
     Attributes:
         functions: The functions to write.
         objective: The purpose of the code.
-        hint: Advice for the model.
+        description: What the user knows of the task; advice for the model.
         documentation: Description of the functions that the code may call.
         imports: Modules that the code may import.
         direction: ``"maximize"`` or ``"minimize"``.
@@ -70,7 +70,7 @@ class CodePrompt:
 
     functions: tuple[Function, ...]
     objective: str = ""
-    hint: str = ""
+    description: str = ""
     documentation: str = ""
     imports: tuple[str, ...] = ()
     direction: str = "maximize"
@@ -133,7 +133,7 @@ class CodePrompt:
             objective=self.objective,
             scoring=self.scoring,
             direction=self.direction,
-            hint=self.hint,
+            description=self.description,
             functions=[_described(f) for f in self.functions],
             documentation=self.documentation,
             imports=self.imports,

@@ -248,7 +248,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
     target.write_text("# mine\n")
     resume = [command, "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
     for settings, words in (
-        ({"record": str(target), "hint": "$(touch /tmp/x)"}, f"Give --record {target} again"),
+        ({"record": str(target), "description": "$(touch /tmp/x)"}, f"Give --record {target} again"),
         ({"model": 'm?price={"input":0,"output":0}'}, "Give --model 'm?price="),
         ({"hook": "evil.py"}, "Give --hook evil.py"),
         ({"task": "evil_module:Env-v0"}, "another task"),
@@ -275,7 +275,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
         ("code", "call_seconds", (10**400, "x", 1e999)),
         ("code", "attempts", (True, 10**9)),
         ("code", "feedback", (7, ["x"], [[]])),
-        ("code", "hint", (5, ["a"])),
+        ("code", "description", (5, ["a"])),
         ("code", "seed", (-1, 10**400)),
         ("reward", "training", (0, "x", 10**30)),
         ("reward", "gif", (1, "yes")),
