@@ -248,7 +248,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
     target.write_text("# mine\n")
     resume = [command, "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
     for settings, words in (
-        ({"record": str(target), "description": "$(touch /tmp/x)"}, f"Give --record {target} again"),
+        ({"record": str(target), "description": "$(date)"}, f"Give --record {target} again"),
         ({"model": 'm?price={"input":0,"output":0}'}, "Give --model 'm?price="),
         ({"hook": "evil.py"}, "Give --hook evil.py"),
         ({"task": "evil_module:Env-v0"}, "another task"),
