@@ -175,9 +175,9 @@ def test_conditions_and_constraints_hold_for_rows():
     table = [{"kind": "b"}, {"kind": "a", "x": 0.25}, {"kind": "a", "x": 0.5}]
     optimizer = LLMOptimizer(space, "network", candidates=table)
     assert unique(all_of(optimizer)) == unique(table)
-    optimizer = LLMOptimizer(None, "network", candidates=POINTS, constraints=["T <= 45"])
-    points = all_of(optimizer, 5)
-    assert unique(points) == unique(p for p in POINTS if p["T"] <= 45)
+    for space, table in ((None, POINTS), (Space.among(None, POINTS), None)):
+        optimizer = LLMOptimizer(space, "network", candidates=table, constraints=["T <= 45"])
+        assert unique(all_of(optimizer, 5)) == unique(p for p in POINTS if p["T"] <= 45)
 
 
 @pytest.mark.parametrize(

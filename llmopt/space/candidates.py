@@ -57,9 +57,8 @@ class Candidates:
     def __init__(self, space: Space, columns: Columns) -> None:
         self._space = space
         check_columns(columns, space.names)
-        keys = [
-            keys_of(n, d, columns[n]) for n, d in zip(space.names, space.dimensions, strict=True)
-        ]
+        named = zip(space.names, space.dimensions, strict=True)
+        keys = [keys_of(name, dimension, columns[name]) for name, dimension in named]
         rows: list[tuple[Any, ...]] = list(zip(*keys, strict=True))
         if space.conditional:
             rows = [space.key(space.check(self._values(row))) for row in rows]
@@ -67,10 +66,8 @@ class Candidates:
             first: dict[Any, int] = {}
             i, row = next((i, r) for i, r in enumerate(rows) if first.setdefault(r, i) != i)
             point = short(space.named(self._values(row)))
-            raise SpaceError(
-                f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}; keep one row for "
-                "each point"
-            )
+            text = f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}"
+            raise SpaceError(f"{text}; keep one row for each point")
         if space.limits:
             kept = [i for i, row in enumerate(rows) if space.admits(self._values(row))]
             if not kept:
@@ -79,10 +76,8 @@ class Candidates:
             columns = {n: [cells[i] for i in kept] for n, cells in columns.items()}
         self._keys, self._rows = rows, {row: i for i, row in enumerate(rows)}
         self.columns = columns
-        numbers = (
-            [math.nan if k is ABSENT else k for k in column] for column in zip(*rows, strict=True)
-        )
-        self._codes = np.array(list(numbers), dtype=float).T
+        numbers = [[math.nan if k is ABSENT else k for k in row] for row in rows]
+        self._codes = np.array(numbers, dtype=float)
         self._choice = np.array([isinstance(d, Categorical) for d in space.dimensions])
         self._log = np.array([d.log for d in space.dimensions])
         self._units = self._scaled(self._codes)
@@ -112,13 +107,10 @@ class Candidates:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Candidates):
             return NotImplemented
-        return self.to_dict() == other.to_dict()
+        return self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-    def __len__(self) -> int:
-        return self.size
 
     def __getitem__(self, row: int) -> Point:
         return self._values(self._keys[row])

@@ -572,7 +572,7 @@ class Space:
             "decimals": self._asked_decimals,
             **({"constraints": list(texts)} if texts else {}),
             **({"forbidden": When(tuple(tests)).to_json()} if tests else {}),
-            **({"candidates": self.candidates.to_dict()} if self.candidates else {}),
+            **({"candidates": self.candidates.to_dict()} if self.candidates is not None else {}),
         }
 
     @classmethod
