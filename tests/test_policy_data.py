@@ -11,6 +11,7 @@ from llmopt import ScriptedClient
 from llmopt.packing import pack, unpack
 from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
 from llmopt.policies.episode import Step
+from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.source import policy_source
 from llmopt.policies.steps import StepData, describe_data
 
@@ -198,3 +199,19 @@ def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
                       **options) as resumed:  # fmt: skip
         again = resumed.optimizer.trials[1].data["observations"][0]
         assert again.tolist() == second.data["observations"][0].tolist()
+
+
+def test_the_first_point_has_further_initial_states_that_nothing_is_scored_on(tmp_path):
+    file = tmp_path / "s.jsonl"
+    answers = ["Hypothesis: h.\nStart from: new\nProposal:\n" + "x"] * 2
+    with PolicySearch("CartPole-v1", ScriptedClient(answers), "words", storage=file) as search:
+        search.run(2)
+        first, second = (t.data for t in search.optimizer.trials)
+        further = first["further"]
+        assert "further" not in second
+        assert further["observations"].shape == further["state"].shape == (200, 4)
+        scored = {tuple(rows[0]) for rows in first["observations"]}
+        scored |= {tuple(search.make_env().reset(seed=s)[0]) for s in held_out_seeds(0)}
+        assert not scored & set(map(tuple, further["observations"]))
+    with PolicySearch("CartPole-v1", ScriptedClient([]), "words", storage=file) as again:
+        assert (again.optimizer.trials[0].data["further"]["state"] == further["state"]).all()

@@ -8,13 +8,17 @@ from llmopt.util.arguments import whole_number
 
 HELD_OUT_STARTS = 100
 
+FURTHER_STARTS = 200
+
 MAX_STARTS = 1_000_000
 """Maximum initial states of one evaluation; a larger number is a typing error."""
 
 # Each purpose has its own stream, so that it does not depend on how often another one is sampled.
 # Policies are compared on "selection"; a point is tried on "check" before a search ends early; the
 # finalists of a search are compared on "final"; no search ever sees "held-out".
-_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4, "check": 5}
+# The model's Python may simulate from "further", on which no policy is compared or judged.
+_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4, "check": 5,
+            "further": 6}  # fmt: skip
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

@@ -45,6 +45,7 @@ from llmopt.point_task import NUMBERS_FIRST
 from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.episode_seeds import (
+    FURTHER_STARTS,
     HELD_OUT_STARTS,
     MAX_STARTS,
     held_out_seeds,
@@ -59,7 +60,7 @@ from llmopt.policies.picture import write_gif
 from llmopt.policies.report import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.saved import save_policy
 from llmopt.policies.source import policy_source
-from llmopt.policies.steps import describe_data
+from llmopt.policies.steps import describe_data, initial_states
 from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
 from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.progress import Progress, say_kept, text_of_search
@@ -394,11 +395,19 @@ class PolicySearch(Views, Closing):
     def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial[dict[str, Any]]:
         optimizer = self.optimizer
         data, self._data = self._data or None, None
+        if data and not any(t.data for t in optimizer.trials):
+            data = {**data, "further": self._further()}
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return optimizer.tell_failure(params, reason)
         samples = outcome.returns
         return optimizer.tell(params, outcome.mean, feedback=text, samples=samples, data=data)
+
+    def _further(self) -> dict[str, np.ndarray]:
+        """Return initial states for the model's Python, which neither search nor judgement uses."""
+        self._evaluator.close()  # some environments allow one live instance
+        with closing(self._make()) as made:
+            return initial_states(made, start_seeds(self.seed, "further", FURTHER_STARTS))
 
     def _spent(self) -> int:
         return sum(t.kind != "imported" for t in self.optimizer.trials)

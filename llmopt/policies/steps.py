@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ MAX_BYTES = 32 << 20
 _MOST_EPISODES = 1000  # of which anything is kept
 _ENTRIES = 8  # arrays of each episode, those of `info` aside
 _NAMES, _NAME = 100, 60  # maximum names of numbers in `info`, and characters of each
+_RESET_SECONDS = 5.0
+_NONE = np.zeros(0)
 _STATES = ("qpos", "qvel")  # MuJoCo's
 CUT = "cut off"
 _SUM_SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
@@ -142,6 +145,21 @@ class StepData:
         return {name: entry for name, entry in entries.items() if entry or name == "rewards"}
 
 
+def initial_states(env: gym.Env[Any, Any], seeds: Iterable[int]) -> dict[str, np.ndarray]:
+    """Return the first observations of seeds, a row for each, and the exact states if readable.
+
+    It ends after some seconds, with fewer rows: some environments take long to reset.
+    """
+    steps, ends = StepData(), time.monotonic() + _RESET_SECONDS
+    for seed in seeds:
+        steps.begin(env.reset(seed=seed)[0], env)
+        if time.monotonic() > ends:
+            break
+    columns = {"observations": [t.observations[0] for t in steps.tracks]}
+    columns |= {n: [t.state.get(n, _NONE) for t in steps.tracks] for n in steps.tracks[0].state}
+    return {n: np.array(c) for n, c in columns.items() if len(set(map(np.shape, c))) == 1}
+
+
 def _proposed(bound: BoundPolicy, seen: list[np.ndarray]) -> np.ndarray:
     rows = [bound.scores(row if row.size > 1 else row[0]) for row in seen[:-1]]
     return np.array(rows).reshape(len(rows), bound.policy.n_outputs)
@@ -155,12 +173,18 @@ _DATA = (
 )
 
 
+_FURTHER = (
+    'data[k]["further"], of the first evaluated point alone: up to 200 further initial states, a '
+    'row each: ["observations"] and the exact states; no policy is scored on them'
+)
+
+
 def describe_data(scaled: bool) -> list[str]:
     """Return the prompt's lines on the entries of `StepData.data` for a linear policy."""
     seen = "of point k from initial state j, in the units and order of the task"
     seen += '; "scaled"[j]: as the policy sees them' if scaled else ""
     done = '["proposed"][j]: the outputs of the policy before any clipping or choice'
-    return [line.format(observations=seen, actions=done) for line in _DATA]
+    return [*(line.format(observations=seen, actions=done) for line in _DATA), _FURTHER]
 
 
 def describe_code_data() -> list[str]:
