@@ -298,6 +298,14 @@ def test_a_job_runs_on_between_blocks_shows_its_best_and_can_be_cancelled(bench)
     assert said.endswith("WorkerError: it was cancelled")
 
 
+def test_several_jobs_are_waited_for_at_once(shared):
+    code = (
+        "import time\njobs = [submit(time.sleep, s) for s in (0, 0.1, 3)]\n"
+        "print(len(wait(jobs[:2])), len(wait(jobs, 0.2)))"
+    )
+    assert shared.says(code) == "2 2"
+
+
 def test_a_report_that_cannot_be_read_is_an_error_with_its_reason(bench):
     look = "job = submit(work)\nwhile True:\n    time.sleep(0.02)\n    job.best"
     large = bench.run(

@@ -349,6 +349,11 @@ class Pool:
         self.look()
         return job
 
+    def wait(self, jobs: Iterable[Job], seconds: float = 1e9) -> list[Job]:
+        """Wait until all jobs have ended, for at most `seconds`; return those that have."""
+        ends, listed = time.monotonic() + seconds, list(jobs)
+        return [job for job in listed if job.wait(max(0.0, ends - time.monotonic()))]
+
     def pmap(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Return ``[function(item) for item in items]``, computed by all idle workers.
 

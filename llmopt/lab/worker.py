@@ -120,7 +120,7 @@ def prepare(
         confine.die_with(parent)
         confine.set_limits(memory, cpu, wall)
         confine.confine(allowed=_ALLOWED)
-        pickles.given.update(pmap=_serial, submit=_no_job)
+        pickles.given.update(pmap=_serial, submit=_no_job, wait=_no_job)
         return {"take": _data.take, "equip": _equip, "take_objective": _load_objective}
 
     unpack(pack({"a": [0.0, "b"], "c": [[1], [2]]}))  # what Python loads when it is first needed
@@ -137,13 +137,14 @@ def prepare(
         "data": _data,
         "pmap": _pool.pmap,
         "submit": _pool.submit,
+        "wait": _pool.wait,
         "report": pool.report,
         "cma": toolbox.cma,
         "fit": toolbox.fit,
     }
     _space.update(mine)
     _given.update(mine)
-    pickles.given["pmap"], pickles.given["submit"] = mine["pmap"], mine["submit"]
+    pickles.given |= {name: mine[name] for name in ("pmap", "submit", "wait")}
     return _ALLOWED
 
 
