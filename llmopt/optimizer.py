@@ -376,11 +376,16 @@ class LLMOptimizer(Results[Params], Closing):
     def _propose(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
-        if self.space.candidates is not None and not self._options.noisy:
-            ready = len(now.queue) + self.space.candidates.left(now.keys)
+        table = (self.space if fixed is None else fixed.inside).candidates
+        if table is not None and not self._options.noisy:
+            ready = table.left(now.keys)
+            ready += sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
+            if not ready and fixed is not None:
+                raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
             if not ready:
-                count = f"{self.space.candidates.size:,}"
-                raise SearchStopped(f"all {count} candidates were proposed: none is left to try")
+                raise SearchStopped(
+                    f"all {table.size:,} candidates were proposed: none is left to try"
+                )
             n = min(n, ready)
         interrupted = now.interrupted
         base = self._note_facts(now).count if interrupted is None else interrupted

@@ -127,6 +127,21 @@ def test_a_row_in_whose_place_another_point_was_measured_is_spent():
         optimizer.ask()
 
 
+def test_fixed_values_leave_the_rows_that_have_them():
+    optimizer = LLMOptimizer(None, "network", candidates=POINTS, warmup=0, seed=1)
+    points = []
+    for n in (3, 30):
+        for point in optimizer.ask(n, fixed={"ligand": "PPh3", "T": 45}):
+            points.append(point)
+            optimizer.tell(point, 1.0)
+    assert len(points) == 4
+    assert unique(points) == unique(p for p in POINTS if (p["ligand"], p["T"]) == ("PPh3", 45))
+    with pytest.raises(ParameterError, match="no candidate with ligand = PPh3, T = 45 is left"):
+        optimizer.ask(fixed={"ligand": "PPh3", "T": 45})
+    with pytest.raises(ParameterError, match="no point of the space has T = 44"):
+        optimizer.ask(fixed={"T": 44})
+
+
 def test_fewer_points_than_asked_for_are_returned_at_the_end():
     optimizer = LLMOptimizer(None, "network", candidates=POINTS[:3], warmup=2)
     assert len(optimizer.ask(2)) == 2

@@ -68,22 +68,42 @@ class Candidates:
             point = short(space.named(self._values(row)))
             text = f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}"
             raise SpaceError(f"{text}; keep one row for each point")
-        if space.limits:
-            kept = [i for i, row in enumerate(rows) if space.admits(self._values(row))]
-            if not kept:
-                raise SpaceError("candidates: no row keeps the constraints; drop a constraint")
-            rows = [rows[i] for i in kept]
-            columns = {n: [cells[i] for i in kept] for n, cells in columns.items()}
+        self._fill(rows, columns)
+
+    def _fill(self, rows: list[tuple[Any, ...]], columns: Columns) -> None:
         self._keys, self._rows = rows, {row: i for i, row in enumerate(rows)}
         self.columns = columns
         numbers = [[math.nan if k is ABSENT else k for k in row] for row in rows]
         self._codes = np.array(numbers, dtype=float)
-        self._choice = np.array([isinstance(d, Categorical) for d in space.dimensions])
-        self._log = np.array([d.log for d in space.dimensions])
+        dimensions = self._space.dimensions
+        self._choice = np.array([isinstance(d, Categorical) for d in dimensions])
+        self._log = np.array([d.log for d in dimensions])
         self._units = self._scaled(self._codes)
         self._counts = [np.unique(column, return_counts=True) for column in self._codes.T]
-        self.size = len(rows)
-        self.digest = hashlib.sha256(repr(space.names).encode() + self._codes.tobytes()).hexdigest()
+        self.size, names = len(rows), repr(self._space.names).encode()
+        self.digest = hashlib.sha256(names + self._codes.tobytes()).hexdigest()
+
+    def admitted(self, space: Space) -> Candidates:
+        """Return the rows that keep the constraints of a space, or raise `SpaceError`."""
+        if not space.limits:
+            return self
+        return self._only([i for i in range(self.size) if space.admits(self[i])])
+
+    def having(self, values: Mapping[int, Value]) -> Candidates:
+        """Return the rows that have values, by position, or raise `SpaceError`."""
+        mask = np.ones(self.size, dtype=bool)
+        for i, value in values.items():
+            mask &= self._codes[:, i] == self._space.dimensions[i].key(value)
+        return self._only(np.flatnonzero(mask).tolist())
+
+    def _only(self, kept: list[int]) -> Candidates:
+        if not kept:
+            raise SpaceError("candidates: no row keeps the constraints or values; drop one of them")
+        made = type(self).__new__(type(self))
+        made._space = self._space
+        columns = {n: [cells[i] for i in kept] for n, cells in self.columns.items()}
+        made._fill([self._keys[i] for i in kept], columns)
+        return made
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Candidates:

@@ -161,7 +161,8 @@ class Space:
         if space is None or isinstance(space, list | tuple):
             space = dimensions_of(columns, columns if space is None else space)
         stored = cls.of(space)
-        made = stored._with(Candidates(stored._with(None), columns)).constrained(constraints)
+        made = stored._with(None).constrained(constraints)
+        made = made._with(Candidates(made, columns).admitted(made))
         if stored.candidates not in (None, made.candidates):
             count = f"{stored.candidates.size:,}"
             raise SpaceError(f"candidates: expected the table of {count} points of the search")
@@ -186,9 +187,7 @@ class Space:
             SpaceError: It has no feasible point.
         """
         if self.candidates is not None:
-            rows = [r for r in self.points() if all(r[i] == v for i, v in values.items())]
-            columns = {name: [row[i] for row in rows] for i, name in enumerate(self.names)}
-            return self._with(Candidates(self._with(None), columns))
+            return self._with(self.candidates.having(values))
         made = self._with(None)
         pairs = enumerate(self._by_name.items())
         made._by_name = {n: _only(d, values[i]) if i in values else d for i, (n, d) in pairs}
@@ -240,7 +239,7 @@ class Space:
             return self
         made, table = self._with(None), self.candidates
         made._constrain((*self.limits, *limits))
-        return made if table is None else made._with(Candidates(made, table.columns))
+        return made if table is None else made._with(table.admitted(made))
 
     def _constrain(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
