@@ -45,10 +45,11 @@ from llmopt.evaluation_loop import INTERRUPTED, drive, workers_of
 from llmopt.evaluations import Result, expected_by_name, read_objectives
 from llmopt.finals import Finals
 from llmopt.history import Direction, Kind, Params, Proposal, Trial, Usage
-from llmopt.optimizer import LLMOptimizer, described
+from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.space import Dimension, Space
+from llmopt.tells import described
 from llmopt.util.arguments import (
     check_function,
     check_names,

@@ -42,6 +42,8 @@ resume
 imports
 sandbox
 lab
+tells
+asks
 optimizer
 progress
 loop

@@ -49,7 +49,6 @@ from llmopt.history import Direction, why_no_best
 from llmopt.journal import FORMAT, Journal, read_started
 from llmopt.journaled import Account, Journaled, Scope, Stale
 from llmopt.lab.blocks import calculator_for
-from llmopt.optimizer import described
 from llmopt.options import AskOptions, ComputeArguments
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts
@@ -58,6 +57,7 @@ from llmopt.resume import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.state import Asked, Started, State, Told, proposal_to_json
+from llmopt.tells import described
 from llmopt.util.arguments import MOST_SEED, check_names, seed_or_fresh, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, cut

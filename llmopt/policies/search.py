@@ -39,7 +39,7 @@ from llmopt.errors import (
 )
 from llmopt.evaluation_loop import INTERRUPTED, drive
 from llmopt.history import Trial
-from llmopt.optimizer import LLMOptimizer, described
+from llmopt.optimizer import LLMOptimizer
 from llmopt.options import Composed, SearchOptions
 from llmopt.point_task import NUMBERS_FIRST
 from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, usual_sizes
@@ -66,6 +66,7 @@ from llmopt.policies.words.task_words import Words, describe_task
 from llmopt.progress import Progress, say_kept, text_of_search
 from llmopt.prompt import PromptCapabilities, prompt_for
 from llmopt.resume import stored_options
+from llmopt.tells import described
 from llmopt.util.arguments import (
     MOST_SEED,
     check_names,

@@ -1,0 +1,515 @@
+"""How a search asks: points from the queue, the warm-up, the model and its partners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+from llmopt._version import __version__
+from llmopt.client.base import PROMPT_VERSION, client_name
+from llmopt.client.model_facts import model_facts
+from llmopt.errors import (
+    BudgetExceededError,
+    ParameterError,
+    SearchStopped,
+    warn_user,
+)
+from llmopt.history import History, Params, Proposal
+from llmopt.journal import FORMAT
+from llmopt.journaled import Scope, Stale
+from llmopt.options import options_to_store
+from llmopt.partners import propose_in_turns
+from llmopt.partners.turns import Partner
+from llmopt.point_task import Asking, fill
+from llmopt.points import (
+    point_to_ask,
+    sample_fallbacks,
+    sample_new,
+)
+from llmopt.prompt import Prompt
+from llmopt.prompt.python_block import Computed as Block
+from llmopt.propose import Outcome
+from llmopt.resume import split_options
+from llmopt.space.fixed import Fixed
+from llmopt.state import Asked, Queued, Started, State, Withdrawn, proposal_to_json
+from llmopt.tells import Tells, described, no_longer
+from llmopt.util.arguments import (
+    MOST_POINTS,
+    whole_number,
+)
+from llmopt.util.text import clean, cut, short
+from llmopt.util.threads import Lock
+
+logger = logging.getLogger(__name__)
+
+_REASON = 1000  # characters of why a search ended
+
+
+class Asks(Tells[Params]):
+    """The part of `LLMOptimizer` that makes points."""
+
+    batch_size: int
+    seed: int
+    n_warmup: int
+    _asking: Asking
+    _ask_lock: Lock  # asks run one after another
+    _blocks: dict[int, Block]  # by number: parsed once
+    _concluded: bool
+    _partners: tuple[Partner, ...]
+    _start: list[tuple[str, tuple[Any, ...]]]
+    _warmup_points: tuple[tuple[Any, ...], ...] | None
+
+    def started(self) -> Started:
+        """Return the first event of a storage file, which says what search it is."""
+        points, encode = self._warmup_points, self.space.to_json_values
+        values = vars(self._options) | vars(self._options.limits)
+        values |= {"warmup": self.n_warmup, "batch_size": self._options.batch_size}
+        values["start"] = [[words, encode(point)] for words, point in self._start]
+        fixed, changing = split_options(options_to_store(values))
+        if points is not None:
+            fixed["warmup_points"] = list(map(encode, points))
+        identity = {
+            "space": self.space.to_dict(),
+            "directions": list(self.directions),
+            "seed": self.seed,
+            "options": fixed,
+        }
+        if self.metrics:
+            identity["metrics"] = list(self.metrics)
+        changing |= {"client": self._asking.facts.name, "prompt": self.prompt.to_dict()}
+        about = {
+            "llmopt": __version__,
+            "prompts": PROMPT_VERSION,
+            **self._asking.facts_to_store(),
+        }
+        return Started(FORMAT, identity, changing, about)
+
+    @property
+    def model_began(self) -> bool:
+        """Whether the warm-up is over: the model, a partner or a fallback has proposed a point."""
+        state, before = self._journal.state, ("warmup", "user")
+        sources = [t.source for t in state.trials if t.kind != "imported"]
+        sources += [p.source for p in (*state.pending, *state.queue)]
+        return any(source not in before for source in sources)
+
+    def check_asks(self, planned: int, *, given: bool) -> None:
+        """Log a warning if the `planned` points are too few for the model to be asked."""
+        if self.n_warmup >= planned > 0 and not self._partners and not self.model_began:
+            logger.warning(
+                "%s not less than the %d points planned: the model is never asked. %s more points",
+                f"warmup={self.n_warmup} is"
+                if given
+                else f"the number of random points, {self.n_warmup}, is",
+                planned,
+                "Omit warmup, or plan" if given else "Plan",
+            )
+
+    @property
+    def prompt(self) -> Prompt:  # type: ignore[override]
+        """The prompt in use."""
+        return self._asking.prompt
+
+    @property
+    def total(self) -> int | None:
+        """Planned number of proposals, as stated in the prompt; may be changed during a search.
+
+        Raises:
+            ValueError: The new value is not a whole number above 0.
+        """
+        return self._asking.options.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        total = None if value is None else whole_number("total", value, 1)
+        options = replace(self._asking.options, total=total)
+        self._asking = replace(self._asking, options=options)
+
+    @overload
+    def ask(self, n: None = None, *, fixed: Mapping[str, Any] | None = None) -> Params: ...
+    @overload
+    def ask(self, n: int, *, fixed: Mapping[str, Any] | None = None) -> list[Params]: ...
+    def ask(
+        self, n: int | None = None, *, fixed: Mapping[str, Any] | None = None
+    ) -> Params | list[Params]:
+        """Return the next point to evaluate, or the next `n` of them.
+
+        Warm-up points come first; then one request asks for all `n` points if the client can return
+        several. Points do not repeat while the space has untried ones, unless ``noisy=True``.
+
+        Args:
+            n: Number of points; ``None`` for a single point, not in a list.
+            fixed: Values that these points keep, by name: ``{"temperature": 80}``. The prompt
+                states them. Queued points with other values wait for a later ask.
+
+        Returns:
+            Parameters in the form of the given space, or a list of `n` of them.
+
+        Raises:
+            BudgetExceededError: A cap on requests, tokens or cost is reached, unless
+                ``on_error="fallback"``; or, at the first call, `max_cost` is set and the cost is
+                unknown.
+            ClientError: The request failed, unless ``on_error="fallback"``; or, at the first call,
+                the key or the model's file is missing.
+            ImportError: At the first call, the model's package is missing.
+            ParameterError: A name or a value of `fixed` is not of the space, or no point has them.
+            PromptTooLongError: The prompt does not fit the model's context.
+            SearchStopped: The model ended the search, with ``may_stop=True``.
+            StorageError: The storage file could not be written; call again once it can.
+        """
+        count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
+        proposals, warned = self.propose(count, fixed)
+        for text in warned:
+            warn_user(text)
+        points = [self.space.unflatten(p.values) for p in proposals]
+        return points[0] if n is None else points
+
+    def propose(
+        self, n: int, fixed: Mapping[str, Any] | None = None
+    ) -> tuple[list[Proposal], list[str]]:
+        """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
+        kept = None if fixed is None else Fixed.of(self.space, fixed)
+        self._journal.check()  # before a lock is waited for, and before anything is paid for
+        self.check_ready()  # before the first warm-up point is evaluated
+        if self._callbacks is not None and self._callbacks.stopped is not None:
+            raise self._callbacks.stopped
+        try:
+            with self._ask_lock:
+                self._journal.write_start()
+                proposals, warned = self._propose(n, kept)
+        except SearchStopped as stopped:
+            if self._callbacks is not None:
+                self._callbacks.reason = str(stopped)
+            self.conclude(str(stopped))
+            raise
+        except BudgetExceededError as error:
+            self.conclude(str(error))
+            raise
+        if self._callbacks is not None:
+            for proposal in proposals:
+                self._callbacks.notify("asked", proposal)
+        return proposals, warned
+
+    def _propose(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
+        """Make the points from the present state, or from that of an interrupted ask."""
+        now = self._journal.state
+        table = (self.space if fixed is None else fixed.inside).candidates
+        if table is not None and not self._options.noisy:
+            ready = table.left(now.keys)
+            ready += sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
+            if not ready and fixed is not None:
+                raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
+            if not ready:
+                raise SearchStopped(
+                    f"all {table.size:,} candidates were proposed: none is left to try"
+                )
+            n = min(n, ready)
+        interrupted = now.interrupted
+        base = self._note_facts(now).count if interrupted is None else interrupted
+        try:
+            made = self._make(n, base, fixed, repeats=interrupted is not None)
+        except Stale:
+            base = self._journal.state.count
+            made = self._make(n, base, fixed, repeats=False)
+        return self._settle(n, fixed, *made)
+
+    def _note_facts(self, state: State) -> State:
+        """Store the model's facts again if an answer changed them, such as a refused schema."""
+        facts = model_facts(self.client)
+        if state.started is None or facts.to_json() == self._asking.facts.to_json():
+            return state
+        self._asking = replace(self._asking, facts=facts)
+        return self._journal.append(self.started())
+
+    def _make(
+        self, n: int, base: int, fixed: Fixed | None, *, repeats: bool
+    ) -> tuple[State, int, Outcome, Scope, Any, list[str]]:
+        """Return the new points of an ask that has seen `base` events, or repeats one that had."""
+        state = self._journal.state_at(base)
+        scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
+        warned: list[str] = []
+        ready = sum(fixed is None or fixed.keeps(p.values) for p in state.queue)
+        missing = max(0, n - ready)
+        partial = () if fixed is not None else state.partial[:missing]
+        kinds = [*partial, *[fixed] * (missing - len(partial))]
+        outcome = Outcome(self._warm_up(state, kinds, rng, seen))
+        made = len(outcome.proposals)
+        if len(kinds) - made >= n and state.stop is not None:
+            raise SearchStopped(*state.stop)
+        if state.stop is not None:
+            return state, min(made, len(partial)), outcome, scope, rng, warned
+        single = partial[made:]
+        for kind, count in [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]:
+            if count <= 0:
+                continue
+            wanted = count if kind is not None else max(count, self.batch_size)
+            if self.space.candidates is not None and not self._options.noisy and kind is None:
+                wanted = min(wanted, self.space.candidates.left(seen))
+            waiting = tuple([p.values for p in outcome.proposals])
+            history = self._history_of(state, base)
+            history = replace(history, pending=history.pending + waiting)
+            answer = self._ask_model(state, scope, history, rng, wanted, seen, kind)
+            space, there = (self.space, seen) if kind is None else (kind.inside, kind.seen(seen))
+            text = fill(answer, space, rng, wanted, there, client_name(self.client))
+            seen |= there
+            warned += [text] if text else []
+            outcome.proposals += answer.proposals
+            outcome.rejected += answer.rejected
+            outcome.stop = answer.stop
+        return state, len(partial), outcome, scope, rng, warned
+
+    def _history_of(self, state: State, base: int) -> History:
+        latest = base == self._journal.state.count
+        with self._merging:
+            return state.history(self._merged if latest else None)
+
+    def _warm_up(
+        self, state: State, kinds: Sequence[Fixed | None], rng: Any, seen: set[Any]
+    ) -> list[Proposal]:
+        """Return warm-up points: of a list, or random ones up to `n_warmup` in all.
+
+        Args:
+            state: The search so far.
+            kinds: What each point wanted has to keep; given points may end before the last.
+            rng: Source of randomness; advanced.
+            seen: Keys of the points not to sample again; grows.
+        """
+        given = self._warmup_points
+        begun = len(state.trials) + len(state.pending) + len(state.queue)
+        begun = begun if given is None else state.warmed
+        proposals = []
+        for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
+            if given is None and kind is not None:
+                values = sample_new(kind.inside, kind.seen(seen), rng)
+            elif given is None:
+                values = sample_new(self.space, seen, rng)
+            elif kind is None or kind.keeps(given[place]):
+                values = given[place]
+            else:
+                break
+            seen.add(self.space.key(values))
+            proposals.append(Proposal(values, "warmup"))
+        return proposals
+
+    def _ask_model(
+        self,
+        state: State,
+        scope: Scope,
+        history: History,
+        rng: Any,
+        n: int,
+        seen: set[Any],
+        fixed: Fixed | None,
+    ) -> Outcome:
+        """Return points of the model, or of the model and its partners."""
+        asking = self._asking
+        before = [self._block(run.number, run.event.result) for run in state.runs]
+        if state.started is not None:  # on another machine a repeated ask states the same
+            asking = asking.restored(state.started.facts)
+        waiting = [p.source for p in (*state.pending, *state.queue)]
+        return propose_in_turns(
+            asking, scope, self._partners, self.space, history, rng, n, seen,
+            before=before, waiting=waiting, fixed=fixed,
+        )  # fmt: skip
+
+    @property
+    def description(self) -> str:
+        """The task in words, as the model reads it."""
+        return str(self._options.description or "")
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The model's blocks of Python so far: `code`, `output`, and `trials` at the time."""
+        state = self._journal.state
+        return tuple(
+            self._block(run.number, run.event.result)
+            for run in (*state.runs, *state.open_runs)
+            if run.event.block
+        )
+
+    def _block(self, number: int, result: Mapping[str, Any]) -> Block:
+        if number not in self._blocks:
+            self._blocks[number] = Block.read(result)
+        return self._blocks[number]
+
+    def _settle(
+        self,
+        n: int,
+        fixed: Fixed | None,
+        base: State,
+        completed: int,
+        outcome: Outcome,
+        scope: Scope,
+        rng: Any,
+        warned: list[str],
+    ) -> tuple[list[Proposal], list[str]]:
+        """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
+        key, noisy = self.space.key, self._options.noisy
+        with self._journal.lock:
+            now, proposals = self._journal.state, outcome.proposals
+            if now.count > base.count and not noisy:
+                given = "warmup" if self._warmup_points is not None else ""
+                tried = now.keys - base.keys
+                proposals = [
+                    p for p in proposals if p.source == given or key(p.values) not in tried
+                ]
+            drawn: dict[str, Any] = rng.bit_generator.state
+            queue = enumerate(now.queue)
+            waiting = [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
+            ready = len(now.queue) - len(waiting)
+            missing = n - ready - len(proposals)
+            ended = outcome.stop is not None and not proposals and not ready
+            if missing > 0 and not ended:
+                seen = now.keys | {key(p.values) for p in proposals}
+                fewer = len(proposals) < len(outcome.proposals)
+                why = "proposed what was recorded meanwhile" if fewer else "ended the search"
+                warned.append(
+                    f"the model {why}: {missing} of the points asked for "
+                    f"{'was' if missing == 1 else 'were'} sampled at random"
+                )
+                space, seen = (
+                    (self.space, seen) if fixed is None else (fixed.inside, fixed.seen(seen))
+                )
+                proposals = [*proposals, *sample_fallbacks(space, seen, rng, missing)]
+            state = self._journal.append(
+                Asked(
+                    [proposal_to_json(p, self.space) for p in proposals],
+                    0 if ended else n,
+                    [run.number for run in scope.runs if run.event.block],
+                    {reason: count for reason, count in outcome.rejected.items() if count > 0},
+                    outcome.stop,
+                    None if drawn == now.rng else drawn,
+                    waiting,
+                    completed,
+                )
+            )
+        if ended:
+            assert state.stop is not None
+            raise SearchStopped(*state.stop)
+        return list(state.pending[-n:]), warned
+
+    def check_ready(self) -> None:
+        """Check once for what would stop the first request; see `Journaled.check_ready`."""
+        self._model.check_ready(capped=self._options.on_error == "raise" and not self._partners)
+
+    def equip(
+        self, source: str, values: Mapping[str, Any] | None = None, words: Sequence[str] = ()
+    ) -> None:
+        """Let the model's Python code call your functions; no effect if the model runs no Python.
+
+        Args:
+            source: Python source that runs in the confined worker. Blocks, `pmap` and jobs can call
+                its public functions. It may import ``math`` and ``numpy``.
+            values: Constants for `source`: numbers, strings, lists and numeric arrays.
+            words: Lines for the prompt, one for each function or entry of a trial's `data`:
+                ``"drag(v): the drag in N at v m/s"``.
+
+        The functions are not stored: call this again after a resume.
+        """
+        if self._asking.tool is None:
+            return
+        values = dict(values or {})
+        if self._options.candidates is not None and self.space.candidates is not None:
+            before, columns, line = self.space.candidates.equipment()
+            source, values, words = before + source, {**columns, **values}, (line, *words)
+        self._asking.tool.equip(source, values)
+        self._asking = replace(self._asking, tools=tuple(words))
+
+    def enqueue(self, params: Any, words: str = "") -> None:
+        """Queue a point for `ask`, after the points queued before it.
+
+        Args:
+            params: A point of the space; or some of its parameters, to which the model (during the
+                warm-up a random sample) adds the others.
+            words: Description of the point, such as ``"the current production setting"``. The
+                prompt shows it after the evaluation, and of a point with some parameters before.
+
+        Raises:
+            ParameterError: The point is not in the space, or breaks a constraint.
+            StorageError: The storage file could not be written. Nothing was queued.
+        """
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string")
+        try:
+            event = Queued(self.space.to_json_values(point_to_ask(self.space, params)), words)
+        except ParameterError:
+            if not Fixed.some(self.space, params):
+                raise
+            event = Queued((), words, Fixed.of(self.space, params).to_json())
+        self._journal.append(event)
+
+    def withdraw(self, params: Any) -> None:
+        """Drop a pending or queued point that you will not evaluate; a later `ask` may return it.
+
+        Record a point that cannot be evaluated by `tell_failure`: the model then reads why.
+
+        Args:
+            params: The point.
+
+        Raises:
+            ParameterError: The point is not in the space, or neither pending nor queued.
+            StorageError: The storage file could not be written. Nothing was withdrawn.
+        """
+        values, key = self.space.flatten(params), self.space.key
+        with self._journal.lock:
+            state = self._journal.state
+            if key(values) not in {key(p.values) for p in (*state.pending, *state.queue)}:
+                raise ParameterError(
+                    f"withdraw({short(params)}): {no_longer(state)} `pending` lists the points "
+                    "without a result"
+                )
+            encoded = self.space.to_json_values(values)
+            self._journal.append(Withdrawn([encoded], queued=False))
+
+    def give_back(self, proposals: Sequence[Proposal]) -> None:
+        """Hand back points, so that the next `ask` returns them again."""
+        encode = self.space.to_json_values
+        self._journal.append(Withdrawn([encode(p.values) for p in proposals]))
+
+    @overload
+    async def aask(self, n: None = None, *, fixed: Mapping[str, Any] | None = None) -> Params: ...
+    @overload
+    async def aask(self, n: int, *, fixed: Mapping[str, Any] | None = None) -> list[Params]: ...
+    async def aask(
+        self, n: int | None = None, *, fixed: Mapping[str, Any] | None = None
+    ) -> Params | list[Params]:
+        """`ask` for asynchronous loops: ``asyncio.to_thread(optimizer.ask, n)``.
+
+        Asks run one after another, so ask once for all points that you evaluate at the same time. A
+        cancelled ask still completes in its thread: its requests count, and its points are in
+        `pending`.
+        """
+        return await asyncio.to_thread(self.ask, n, fixed=fixed)
+
+    @property
+    def stopped_by_callback(self) -> SearchStopped | None:
+        """Why a callback ended the search, if one did."""
+        return None if self._callbacks is None else self._callbacks.stopped
+
+    def conclude(self, reason: str = "", recommended: int | None = None) -> None:
+        """Inform the client of the outcome of the search, and why it ended.
+
+        Args:
+            reason: Why it ended; empty for the search's own reason.
+            recommended: Number from 1 of the trial to keep, if it is not the best one.
+        """
+        self._concluded = True
+        if callable(end := getattr(self.client, "conclude", None)):
+            why = cut(" ".join(clean(reason or self._why_it_ended()).split()), _REASON)
+            end((f"Why it ended: {why}\n" if why else "") + self._outcome(recommended))
+
+    def _why_it_ended(self) -> str:
+        if self.left_by is not None:
+            return described(self.left_by)
+        if said := str(self.stopped_by_callback or "") or self.stopped:
+            return said
+        try:
+            self.limits.check(self.usage)
+        except BudgetExceededError as error:
+            return str(error)
+        made = len(self.history.trials)
+        if self.total is not None and made >= self.total:
+            return f"all {self.total} planned evaluations were made"
+        return f"the program closed the search after {made} evaluations"

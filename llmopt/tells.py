@@ -1,0 +1,311 @@
+"""How a search records results."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, Unpack
+
+from llmopt.callbacks import Callbacks
+from llmopt.data import Evaluation
+from llmopt.errors import (
+    ParameterError,
+    RewardError,
+)
+from llmopt.evaluations import (
+    Result,
+    TellArguments,
+    expected_by_name,
+    objective_name,
+)
+from llmopt.evaluations import read_result as checked_result
+from llmopt.history import Kind, Params, Trial
+from llmopt.imports import Importer, ImportReport, notes_on, read_source
+from llmopt.options import SearchOptions
+from llmopt.results import Results
+from llmopt.state import Corrected, State, Told
+from llmopt.util.arguments import (
+    one_of,
+)
+from llmopt.util.closing import Closing
+from llmopt.util.text import clean, short
+from llmopt.views import outcome
+
+logger = logging.getLogger(__name__)
+
+
+class Tells(Results[Params], Closing):
+    """The part of `LLMOptimizer` that records results."""
+
+    _callbacks: Callbacks | None
+    _options: SearchOptions
+    _warned_of: set[bool]  # of repeats with equal and with other rewards
+
+    def tell(
+        self,
+        params: Any,
+        reward: Any,
+        *,
+        feedback: str = "",
+        constraint_violation: float = 0.0,
+        stderr: float | None = None,
+        samples: Sequence[float] = (),
+        curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+        data: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        parts: Mapping[str, float] = MappingProxyType({}),
+        instead_of: Any = None,
+        replaces: int | None = None,
+    ) -> Trial[Params]:
+        """Record the reward of a point.
+
+        A point that `ask` returned is matched by its values, in any order; any other
+        valid point is recorded as the user's own. NaN, infinity and ``None`` count as a
+        failed evaluation.
+
+        Args:
+            params: A point in the form of the given space; copied.
+            reward: A number, or one for each objective, in their order or as a mapping from their
+                names; or an `Evaluation`.
+            feedback: Words about this point for prompts that show them.
+            constraint_violation: Sum of the amounts by which constraints are violated; 0
+                is feasible, and feasible points rank before the others. The amounts by which the
+                point breaks the space's linear constraints are added.
+            stderr: Standard error of the reward (of the first objective), for prompts that
+                show it.
+            samples: The numbers whose mean is the reward, if every point is evaluated with the same
+                seeds in the same order. Prompts then compare points seed by seed, and `stderr` is
+                computed if it is not given.
+            curve: Intermediate values of the evaluation, or pairs of a step and a value. The prompt
+                shows them, downsampled, in one line before `feedback`.
+            data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
+                simulation. They stay on this machine: prompts show names and shapes, and the
+                model's Python reads the arrays (see docs/compute.md).
+            seed: The seed of the evaluation, if it differs from `seed_of`.
+            parts: Named numbers that the reward is made of, ``{"yield": 78.8, "waste": 1.0}``. The
+                prompt shows them beside it, and the model's Python has them as arrays.
+            instead_of: The pending point that `params` was measured in place of, because a
+                parameter could not be set exactly. It is no longer pending, and the model's reasons
+                for it belong to this trial.
+            replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
+                re-evaluated: it gets this point and this result in place of its own, and keeps who
+                proposed it. Prompts, `best` and reports follow.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: The point is not in the space; the message names the parameter. Or
+                `instead_of` is not pending, or there is no trial `replaces`.
+            RewardError: The reward is not a number, or not one for each objective; or
+                `constraint_violation` or `stderr` is negative or not finite.
+            DataError: An entry of `data` has an unsupported type, or the data are too large.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        return self.tell_as(
+            self.read_result(
+                params,
+                reward,
+                feedback=feedback,
+                constraint_violation=constraint_violation,
+                stderr=stderr,
+                samples=samples,
+                curve=curve,
+                data=data,
+                seed=seed,
+                parts=parts,
+                instead_of=instead_of,
+                replaces=replaces,
+            )
+        )
+
+    def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
+        """Record that a point could not be evaluated.
+
+        The prompt shows the failure, and the point is not proposed again.
+
+        Args:
+            params: A point of the space.
+            reason: Why, in words.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: The point is not in the space.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        return self.tell_as(self.read_failure(params, reason))
+
+    def read_result(self, params: Any, reward: Any, **words: Any) -> Result:
+        """Check a result, and return what `tell` would record; `tell_as` records it."""
+        if isinstance(reward, Evaluation):
+            reward, words = reward.value, reward.told_with(words)
+        if isinstance(reward, Mapping) and self.metrics:
+            if expected := expected_by_name(reward, self.metrics):
+                raise RewardError(f"reward={short(reward)}: {expected}")
+            given = {objective_name(name): value for name, value in reward.items()}
+            rewards = [given[name] for name in self.metrics]
+            reward = rewards if len(rewards) > 1 else rewards[0]
+        first, count, names = self.directions[0], len(self.directions), self.metrics
+        result = checked_result(
+            self.space, count, params, reward, direction=first, names=names, **words
+        )
+        state = self._journal.state
+        if result.instead_of is not None and state.without(result.instead_of)[0] is None:
+            raise ParameterError(
+                f"instead_of={short(words['instead_of'])}: {no_longer(state, queued=False)} "
+                "Without instead_of=, tell() records any point of the space"
+            )
+        if result.replaces is not None and result.replaces >= len(state.trials):
+            raise ParameterError(
+                f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
+                "expected the number of the trial whose result was wrong"
+            )
+        return result
+
+    def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
+        """Check a failure, and return what `tell_failure` would record."""
+        if isinstance(reason, BaseException):
+            reason = described(reason)
+        return Result(self.space.flatten(params), None, str(reason))
+
+    def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
+        """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
+        with self._journal.lock:
+            if kind == "search" and not self._options.noisy and len(self._warned_of) < 2:
+                self._warn_of_repeat(result)
+            number = -1 if result.replaces is None else result.replaces
+            trial = self._record(result, kind).trials[number]
+        if self._callbacks is not None:
+            self._callbacks.notify("told", trial, self.history.best, self.usage)
+        self._inform()
+        return trial
+
+    def _record(self, result: Result, kind: Kind) -> State:
+        """Store the data of a result, then its event."""
+        with self._journal.lock:
+            state, encode, kind_of = self._journal.state, self.space.to_json_values, Told
+            number, again, more = len(state.trials), 0, dict[str, Any]()
+            if result.replaces is not None:
+                number, kind_of = result.replaces, Corrected
+                before, more = state.trials[number], {"number": number}
+                kind, again = before.kind, before.corrected + 1
+            if result.instead_of is not None:
+                more = {"instead_of": encode(result.instead_of)}
+            return self._journal.append(
+                kind_of(
+                    encode(result.values),
+                    result.rewards,
+                    clean(result.feedback),
+                    result.violation,
+                    result.stderr,
+                    result.samples,
+                    kind,
+                    self._journal.arrays.keep(result.data, number, again),  # before its event
+                    result.seed,
+                    parts=dict(result.parts),
+                    **more,
+                )
+            )
+
+    def _warn_of_repeat(self, result: Result) -> None:
+        """Warn if a point is recorded again: once each for equal and for other rewards."""
+        state = self._journal.state
+        new = result.samples or result.replaces is not None or result.instead_of is not None
+        if new or any(p.values == result.values for p in state.pending):
+            return
+        before = next(
+            (t for t in reversed(state.trials) if t.values == result.values and t.rewards), None
+        )
+        if before is None or (result.rewards == before.rewards) in self._warned_of:
+            return
+        self._warned_of.add(result.rewards == before.rewards)
+        if result.rewards is None:
+            now = "as a failure"
+        elif result.rewards == before.rewards:
+            now = "with the same reward"
+        else:
+            rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
+            now = f"with another reward ({rewards}, before {before.reward})"
+        logger.warning(
+            "the point of trial %d was recorded again %s: it counts as another trial. If rewards "
+            "are noisy, pass noisy=True",
+            before.number,
+            now,
+        )
+
+    def import_trials(
+        self,
+        source: Any,
+        *,
+        out_of_range: Literal["reject", "clip"] = "reject",
+    ) -> ImportReport:
+        """Import trials of an earlier search; no request is sent.
+
+        Known trials are skipped, so a script may call this at each start.
+
+        Args:
+            source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
+                of dictionaries. Parameters must have the names of this search. The columns of a
+                table are the parameters' names (with or without the ``params_`` of
+                `trials_dataframe`), ``reward`` or ``value`` (or ``reward_0``, ...), and optionally
+                ``feedback``, ``stderr`` and ``constraint_violation``. A row with none of the
+                reward columns is refused.
+            out_of_range: ``"reject"`` refuses a row with a value outside its range, ``"clip"``
+                moves the value to its bound, although the reward belongs to another point.
+
+        Returns:
+            The outcome of each row; print it.
+
+        Raises:
+            ParameterError: The source has the opposite direction.
+            StorageError: A file cannot be read or is a database, or the storage cannot be written.
+            TypeError: `source` is something else.
+        """
+        one_of("out_of_range", out_of_range, ("reject", "clip"))
+        importer = Importer(self.space, out_of_range)
+        other = read_source(source, self.directions, self.metrics)
+        with self._journal.lock:  # not as one step: each of its trials is
+            results, rows = importer.read(other, list(self._journal.state.trials), self.read_result)
+            for result in results:
+                self._record(result, "imported")
+        return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
+
+    async def atell(
+        self, params: Any, reward: Any, **words: Unpack[TellArguments]
+    ) -> Trial[Params]:
+        """`tell` for asynchronous loops, with the same arguments."""
+        return await asyncio.to_thread(self.tell, params, reward, **words)
+
+    async def atell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
+        """`tell_failure` for asynchronous loops, with the same arguments."""
+        return await asyncio.to_thread(self.tell_failure, params, reason)
+
+    def _inform(self) -> None:
+        """Send the outcome so far to a client that accepts it."""
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(self._outcome())
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        stop = self._journal.state.stop
+        point = None if stop is None else stop[1]
+        return outcome(self.history, self.space, recommended or point)
+
+
+def no_longer(state: State, queued: bool = True) -> str:
+    """Say why a point is not among those that wait for a result."""
+    where = "neither pending nor queued" if queued else "not pending"
+    return (
+        f"the point is {where}: ask() did not return it, it has a result, or it was withdrawn. "
+        f"{len(state.pending)} points are pending."
+    )
+
+
+def described(error: BaseException) -> str:
+    """Return an exception that ended a search or an evaluation in words."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    return f"{type(error).__name__}: {error}".rstrip(": ")
