@@ -8,6 +8,7 @@ takes a random number and ``decode`` a point of [0, 1], ``value`` and ``place`` 
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Set
@@ -31,7 +32,15 @@ from llmopt.space.values import (
 from llmopt.space.when import When, read_when
 from llmopt.util.text import a_type, nfc
 
-__all__ = ["Categorical", "Dimension", "Float", "Int", "dimension_from_dict", "dimension_to_dict"]
+__all__ = [
+    "Categorical",
+    "Dimension",
+    "Float",
+    "Int",
+    "dimension_from_dict",
+    "dimension_to_dict",
+    "only",
+]
 
 # Text that is read as a string without quotes, and as nothing else.
 _PLAIN_WORD = re.compile(r"[^\W\d][\w.+/-]*(?: [\w.+/-]+)*")
@@ -248,6 +257,15 @@ def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
             labels[i] = f"{label}#{n}"
         taken.add(labels[i])
     return tuple(labels)
+
+
+def only(dimension: Dimension, value: Value) -> Dimension:
+    """Return a dimension with a single value, whose code and key stay as they are."""
+    made = copy.copy(dimension)
+    freeze(made, count=1, draw=lambda u: value, decode=lambda u: value, value=lambda k: value)
+    if not isinstance(made, Categorical):
+        freeze(made, low=value, high=value)
+    return made
 
 
 # JSON ---------------------------------------------------------------------------------

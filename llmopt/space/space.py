@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,21 +13,17 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space import forms
 from llmopt.space.candidates import Candidates
-from llmopt.space.constraints import (
-    Constraint,
-    Forbidden,
-    Limit,
-    read_constraints,
-    read_forbidden,
+from llmopt.space.constraints import Constraint, Forbidden, Limit, read_constraints, read_forbidden
+from llmopt.space.dimensions import (
+    Categorical,
+    Dimension,
+    dimension_from_dict,
+    dimension_to_dict,
+    only,
 )
-from llmopt.space.dimensions import Categorical, Dimension, dimension_from_dict, dimension_to_dict
 from llmopt.space.feasible import Feasible
-from llmopt.space.foreign import (
-    is_configspace,
-    read_configspace,
-    read_dimension,
-)
-from llmopt.space.numeric import MAX_DECIMALS, freeze
+from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
+from llmopt.space.numeric import MAX_DECIMALS
 from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
@@ -177,20 +172,12 @@ class Space:
         return made
 
     def pinned(self, values: Mapping[int, Value], limits: Iterable[Any] = ()) -> Space:
-        """Return the part of this space in which parameters, by position, have one value.
-
-        Args:
-            values: The values.
-            limits: Further limits of this part.
-
-        Raises:
-            SpaceError: It has no feasible point.
-        """
+        """Return the part in which parameters, by position, have one value, or `SpaceError`."""
         if self.candidates is not None:
             return self._with(self.candidates.having(values))
         made = self._with(None)
         pairs = enumerate(self._by_name.items())
-        made._by_name = {n: _only(d, values[i]) if i in values else d for i, (n, d) in pairs}
+        made._by_name = {n: only(d, values[i]) if i in values else d for i, (n, d) in pairs}
         made.dimensions = tuple(made._by_name.values())
         made._constrain((*self.limits, *limits))
         made.cardinality = made._count()
@@ -472,11 +459,7 @@ class Space:
         return not any(limit.amount(point) for limit in self.limits)
 
     def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move each number, which may be out of range, to the nearest valid value.
-
-        Raises:
-            ParameterError: A number is NaN or not a number, or a choice is unknown.
-        """
+        """Move each number to the nearest valid value, or raise `ParameterError` if none is."""
         return tuple(self._settle(self._each(values), lambda d, value: d.clip(value)))
 
     # Text ---------------------------------------------------------------------------
@@ -542,13 +525,7 @@ class Space:
         return gaps
 
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
-        """Return a hashable identity of a flat point in exact form, equal for equal points only.
-
-        Choices are distinguished by type (``1`` is not ``True``).
-
-        Raises:
-            ParameterError: The number of values is wrong, or a choice is unknown.
-        """
+        """Return a hashable identity of an exact flat point; choices of two types differ."""
         self._each(values)
         if not (self._choices or self.conditional):
             return tuple(values)
@@ -611,15 +588,6 @@ class Space:
         pairs = zip(self.dimensions, self._each(values), strict=True)
         restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
         return self.check(restored) if self.conditional else tuple(restored)
-
-
-def _only(dimension: Dimension, value: Value) -> Dimension:
-    """Return a dimension with a single value, whose code and key stay as they are."""
-    made = copy.copy(dimension)
-    freeze(made, count=1, draw=lambda u: value, decode=lambda u: value, value=lambda k: value)
-    if not isinstance(made, Categorical):
-        freeze(made, low=value, high=value)
-    return made
 
 
 def _tame(dimension: Dimension, value: Value) -> Value:
