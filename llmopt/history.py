@@ -31,7 +31,6 @@ else:
 FAILED = (math.inf, math.inf)
 """The rank of a trial that has no reward."""
 
-_LARGEST = 1e300  # loss, so that worse ones still have finite numbers
 _RARE = ("unpriced", "estimated", "blocks", "compute_seconds", "block_tokens")
 _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
@@ -172,20 +171,6 @@ def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
         return FAILED
     reward = trial.rewards[0]
     return trial.constraint_violation, reward if direction == "minimize" else -reward
-
-
-def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
-    """Return `rank` with finite losses of complete trials."""
-    found = rank(trial, direction)
-    return (found[0], min(max(found[1], -_LARGEST), _LARGEST)) if found < FAILED else FAILED
-
-
-def failure_gap(worst: float) -> float:
-    """Return the distance of a failed point from the worst known value.
-
-    It is small, because a huge value would distort models of the values.
-    """
-    return max(1.0, abs(worst))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
 from llmopt.history import Usage
 from llmopt.state import (
-    AnyPoints,
     Asked,
     Called,
     Computed,
@@ -60,6 +59,26 @@ class Ledger(Protocol):
 
     def check(self) -> None:
         """Raise `StorageError` if nothing can be stored."""
+
+
+class AnyPoints:
+    """The points of a search whose trials another library keeps."""
+
+    def key(self, values: tuple[Any, ...]) -> Any:
+        """Return the values."""
+        return values
+
+    def unflatten(self, values: tuple[Any, ...]) -> Any:
+        """Return the values."""
+        return values
+
+    def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return nothing: these points are not stored."""
+        return []
+
+    def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the values."""
+        return tuple(values)
 
 
 class MemoryLedger:

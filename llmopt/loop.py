@@ -27,8 +27,6 @@ from typing import (
     overload,
 )
 
-import numpy as np
-
 from llmopt.client.base import Client
 from llmopt.data import Evaluation
 from llmopt.errors import (
@@ -53,8 +51,8 @@ from llmopt.tells import described
 from llmopt.util.arguments import (
     check_function,
     check_names,
-    finite,
     number,
+    numbers_in,
     one_of,
     whole_number,
 )
@@ -377,14 +375,6 @@ def _search(
     return SearchResult(optimizer, stopped, left, repeated)
 
 
-def _numbers_in(value: Any) -> int:
-    """Return how many numbers a tuple, a list or an array with one axis has; 0 for others."""
-    items = value.tolist() if isinstance(value, np.ndarray) else value
-    if not isinstance(items, (tuple, list)):
-        return 0
-    return len(items) if all(finite(item) is not None for item in items) else 0
-
-
 def _check_catch(catch: Any) -> None:
     classes = catch if isinstance(catch, tuple) else (catch,)
     if not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
@@ -569,7 +559,7 @@ class _Run:
             remedy = "return one of its values"
         elif isinstance(rewards, str):
             remedy = "convert a text by float()"
-        elif (several := _numbers_in(rewards)) == 1:
+        elif (several := numbers_in(rewards)) == 1:
             remedy = "return its only number, by item() or [0]"
         elif several:
             given = ", ".join(['"minimize"'] * several)

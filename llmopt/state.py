@@ -49,26 +49,6 @@ class PointSpace(Protocol):
         """Return the point of a line."""
 
 
-class AnyPoints:
-    """The points of a search whose trials another library keeps."""
-
-    def key(self, values: tuple[Any, ...]) -> Any:
-        """Return the values."""
-        return values
-
-    def unflatten(self, values: tuple[Any, ...]) -> Any:
-        """Return the values."""
-        return values
-
-    def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
-        """Return nothing: these points are not stored."""
-        return []
-
-    def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the values."""
-        return tuple(values)
-
-
 # -- events -----------------------------------------------------------------------------------
 
 

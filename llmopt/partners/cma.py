@@ -20,17 +20,18 @@ from numpy.random import Generator
 from llmopt.errors import LLMOptError, SpaceError, install_hint
 from llmopt.history import (
     FAILED,
+    Direction,
     Follower,
     History,
     Proposal,
     Source,
     Trial,
-    failure_gap,
-    rank_of,
+    rank,
 )
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 
+_LARGEST = 1e300  # loss, so that worse ones still have finite numbers
 _SIGMA = 1 / 6
 _TRIES = 100
 _PATIENCE = 10  # generations of failures
@@ -77,6 +78,20 @@ def _tell(strategy: Any, points: Sequence[np.ndarray], losses: Sequence[float]) 
         warnings.simplefilter("ignore")  # a flat fitness is no news in policy search
         strategy.tell(points, losses)
         return bool(strategy.stop())
+
+
+def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
+    """Return `rank` with finite losses of complete trials."""
+    found = rank(trial, direction)
+    return (found[0], min(max(found[1], -_LARGEST), _LARGEST)) if found < FAILED else FAILED
+
+
+def failure_gap(worst: float) -> float:
+    """Return the distance of a failed point from the worst known value.
+
+    It is small, because a huge value would distort models of the values.
+    """
+    return max(1.0, abs(worst))
 
 
 class CMAPartner(Follower):

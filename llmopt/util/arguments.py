@@ -175,3 +175,11 @@ def _parameter_names(function: Any) -> tuple[str, ...]:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return ()
+
+
+def numbers_in(value: Any) -> int:
+    """Return how many numbers a tuple, a list or an array with one axis has; 0 for others."""
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(items, (tuple, list)):
+        return 0
+    return len(items) if all(finite(item) is not None for item in items) else 0
