@@ -301,11 +301,11 @@ def test_choices_are_summed_up_and_those_never_tried_are_named():
         for i, (ligand, steps, f) in enumerate(tried)
     )  # fmt: skip
     assert read(History(trials), space).choices() == [
-        "ligand: 'CO' 3x: 90 (80); 'N#CC' 2x: 50; never 'L3'",
+        "ligand: CO 3x: 90 (80); N#CC 2x: 50; never L3",
         "steps: 1 3x: 90 (73.33); 3 2x: 70; never 2",
     ]
     least = read(History(trials, directions=("minimize",)), space).choices()
-    assert least[0].startswith("ligand: 'N#CC' 2x: 50; 'CO' 3x: 70 (80)")
+    assert least[0].startswith("ligand: N#CC 2x: 50; CO 3x: 70 (80)")
     assert read(History(trials[:3]), space).choices() == []
 
 

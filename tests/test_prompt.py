@@ -34,7 +34,7 @@ from llmopt.prompt import (
 from llmopt.prompt.python_block import Computed, ToolFacts
 from llmopt.space import Categorical, Float, Int, Space
 
-WORDING = (16, "3e0559bcbfab")
+WORDING = (16, "1fb404401bda")
 """Version of the prompts, and a digest of their templates."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 # Text that is read as a string without quotes, and as nothing else.
-_PLAIN_WORD = re.compile(r"[^\W\d][\w.+/-]*(?: [\w.+/-]+)*")
+_PLAIN_WORD = re.compile(r"(?:\d+-)?[^\W\d][\w.+/()#-]*(?: [\w.+/()#-]+)*")
 _RESERVED = {"none", "null", "true", "false", "nan", "inf", "infinity"}
 
 
