@@ -112,9 +112,11 @@ class ClientError(LLMOptError):
         unpriced: Number of abandoned calls that may be charged, at an unknown cost.
         cost: Estimated maximum cost, in US dollars, of other abandoned calls.
         estimated: Number of calls in `cost`.
+        adapted: Whether the client has changed what it sends, so that a repeat may succeed now.
     """
 
     retryable: bool = False
+    adapted: bool = False
 
     def __init__(
         self,

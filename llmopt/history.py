@@ -555,7 +555,6 @@ class Usage:
     def add_reply(self, reply: Reply) -> None:
         """Count one reply of the model."""
         self.requests += reply.requests
-        self.unpriced += reply.unpriced
         self.estimated += reply.estimated
         self.prompt_tokens += reply.prompt_tokens or 0
         self.cached_tokens += reply.cached_tokens

@@ -22,7 +22,6 @@ from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_facts import model_facts
-from llmopt.client.payment import paying
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
 from llmopt.history import Usage
 from llmopt.state import (
@@ -38,7 +37,6 @@ from llmopt.state import (
     reduce,
 )
 from llmopt.util.text import a_type
-from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -312,16 +310,14 @@ class Scope:
         limit = owner.limits.max_requests
 
         def call(request: Request) -> Reply:
-            payer = _Payer(owner, Called(digest, self.base, most, doubt))
-            payer.announce()
+            owner.limits.check(owner.journal.spent, most)
+            owner.journal.append(Called(digest, self.base, most, doubt))
             try:
-                with paying(payer):
-                    return client.complete(request)
+                return client.complete(request)
             except ClientError:
                 raise
-            except (LLMOptError, ImportError):
-                if payer.calls == 1:  # nothing was sent
-                    owner.note(Failed())
+            except (LLMOptError, ImportError):  # nothing was sent
+                owner.note(Failed())
                 raise
 
         def failed(error: ClientError, attempt: int) -> None:
@@ -372,33 +368,6 @@ class Scope:
                 record(dict(result))
         self.runs.append(known)
         return known.event.result
-
-
-class _Payer:
-    """Puts each call of one request into the journal before it is sent; see `paying`."""
-
-    def __init__(self, owner: Journaled, called: Called) -> None:
-        self._owner, self._called, self._lock = owner, called, Lock()
-        self.calls = 0
-        self._announced = False  # whether a call is in the journal that was not sent yet
-
-    def announce(self) -> None:
-        """Put the first call into the journal, for clients that do not `take` their calls."""
-        self.take()
-        self._announced = True
-
-    def take(self) -> None:
-        """Allow one more call, or raise `BudgetExceededError`."""
-        with self._lock:
-            if not self._announced:
-                owner = self._owner
-                owner.limits.check(owner.journal.spent, self._called.most)
-                owner.journal.append(self._called)
-                self.calls += 1
-            self._announced = False
-
-    def paid(self, tokens: int, cost: float | None) -> None:
-        """Ignore the use of a call: the reply of the request reports it."""
 
 
 def _lost(state: State) -> Failed:

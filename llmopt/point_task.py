@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -219,8 +218,6 @@ class PointTask:
         points = asking.points_of_answer(self.space, round.missing)
         if self.fixed is not None:
             points = min(points, round.missing)  # those of a later ask have other values
-        samples = math.ceil(round.missing / points)
-        samples = min(samples, asking.facts.max_samples or samples)
         blocks = (*round.before, *round.runs)
         left, cap = round.requests, options.max_requests
         waiting = tuple([p.values for p in round.proposals])
@@ -231,7 +228,6 @@ class PointTask:
             total=options.total,
             description=options.description,
             complaint=round.complaint,
-            samples=samples,
             seed=round.seed,
             notes=self._hints(round.missing, points),
             out_of_range=options.out_of_range,
@@ -256,7 +252,7 @@ class PointTask:
         )
         question = asking.prompt.prepare(situation)
         self._sampled = question.sampled
-        request = replace(question.request, n=samples, seed=round.seed)
+        request = replace(question.request, seed=round.seed)
         return replace(question, request=request)
 
     def _hints(self, wanted: int, points: int) -> tuple[str, ...]:

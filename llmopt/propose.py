@@ -134,7 +134,7 @@ class Task(Protocol):
         """Whether the last question listed all that may be answered: repeating it is useless."""
 
     def question(self, round: Round) -> Question:
-        """Return the question of a round; ``request.n`` is the number of samples."""
+        """Return the question of a round."""
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Return a new proposal, or raise `Unusable`."""
@@ -215,7 +215,7 @@ def propose(
     loop = _Loop(task, scope, rng, n, tuple(before), tool, limits, on_cap == "return")
     while loop.continues and loop.misses < attempts:
         try:
-            question, completions = loop.ask()
+            question, completion = loop.ask()
         except BudgetExceededError as error:
             if on_cap == "raise" and on_error == "raise":
                 raise
@@ -226,7 +226,7 @@ def propose(
                 raise
             loop.outcome.trouble = str(error)
             break
-        loop.read(question, completions)
+        loop.read(question, completion)
     return loop.result()
 
 
@@ -280,8 +280,8 @@ class _Loop:
             return min(left, max(0, requests - 1))
         return left
 
-    def ask(self) -> tuple[Question, Sequence[Completion]]:
-        """Send a question, and return it with the answers."""
+    def ask(self) -> tuple[Question, Completion]:
+        """Send a question, and return it with the answer."""
         proposals = self.outcome.proposals
         round = Round(
             proposals=tuple(proposals),
@@ -296,48 +296,36 @@ class _Loop:
         )
         question = self._task.question(round)
         if question.sampled:  # by the prompt, without a model
-            return question, (Completion(""),) * question.request.n
+            return question, Completion("")
         reply = self._scope.complete(question.request)
-        # A reply without samples counts as an empty answer.
-        return question, reply.completions[: question.request.n] or (Completion(""),)
+        # A reply without a completion counts as an empty answer.
+        return question, next(iter(reply.completions), Completion(""))
 
-    def read(self, question: Question, completions: Sequence[Completion]) -> None:
+    def read(self, question: Question, completion: Completion) -> None:
         """Read an answer: points, the end of the search, or Python to run."""
         earlier_complaint, self._complaint = self._complaint, None
         before = len(self.outcome.proposals)
-        calls: list[ToolCall] = []
-        for index, completion in enumerate(completions):
-            earlier = [c.text for c in completions[:index]]
-            try:
-                if call := self._read_sample(question, completion, index, earlier):
-                    calls.append(call)
-            except ParseError as error:
-                kind = error.kind if isinstance(error, Unusable) else "unreadable"
-                self.outcome.rejected[kind] += 1
-                self.outcome.unread.append((error.raw, error.reason))
-                self._complaint = self._complaint or Complaint(error.raw, error.reason)
-        made = len(self.outcome.proposals) > before
-        if calls and not made and self.outcome.stop is None:  # of several samples, points go first
-            self._complaint = earlier_complaint  # the block may look into it
-            self._run(calls[0])
-            return
-        if self.outcome.stop is not None and question.request.n > 1 and self.outcome.proposals:
-            self.outcome.stop = None  # the other samples do not end it
-            self._n = len(self.outcome.proposals)
-        # A client that gives fewer samples than asked for is asked again at no charge.
-        self.misses += self._complaint is not None or not made
+        try:
+            if call := self._read(question, completion):
+                self._complaint = earlier_complaint  # the block may look into it
+                self._run(call)
+                return
+        except ParseError as error:
+            kind = error.kind if isinstance(error, Unusable) else "unreadable"
+            self.outcome.rejected[kind] += 1
+            self.outcome.unread.append((error.raw, error.reason))
+            self._complaint = Complaint(error.raw, error.reason)
+        self.misses += len(self.outcome.proposals) == before
         self._useless = self._task.choices_shown and self._complaint is not None
 
-    def _read_sample(
-        self, question: Question, completion: Completion, index: int, earlier: Sequence[str]
-    ) -> ToolCall | None:
-        """Add the points of a sample; return the call if it is one."""
+    def _read(self, question: Question, completion: Completion) -> ToolCall | None:
+        """Add the points of an answer; return the call if it is one."""
         reason = completion.finish_reason
         withheld = _WITHHELD.get(reason)
         if withheld and not completion.text.strip():
             raise Unusable(reason, withheld, completion.text)
         try:
-            answer = question.read(completion.text, index, earlier)
+            answer = question.read(completion.text)
         except ParseError as error:
             if withheld:
                 raise Unusable(reason, withheld, completion.text) from error
@@ -413,7 +401,7 @@ class _Loop:
         """Return the outcome; the cost of the requests is divided evenly among the points."""
         outcome, replies = self.outcome, self._scope.replies
         if len(outcome.proposals) < self._n and not outcome.ended and not outcome.trouble:
-            outcome.trouble = "too few usable samples"
+            outcome.trouble = "too few usable answers"
             if outcome.unread:
                 reason = outcome.unread[-1][1].partition("; ")[0]
                 count = self.misses

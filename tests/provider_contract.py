@@ -19,7 +19,7 @@ from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt import get_client
 from llmopt.caps import Limits
-from llmopt.client.base import Client, Message, Request, check_ready
+from llmopt.client.base import Client, Message, Reply, Request, check_ready
 from llmopt.client.http.endpoint import Server
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.http.retry import complete_with_retries
@@ -64,6 +64,11 @@ def no_wait(seconds: float) -> None:
     """A `sleep` that does not."""
 
 
+def ask(client: Client, request: Request = ASK) -> Reply:
+    """Ask as every search does, without waiting."""
+    return complete_with_retries(client, request, sleep=no_wait)
+
+
 @pytest.fixture
 def no_proxies(monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -106,7 +111,6 @@ class ProviderContract:
     own_address: ClassVar[str]
     length: ClassVar[dict[str, Any]]
     filtered: ClassVar[dict[str, Any]]
-    several_samples: ClassVar[bool] = True
 
     def client(self, server: WireServer, **options: Any) -> RemoteClient:
         """A client of the provider that talks to `server`."""
@@ -157,26 +161,15 @@ class ProviderContract:
 
     extra: ClassVar[dict[str, Any]] = {"top_p": 0.123}
 
-    def test_several_samples(self, server, connected):
-        n = 5
-        request = Request((Message("user", "hi"),), n=n, seed=3)
-        if self.several_samples:
-            server.play(Say(self.body("a", "b", "c", "d", "e")))
-        else:
-            server.play(*(Say(self.body(t)) for t in "abcde"))
-        reply = connected.complete(request)
-        assert sorted(c.text for c in reply.completions) == list("abcde")
-        assert reply.requests == (1 if self.several_samples else n)
-
     # Failures.
 
     @pytest.mark.parametrize("status", [400, 403, 413, 422])
     def test_other_client_errors_are_final(self, server, connected, status):
         server.play(Say(self.error("the moon is full"), status))
-        error = self.failure(connected)
-        assert not error.retryable
-        assert error.status == status
-        assert "the moon is full" in str(error)
+        with pytest.raises(ClientError, match="the moon is full") as caught:
+            ask(connected)
+        assert not caught.value.retryable
+        assert caught.value.status == status
 
     @pytest.mark.parametrize(
         "body",
@@ -233,8 +226,7 @@ class ProviderContract:
 
     def test_filtered(self, server, connected):
         server.play(Say(self.filtered))
-        reply = connected.complete(Request(ASK.messages, n=3))
-        assert {c.finish_reason for c in reply.completions} == {"filter"}
+        assert connected.complete(ASK).completions[0].finish_reason == "filter"
 
     def test_empty_answer_is_counted_and_told_apart(self, server, connected):
         server.play(Say(self.body("")))
@@ -373,8 +365,8 @@ class ProviderContract:
     def test_refused_temperature_is_dropped_for_good(self, server, connected, caplog):
         said = "Unsupported value: 'temperature' does not support 0.5 with this model."
         server.play(Say(self.error(said), 400), Say(self.body("x")))
-        reply = connected.complete(ASK)
-        assert reply.requests == 2
+        ask(connected)
+        assert len(server.seen) == 2
         assert "temperature" in json.dumps(server.seen[0].body)
         assert "temperature" not in json.dumps(server.seen[1].body)
         assert caplog.text.count("`temperature`") == 1
@@ -384,11 +376,10 @@ class ProviderContract:
 
     def test_words_alone_drop_nothing(self, server, connected):
         server.play(Say(self.error("Please stop sending temperature requests; at most 100"), 400))
-        assert "Please stop" in str(self.failure(connected))
-        assert len(server.seen) == 3  # without the parameters, then with a lower cap
-        # It was in vain, and is not tried again.
-        assert "Please stop" in str(self.failure(connected))
-        assert len(server.seen) == 4
+        for sent in (3, 4):  # without the parameters, then with a lower cap; then no more
+            with pytest.raises(ClientError, match="Please stop"):
+                ask(connected)
+            assert len(server.seen) == sent
         server.play(Say(self.body("x ### y")))
         connected.complete(ASK)
         for word in ("###", "temperature", "16424"):
@@ -406,7 +397,7 @@ class ProviderContract:
         assert client.facts().structured
         schema = {"type": "object", "properties": {"x": {"type": "string", "maxLength": 9}}}
         server.play(Say(self.error(self.schema_refusal), 400), Say(self.body("x")))
-        assert client.complete(replace(ASK, json_schema=schema)).requests == 2
+        ask(client, replace(ASK, json_schema=schema))
         first, second = (json.dumps(seen.body) for seen in server.seen)
         assert '"additionalProperties": false' in first
         assert "maxLength" not in first
@@ -524,7 +515,7 @@ class ProviderContract:
                 asked.complete(ASK)
             places.append(_everything(caught.value))
         server.play(Say(self.body("fine")))
-        complete_with_retries(cached, ASK, sleep=no_wait)
+        ask(cached)
         places += [repr(client), repr(cached), str(vars(client)), caplog.text]
         places += [pickle.dumps(c).decode("latin-1") for c in (client, recorded, cached)]
         places += [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
@@ -571,7 +562,7 @@ class ProviderContract:
         assert error.retryable
         assert error.status == status
         assert len(server.seen) == 1
-        reply = complete_with_retries(connected, ASK, sleep=no_wait)
+        reply = ask(connected)
         assert reply.completions[0].text == "x"
 
     def test_hang_past_the_timeout(self, server):
@@ -589,19 +580,7 @@ class ProviderContract:
         assert error.retryable
         assert "1.5 s" in str(error)
         server.play(Say(self.body("x")))
-        assert complete_with_retries(client, ASK, sleep=no_wait).completions[0].text == "x"
-
-    def test_failures_count_every_call_that_was_sent(self, server, connected):
-        server.play(Say(self.body("a")))
-        # From now on one sample a call.
-        connected.complete(Request((Message("user", "hi"),), n=3))
-        server.play(Say(self.error("busy"), 503, {"Retry-After": "2"}))
-        error = self.failure(connected, Request((Message("user", "hi"),), n=5))
-        assert error.requests == len(server.seen) == 5
-        assert error.retry_after == 2
-        server.play(Say(self.error("'temperature' is not supported"), 400), Say({}, 500))
-        error = self.failure(connected)
-        assert error.requests == len(server.seen) == 2
+        assert ask(client).completions[0].text == "x"
 
     def test_nobody_listens(self, server, connected):
         server.close()
@@ -659,7 +638,7 @@ class ProviderContract:
     def test_a_server_s_words_are_one_clean_line(self, server, connected, caplog):
         said = "temperature\x1b[2J is bad\nERROR forged \u202e line"
         server.play(Say(self.error(said), 400), Say(self.body("x")))
-        connected.complete(ASK)
+        ask(connected)
         server.play(Say(self.error(said), 403))
         for text in (*(r.getMessage() for r in caplog.records), str(self.failure(connected))):
             assert text.isprintable()

@@ -20,7 +20,6 @@ class TestContract(ProviderContract):
     length = anthropic_body("cut off", finish="max_tokens")
     # The provider has no filter of its own: what it withholds, it calls a refusal.
     filtered = anthropic_body("", finish="refusal")
-    several_samples = False
     extra = {"output_config": {"format": {"type": "x", "top_p": 0.123}}}  # noqa: RUF012
     efforts = {  # noqa: RUF012
         "low": {"output_config.effort": "low"},
@@ -55,7 +54,7 @@ def claude(server):
 def test_parameters_on_the_wire(server, claude):
     server.play(Say(anthropic_body("a")))
     schema = {"type": "object", "properties": {}}
-    claude.complete(Request(ASK.messages, 1, "chat", 1.5, 40, ("###", "\n\n"), 11, None, schema))
+    claude.complete(Request(ASK.messages, "chat", 1.5, 40, ("###", "\n\n"), 11, None, schema))
     text = {"type": "text"}
     assert server.seen[0].path == "/v1/messages"
     assert server.seen[0].body == {
@@ -90,17 +89,6 @@ def _prompt(trials: int, iteration: int) -> Request:
     history = "".join(f"x = {k / 7:.4f}, y = {k / 3:.4f}, reward = {k}\n" for k in range(trials))
     text = f"Find the best x and y.\n{history}Iteration {iteration} of 400."
     return Request((Message("system", "You optimize."), Message("user", text)))
-
-
-def test_samples_wait_for_the_first_one_to_fill_the_cache(server, claude):
-    server.play(Say(anthropic_body("x")))
-    request = Request(_prompt(300, 1).messages, n=4)
-    assert len(claude.complete(request).completions) == 4
-    # Whether the first call failed is known before the others are paid for.
-    server.play(Say(anthropic_error("no"), 403))
-    with pytest.raises(Exception, match="no"):
-        claude.complete(request)
-    assert len(server.seen) == 1
 
 
 def test_blocks_of_a_growing_text():

@@ -23,8 +23,9 @@ SPACE = {"x": Float(-5.0, 5.0, step=0.001), "y": Float(-5.0, 5.0, step=0.001)}
 def seeded(request) -> Reply:
     """A model whose answer depends on the whole request, so that any difference shows."""
     rng = np.random.default_rng(int(request.digest()[:12], 16))
-    texts = [f"x: {x:.3f}, y: {y:.3f}" for x, y in rng.uniform(-5, 5, (request.n, 2))]
-    return Reply(tuple(map(Completion, texts)), prompt_tokens=100, completion_tokens=10)
+    x, y = rng.uniform(-5, 5, 2)
+    answer = Completion(f"x: {x:.3f}, y: {y:.3f}")
+    return Reply((answer,), prompt_tokens=100, completion_tokens=10)
 
 
 def make(client=seeded, **options) -> LLMOptimizer:

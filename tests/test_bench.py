@@ -44,9 +44,8 @@ def answering(*, fail_at=None):
             raise ClientError("the model went away")
         rng = np.random.default_rng(request.seed)
         n = len(request.columns) or len(request.text.splitlines()[0].split())
-        rows = rng.choice(list(ascii_lowercase), (request.n, n))
-        texts = [" " + " ".join(row) for row in rows]
-        return Reply(tuple(map(Completion, texts)), prompt_tokens=30, completion_tokens=9)
+        row = Completion(" " + " ".join(rng.choice(list(ascii_lowercase), n)))
+        return Reply((row,), prompt_tokens=30, completion_tokens=9)
 
     client = ScriptedClient(answer)
     client.calls, client.columns = calls, True

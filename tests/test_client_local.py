@@ -128,7 +128,6 @@ class TestConstruction:
         assert (facts.context_tokens, facts.default_prompt) == (CONTEXT_TOKENS, "props")
         assert (facts.columns, facts.grammar, facts.schema) == (True, True, True)
         assert facts.parameters == read_header(path).parameters
-        assert facts.count_tokens == client.count_tokens
         assert model_facts(RecordClient(client, tmp_path / "r.jsonl")) == facts
 
     def test_missing_package(self, model, monkeypatch):
@@ -140,32 +139,30 @@ class TestConstruction:
 class TestComplete:
     def test_usage_adds_up(self, client):
         prompt = "17, 4, 99, " * 8
-        first = client.complete(ask(prompt, n=3))
-        assert len(first.completions) == 3
-        assert first.prompt_tokens == client.count_tokens(prompt)
+        first = client.complete(ask(prompt))
         # A token of this model is one character or one byte, so bytes bound the count.
-        assert 3 <= first.completion_tokens <= 24
+        assert len(prompt) <= first.prompt_tokens <= len(prompt) + 2
+        assert 1 <= first.completion_tokens <= 8
         assert (first.requests, first.cost) == (1, 0.0)
         assert first.seconds > 0
 
     def test_a_common_prefix_is_processed_once(self, client):
         prefix = "a stable beginning of the prompt. " * 6
         first = client.complete(ask(prefix + "one"))
-        second = client.complete(ask(prefix + "two", n=4))
+        second = client.complete(ask(prefix + "two"))
         assert first.cached_tokens < len(prefix) / 2
         assert second.cached_tokens >= len(prefix)
         assert second.prompt_tokens - second.cached_tokens < 8
 
-    def test_seed_repeats_and_samples_differ(self, client):
-        request = ask(n=4, temperature=1.0)
+    def test_seed_repeats(self, client):
+        request = ask(temperature=1.0)
         once, again = client.complete(request), client.complete(request)
         assert texts(once) == texts(again)
-        assert len(set(texts(once))) > 1
-        assert texts(client.complete(ask(n=4, temperature=1.0, seed=2))) != texts(once)
+        assert texts(client.complete(ask(temperature=1.0, seed=2))) != texts(once)
 
     def test_grammar(self, client):
         for style in ("chat", "completion"):
-            reply = client.complete(ask(style=style, n=3, grammar=DIGITS, max_tokens=20))
+            reply = client.complete(ask(style=style, grammar=DIGITS, max_tokens=20))
             assert all(re.fullmatch(r"\d\d, \d\d", t) for t in texts(reply))
             assert {c.finish_reason for c in reply.completions} == {"stop"}
 
@@ -273,7 +270,7 @@ def interrupt():
 try:
     threading.Thread(target=interrupt).start()
     while True:
-        client.count_tokens("1")
+        client._loaded()
         client.close()
 except KeyboardInterrupt:
     print("stopped")
@@ -348,7 +345,7 @@ class TestProcess:
 class TestEmbeddedModel:
     def test_continues_a_pattern_off_one_cached_prefix(self, embedded_client):
         rows = "".join(f"{i}, {2 * i}, {3 * i}\n" for i in range(10, 40))
-        request = ask(rows, n=4, grammar=r'root ::= [0-9]+ ", " [0-9]+ ", " [0-9]+ "\n"')
+        request = ask(rows, grammar=r'root ::= [0-9]+ ", " [0-9]+ ", " [0-9]+ "\n"')
         request = Request(**{**request.__dict__, "max_tokens": 24, "temperature": 0.5})
         first = embedded_client.complete(request)
         again = embedded_client.complete(ask(rows + "40, ", max_tokens=4))

@@ -43,18 +43,17 @@ def fail(request: Request) -> ClientError:
 
 class TestScriptedClient:
     @pytest.mark.parametrize(
-        ("script", "n", "given"),
+        ("script", "given"),
         [
-            (["one", ["a", "b"]], 4, [["one"], ["a", "b"]]),
-            ([["a", "b", "c"]], 2, [["a", "b"]]),  # no more than are asked for
-            ([shout, lambda request: ["x", "y"]], 2, [["HELLO"], ["x", "y"]]),
-            (shout, 1, [["HELLO"]] * 3),
+            (["one", "two"], [["one"], ["two"]]),
+            ([shout, "x"], [["HELLO"], ["x"]]),
+            (shout, [["HELLO"]] * 3),
         ],
     )
-    def test_answers(self, script, n, given):
+    def test_answers(self, script, given):
         client = ScriptedClient(script)
         assert isinstance(client, Client)
-        assert [texts(client.complete(ask(n=n))) for _ in given] == given
+        assert [texts(client.complete(ask())) for _ in given] == given
 
     def test_replies_and_errors_are_given_as_they_are_and_requests_kept(self):
         ready = Reply((Completion("cut", "length"),), model="m", cost=0.5)
@@ -93,11 +92,10 @@ class TestRecordAndReplay:
             completion_tokens=2,
             seconds=0.25,
             cost=0.001,
-            requests=2,
         )
         recorder = RecordClient(ScriptedClient([exact, "second", "third"]), path)
         schema = {"type": "object"}
-        first = ask("1", n=2, stop=("x",), json_schema=schema, temperature=0.5, seed=3)
+        first = ask("1", stop=("x",), json_schema=schema, temperature=0.5, seed=3)
         for request in (first, ask("2"), ask("2")):
             recorder.complete(request)
         replay = ReplayClient(path)
@@ -151,7 +149,6 @@ class TestRecordAndReplay:
                     Message("system", "the task\r\nin words\n"),
                     Message("user", "\n".join(["table", *rows[i % 7 : i + 20], f"now {i}", ""])),
                 ),
-                n=1 + i % 2,
                 seed=i,
             )
             for i in range(40)

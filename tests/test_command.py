@@ -78,11 +78,6 @@ def test_it_gets_the_messages_as_text_and_answers_without_colours():
     assert client("plain", local=True).complete(ASK).cost == 0
 
 
-def test_each_sample_is_a_process(log):
-    reply = client("plain", variables="LLM_LOG").complete(Request(ASK.messages, n=3))
-    assert (len(reply.completions), reply.requests, calls(log)) == (3, 3, 3)
-
-
 def test_it_sees_an_empty_folder_and_no_key_of_others(monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MY_TOKEN", "PYTHONPATH"):
         monkeypatch.setenv(name, "sk-planted-0123456789")

@@ -86,7 +86,7 @@ class Everything(Callback):
 def answers(request):
     rng = np.random.default_rng(request.seed)
     values = ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-3, 3, 3)))
-    return Reply(tuple(Completion(values) for _ in range(request.n)), prompt_tokens=700)
+    return Reply((Completion(values),), prompt_tokens=700)
 
 
 CONFIG = RunConfig(

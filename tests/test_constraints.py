@@ -340,7 +340,7 @@ class TestNevergrad:
         ng = pytest.importorskip("nevergrad")
         from llmopt.adapters.nevergrad import ParametrizedLLM
 
-        client = ScriptedClient(lambda request: ["x: 9, k: 9"] * request.n)
+        client = ScriptedClient(lambda request: "x: 9, k: 9")
         space = ng.p.Instrumentation(
             x=ng.p.Scalar(lower=0, upper=10), k=ng.p.Scalar(lower=0, upper=10).set_integer_casting()
         )

@@ -8,17 +8,14 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import os
 import re
-import signal
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from stubs import in_threads
-from wire import Say, WireServer, anthropic_body, openai_body
+from wire import Say, WireServer, openai_body
 
 import llmopt
 from llmopt import BudgetExceededError, LLMOptError, LLMOptimizer, ScriptedClient
@@ -150,29 +147,6 @@ def test_a_sequential_search_keeps_max_cost(server):
     with pytest.raises(BudgetExceededError, match=r"max_cost=0\.2"):
         evaluate(optimizer, 9)
     assert 0.1 < optimizer.usage.cost <= 0.2
-
-
-@pytest.mark.defect(43)
-def test_max_requests_holds_after_an_interrupt_with_several_samples(server):
-    pytest.importorskip("anthropic")
-    from llmopt.client.providers.anthropic import AnthropicClient  # one sample a call
-
-    def answer(_: Any) -> Say:
-        if len(server.seen) == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)
-        return Say(anthropic_body(f"x: 0.{len(server.seen):02}"))
-
-    server.play(answer)
-    client = AnthropicClient("m", base_url=server.url, api_key="sk-of-nobody", concurrency=1)
-    options = {"warmup": 0, "max_requests": 10, "seed": 0}
-    optimizer = LLMOptimizer({"x": llmopt.Float(0, 1)}, client, "props", **options)
-    with pytest.raises(KeyboardInterrupt):
-        optimizer.ask(8)
-    with pytest.raises(BudgetExceededError):
-        evaluate(optimizer, 20)
-    assert len(server.seen) <= 10
-    assert optimizer.usage.requests == len(server.seen)
 
 
 # -- the end of a search ------------------------------------------------------------------------

@@ -77,10 +77,10 @@ def either(request):
 
 
 def test_parameters_on_the_wire(server, either):
-    server.play(Say(gemini_body("a", "b")))
+    server.play(Say(gemini_body("a")))
     legacy = isinstance(either, GeminiLegacyClient)
     schema = None if legacy else {"type": "object", "properties": {"x": {"type": "number"}}}
-    either.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
+    either.complete(Request(ASK.messages, "chat", 0.5, 40, ("###",), 11, None, schema))
     path, body = server.seen[0].path, server.seen[0].body
     if legacy:
         assert path.startswith("/v1beta/models/gemini-2.5-flash:generateContent")
@@ -100,7 +100,6 @@ def test_parameters_on_the_wire(server, either):
     assert config == {
         "temperature": 0.5,
         "stopSequences": ["###"],
-        "candidateCount": 2,
         "maxOutputTokens": 40 + 16_384,
     }
 

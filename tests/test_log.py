@@ -471,9 +471,15 @@ def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
             assert evidence(log=log).log == evidence().log
 
 
-def test_a_prompt_lays_out_what_is_new_alone():
+def test_a_prompt_lays_out_what_is_new_alone(monkeypatch):
     counted, prompt = [], get_prompt("words", log_tokens=900)
-    facts = ModelFacts("m", count_tokens=lambda text: counted.append(text) or estimate_tokens(text))
+    facts = ModelFacts("m")
+
+    def count(text):
+        counted.append(text)
+        return estimate_tokens(text)
+
+    monkeypatch.setattr("llmopt.prompt.log.estimate_tokens", count)
     points = [(i % 7 - 3.0, 0.5, 3) for i in range(400)]
     made = tuple(trial(i, p, float(i % 11), feedback="it fell.") for i, p in enumerate(points))
     for n in range(300, 331):

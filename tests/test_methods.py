@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from string import ascii_lowercase
 
 import numpy as np
@@ -161,21 +162,23 @@ def test_the_region_of_turbo_shrinks_after_steps_without_gain_and_grows_after_ga
 # -- the samplers without a model ---------------------------------------------------------
 
 
-def columns_request(count=12, spread=1.0, n=5, seed=3):
+def columns_request(count=12, spread=1.0, seed=3):
     space = Space({f"x{i}": Float(-6.0, 6.0) for i in range(N)})
     rng = np.random.default_rng(0)
     points = (GOAL + spread * rng.normal(size=(count, N))).clip(-6, 6).tolist()
     trials = tuple(Trial(i, None, tuple(p), (sphere(p),)) for i, p in enumerate(points))
-    situation = Situation(space, History(trials), count + 1, samples=n, seed=seed)
+    situation = Situation(space, History(trials), count + 1, seed=seed)
     return ColumnsPrompt().prepare(situation)
 
 
 def test_the_sampler_answers_the_columns_prompt_with_no_model():
-    query = columns_request(n=400)
+    query = columns_request()
     reply = GaussianGrammarClient().complete(query.request)
     assert (reply.prompt_tokens, reply.completion_tokens, reply.cost) == (0, 0, 0.0)
     assert GaussianGrammarClient().complete(query.request) == reply
-    rows = np.array([[ascii_lowercase.index(x) for x in c.text.split()] for c in reply.completions])
+    requests = (replace(query.request, seed=seed) for seed in range(400))
+    texts = [GaussianGrammarClient().complete(r).completions[0].text for r in requests]
+    rows = np.array([[ascii_lowercase.index(x) for x in text.split()] for text in texts])
     assert rows.shape == (400, N)
     assert not query.read(reply.completions[0].text).clipped
     np.testing.assert_allclose(rows.std(axis=0), 26 / 5, rtol=0.12)
@@ -190,12 +193,11 @@ def answering(requests):
         requests.append(request)
         rng = np.random.default_rng(request.seed)
         if request.grammar:
-            rows = rng.choice(list(ascii_lowercase), (request.n, N))
-            texts = [" " + " ".join(row) for row in rows]
+            text = " " + " ".join(rng.choice(list(ascii_lowercase), N))
         else:
             values = ", ".join(f"params[{i}]: {rng.uniform(-6, 6):.1f}" for i in range(N))
-            texts = [values + "\nBecause it is there."] * request.n
-        return Reply(tuple(map(Completion, texts)), prompt_tokens=7, completion_tokens=5)
+            text = values + "\nBecause it is there."
+        return Reply((Completion(text),), prompt_tokens=7, completion_tokens=5)
 
     client = ScriptedClient(answer)
     client.columns = True

@@ -75,12 +75,9 @@ def gaussian_steps(request: Request) -> list[str]:
         return spread(request)
     names = list(rows[0][0])
     best = np.array([list(point.values()) for point, _ in rows[: max(2, min(6, len(rows) // 3))]])
-    texts = []
-    for _ in range(request.n):
-        scale = 10 ** rng.uniform(-0.5, 0.7) * best.std(axis=0) + 0.01
-        point = best[rng.integers(len(best))] + scale * rng.standard_normal(len(names))
-        texts.append(", ".join(f"{n}: {v:.4f}" for n, v in zip(names, point, strict=True)))
-    return texts
+    scale = 10 ** rng.uniform(-0.5, 0.7) * best.std(axis=0) + 0.01
+    point = best[rng.integers(len(best))] + scale * rng.standard_normal(len(names))
+    return ", ".join(f"{n}: {v:.4f}" for n, v in zip(names, point, strict=True))
 
 
 def names_in(request: Request) -> list[str]:
@@ -88,39 +85,33 @@ def names_in(request: Request) -> list[str]:
     return [pair.rsplit(": ", 1)[0] for pair in wanted.split(", ")]
 
 
-def spread(request: Request) -> list[str]:
+def spread(request: Request) -> str:
     """A model that never repeats itself."""
     rng = np.random.default_rng(request.seed)
-    return [
-        ", ".join(f"{name}: {rng.uniform(-3, 3):.6f}" for name in names_in(request))
-        for _ in range(request.n)
-    ]
+    return ", ".join(f"{name}: {rng.uniform(-3, 3):.6f}" for name in names_in(request))
 
 
-def leaps(request: Request) -> list[str]:
+def leaps(request: Request) -> str:
     """A model that steps from the best number at any scale, far beyond a range."""
     rng = np.random.default_rng(request.seed)
     ((name, best),) = min(read_rows(request), key=lambda row: row[1])[0].items()
-    steps = rng.choice([-1, 1], request.n) * 10 ** rng.uniform(-2, 3, request.n)
-    return [f"{name}: {best + step:.4f}" for step in steps]
+    step = rng.choice([-1, 1]) * 10 ** rng.uniform(-2, 3)
+    return f"{name}: {best + step:.4f}"
 
 
-def wild(request: Request) -> list[str]:
+def wild(request: Request) -> str:
     """A model whose numbers are anywhere, in the format that the prompt asks for."""
     rng = np.random.default_rng(request.seed)
     ranges = re.findall(r"^- (.*?): (?:each )?(.*)$", request.text, re.MULTILINE)
-    texts = []
-    for _ in range(request.n):
-        parts, text = [], ""
-        for name in names_in(request):
-            # Equal neighbours share a line, under the first one's name.
-            text = next((t for n, t in ranges if name in (n, n.split(" to ")[0])), text)
-            choices = text.removeprefix("one of ").split(", ")
-            numbers = [-1e9, -5, 0, 0.3, 2, 7, 1e9]
-            value = rng.choice(choices if text.startswith("one of") else numbers)
-            parts.append(f"{name}: {value}")
-        texts.append(", ".join(parts))
-    return texts
+    parts, text = [], ""
+    for name in names_in(request):
+        # Equal neighbours share a line, under the first one's name.
+        text = next((t for n, t in ranges if name in (n, n.split(" to ")[0])), text)
+        choices = text.removeprefix("one of ").split(", ")
+        numbers = [-1e9, -5, 0, 0.3, 2, 7, 1e9]
+        value = rng.choice(choices if text.startswith("one of") else numbers)
+        parts.append(f"{name}: {value}")
+    return ", ".join(parts)
 
 
 def count(client: Any) -> int:
@@ -568,7 +559,7 @@ class TestAskTell:
         assert LLM(2, budget)._n_warmup == expected
 
     def test_out_of_order_tells_find_their_points(self):
-        optimizer = make([points((0, 0.5), (1, 0.5), (2, 0.5))], workers=3)
+        optimizer = make(points((0, 0.5), (1, 0.5), (2, 0.5)), workers=3)
         a, b, c = (optimizer.ask() for _ in range(3))
         for candidate, loss in ((c, 3.0), (a, 1.0), (b, 2.0)):
             optimizer.tell(candidate, loss)
@@ -601,19 +592,18 @@ class TestAskTell:
 
 
 class TestBatches:
-    def test_one_request_for_as_many_asks_as_there_are_workers(self):
-        client = ScriptedClient([points((0, 1), (0, 2), (0, 3), (0, 0)), points((1, 0), (2, 0))])
+    def test_the_model_is_asked_for_as_many_points_as_there_are_workers(self):
+        client = ScriptedClient(points((0, 1), (0, 2), (0, 3), (0, 0), (1, 0), (2, 0)))
         optimizer = make(client, workers=4)
         candidates = [optimizer.ask() for _ in range(4)]
-        assert count(client) == 1
-        assert client.requests[0].n == 4
-        # Two workers come free: the next request is for two, and knows what they found.
+        assert count(client) == 4
+        # Two workers come free: the next requests know what they found.
         for candidate in candidates[:2]:
             optimizer.tell(candidate, 1.0)
         optimizer.ask()
         optimizer.ask()
-        assert [r.n for r in client.requests] == [4, 2]
-        assert "params[0]: 0.00, params[1]: 3.00" in client.requests[1].text.split("not propose")[1]
+        assert count(client) == 6
+        assert "params[0]: 0.00, params[1]: 3.00" in client.requests[4].text.split("not propose")[1]
 
 
 class TestExecutors:
@@ -629,7 +619,7 @@ class TestExecutors:
         assert len(optimizer.history.trials) == 24
         assert sphere(best.value) < 0.5
         if batch_mode:
-            assert count(client) == 5
+            assert count(client) == 20
 
 
 # -- saving, seeds, secrets ----------------------------------------------------------------
@@ -748,24 +738,24 @@ class TestConstraints:
         optimizer.parametrization.register_cheap_constraint(never)
         with pytest.warns(FallbackWarning):
             optimizer.ask()
-        assert (count(client), client.requests[0].n) == (1, 1)
+        assert count(client) == 1
         assert optimizer.num_ask == 1
         optimizer.ask()
-        assert (count(client), client.requests[1].n) == (2, 8)
+        assert count(client) == 2
 
     def test_the_good_points_of_a_batch_are_kept(self):
-        client = ScriptedClient([points((0, 0), (2, 2), (0, 1), (3, 2))])
+        client = ScriptedClient(points((0, 0), (2, 2), (0, 1), (3, 2)))
         optimizer = make(client, budget=20, workers=4)
         optimizer.parametrization.register_cheap_constraint(in_the_corner)
         asked = [optimizer.ask().value.tolist() for _ in range(2)]
         assert asked == [[2, 2], [3, 2]]
-        assert count(client) == 1
+        assert count(client) == 4
         assert optimizer.usage.rejected == {"constraint": 2}
         assert optimizer.usage.fallbacks == 0
 
     def test_random_points_follow_where_it_refuses_all_and_it_is_said_once(self):
         refused = points(*((0.5, i / 99) for i in range(99)))
-        client = ScriptedClient(lambda request: [refused.pop() for _ in range(request.n)])
+        client = ScriptedClient(lambda request: refused.pop())
         optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
         optimizer.parametrization.register_cheap_constraint(in_the_corner)
         with warnings.catch_warnings(record=True) as caught:
@@ -781,12 +771,11 @@ class TestConstraints:
         assert {t.source for t in optimizer.history.trials} == {"fallback"}
 
     def test_the_model_is_told_what_was_refused_and_asked_for_more_at_once(self):
-        client = ScriptedClient([*points((0.5, 0.5)), points(*((2, i / 3) for i in range(9)))])
+        client = ScriptedClient(points((0.5, 0.5), *((2, i / 3) for i in range(9))))
         optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
         optimizer.parametrization.register_cheap_constraint(in_the_corner)
         optimizer.tell(optimizer.ask(), 1.0)
         optimizer.tell(optimizer.ask(), 1.0)
-        assert client.requests[1].n == 8
         told = client.requests[1].text.split("constraint")[1]
         assert "params[0]: 0.50, params[1]: 0.50" in told
 

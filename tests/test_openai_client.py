@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from provider_contract import ASK, KEY, ProviderContract, at_home, no_proxies, server
+from provider_contract import ASK, KEY, ProviderContract, ask, at_home, no_proxies, server
 from wire import Say, Trickle, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
@@ -63,7 +63,7 @@ def openai(server, monkeypatch):
 def test_parameters_on_the_wire(server, openai):
     server.play(Say(openai_body("a", "b")))
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    openai.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
+    openai.complete(Request(ASK.messages, "chat", 0.5, 40, ("###",), 11, None, schema))
     body = server.seen[0].body
     assert server.seen[0].path == "/v1/chat/completions"
     assert server.seen[0].headers["openai-organization"] == "org-mine"
@@ -73,7 +73,6 @@ def test_parameters_on_the_wire(server, openai):
         "temperature": 0.5,
         "stop": ["###"],
         "seed": 11,
-        "n": 2,
         "max_completion_tokens": 40 + 16_384,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -96,23 +95,11 @@ def test_the_name_of_the_token_cap_is_found_out(server):
     )
     refusal = unsupported("max_tokens", said)
     server.play(lambda body: refusal if "max_tokens" in body else Say(openai_body("x")))
-    client.complete(ASK)
+    ask(client)
     assert [sorted(k for k in s.body if k.startswith("max")) for s in server.seen] == [
         ["max_tokens"],
         ["max_completion_tokens"],
     ]
-
-
-@pytest.mark.parametrize(
-    "said", ["'n' : number must be at most 1", "Invalid value: n must be 1", "`n` is not supported"]
-)
-def test_servers_that_refuse_n(server, said):
-    client = OpenAIClient("m", base_url=f"{server.url}/v1")
-    server.play(lambda b: Say(openai_error(said), 400) if "n" in b else Say(openai_body("x")))
-    reply = client.complete(Request((Message("user", "hi"),), n=3, seed=5))
-    assert len(reply.completions) == 3
-    assert reply.requests == 4
-    assert client.complete(Request((Message("user", "hi"),), n=3)).requests == 3
 
 
 IN_PARTS = openai_body("x")
@@ -208,7 +195,7 @@ def test_a_cost_that_the_server_reports(server, monkeypatch, tells, told, price,
 def test_a_server_that_takes_no_stream_options_is_asked_for_whole_answers(server, openai):
     said = openai_error("stream_options is not supported", param="stream_options")
     server.play(Say(said, 400), Say(openai_body("x")))
-    reply = openai.complete(ASK)
+    reply = ask(openai)
     assert server.seen[-1].body["stream"] is False
     assert (reply.prompt_tokens, reply.estimated) == (100, 0)
 
@@ -226,11 +213,11 @@ def test_a_server_that_takes_no_stream_options_is_asked_for_whole_answers(server
 )
 def test_errors_in_the_words_of_other_servers(server, openai, body):
     server.play(Say(body, 400), Say(openai_body("x")))
-    assert openai.complete(ASK).requests == 2
+    ask(openai)
     assert "temperature" not in server.seen[1].body
     server.play(Say(body, 400))
     with pytest.raises(ClientError, match="temperature"):
-        openai.complete(ASK)
+        ask(openai)
 
 
 def test_a_prompt_that_the_filter_refuses_is_an_answer_with_a_price(server):
@@ -376,7 +363,6 @@ def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, n
         {"base_url": "host:80/v1"},
         {"timeout": 0},
         {"timeout": float("inf")},
-        {"concurrency": 0},
         {"requests_per_minute": 0},
         {"endpoint": "responses"},
     ],
@@ -385,30 +371,6 @@ def test_wrong_options(options):
     with pytest.raises(ValueError, match=r"expected|unknown|base_url") as caught:
         OpenAIClient("m", **options)
     assert "secret" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def real_server(embedded_client):
-    """llama.cpp's own server over HTTP, with the embedded model."""
-    server = embedded_client._loaded()
-    yield f"{server.listening_address}/v1", embedded_client._key
-    embedded_client.close()
-
-
-@pytest.mark.embedded
-@pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_a_real_server(real_server, no_proxies, endpoint):
-    url, key = real_server
-    client = OpenAIClient("smollm2", base_url=url, endpoint=endpoint, api_key=key, local=True)
-    reply = client.complete(Request((Message("user", "Say hi."),), n=3, max_tokens=8, seed=1))
-    assert len(reply.completions) == 3
-    assert 3 <= reply.completion_tokens <= 24
-    assert reply.cost == 0.0
-    long = Request((Message("user", "1, 2, 3, 4, 5, " * 12),), max_tokens=4)
-    assert client.complete(long).prompt_tokens > 100
-    assert client.complete(long).cached_tokens > 50
-    with pytest.raises(ClientError, match="refused the API key"):
-        OpenAIClient("m", base_url=url, api_key="wrong").complete(ASK)
 
 
 def test_a_server_that_drips_its_context_holds_no_answer_up(server):

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +59,7 @@ class BowlModel:
 
     def __call__(self, request: Request) -> Reply:
         rng = np.random.default_rng(int(request.digest()[:12], 16))
-        texts = tuple(Completion(self.answer(rng)) for _ in range(request.n))
+        texts = (Completion(self.answer(rng)),)
         return Reply(
             texts, model="random", prompt_tokens=100, completion_tokens=10, seconds=1.5, cost=0.5
         )
@@ -87,7 +87,7 @@ class SpacePrompt:
     def prepare(self, situation: Situation) -> Question:
         text = json.dumps(situation.space.to_dict())
 
-        def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        def read(text: str) -> Reading:
             return parse_parameters(text, situation.space)
 
         return Question(Request((Message("user", text),)), read)
@@ -701,7 +701,7 @@ class TestRecords:
 
 class TestBatch:
     def test_a_point_taken_by_another_worker_is_not_handed_out(self):
-        sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
+        sampler = make(["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"], batch_size=3)
         study = begun(sampler)
         study.ask(XY)
         told(study, XY, {"x": 2.0, "y": 2}, 1.0)
@@ -717,16 +717,15 @@ class TestEquivalence:
     def test_same_points_and_same_prompts(self, batch_size):
         def replies():
             rng = np.random.default_rng(0)
-            for i in range(40):
-                yield [
-                    # Every fifth answer is unreadable, every seventh repeats a point.
+            for i in range(40 * batch_size):
+                # Every fifth answer is unreadable, every seventh repeats a point.
+                yield (
                     "no idea"
-                    if (i + j) % 5 == 4
+                    if i % 5 == 4
                     else "x: 0.5, y: 1"
-                    if (i + j) % 7 == 6
+                    if i % 7 == 6
                     else f"x: {rng.uniform(-6, 6):.3f}, y: {rng.integers(10)}\nwhy {i}"
-                    for j in range(batch_size)
-                ]
+                )
 
         options = {"description": "a bowl", "batch_size": batch_size, "attempts": 5}
         start = [{"x": 0.5, "y": 1}, {"x": -2.25, "y": 7}]

@@ -29,11 +29,8 @@ class Uniform:
 
     def __call__(self, request) -> Reply:
         rng = np.random.default_rng(request.seed)
-        texts = (
-            ", ".join(f"{name}: {rng.uniform(-5, 5):.6f}" for name in self.names)
-            for _ in range(request.n)
-        )
-        return Reply(tuple(Completion(text) for text in texts), cost=0.0)
+        text = ", ".join(f"{name}: {rng.uniform(-5, 5):.6f}" for name in self.names)
+        return Reply((Completion(text),), cost=0.0)
 
 
 def uniform(names):

@@ -55,12 +55,10 @@ class Knower:
     def complete(self, request) -> Reply:
         self.requests.append(request)
         self.distance *= self.shrink
-        texts = []
-        for i in range(request.n):
-            way = np.random.default_rng([request.seed, i]).standard_normal(3)
-            x, y, z = np.clip(GOAL + self.distance * way / np.linalg.norm(way), -5, 5)
-            texts.append(f"x: {x:.9f}, y: {y:.9f}, z: {z:.9f}")
-        return Reply(tuple(Completion(t) for t in texts), "knower", cost=0.0)
+        way = np.random.default_rng([request.seed, 0]).standard_normal(3)
+        x, y, z = np.clip(GOAL + self.distance * way / np.linalg.norm(way), -5, 5)
+        text = f"x: {x:.9f}, y: {y:.9f}, z: {z:.9f}"
+        return Reply((Completion(text),), "knower", cost=0.0)
 
 
 def make(client=None, space=SPACE, **options) -> LLMOptimizer:
@@ -99,7 +97,7 @@ class TestShares:
         optimizer = make(client)
         points = optimizer.ask(46)
         assert len({tuple(p.values()) for p in points}) == 46
-        asked = sum(r.n for r in client.requests)
+        asked = len(client.requests)
         assert optimizer.usage.proposals == {"warmup": 6, "cma": 40 - asked, "llm": asked}
         assert asked == 20  # before anything is told, half
 
@@ -137,8 +135,7 @@ class TestCapOnRequests:
     @pytest.mark.parametrize("on_error", ["raise", "fallback"])
     def test_the_partner_takes_over_within_a_batch(self, on_error):
         """The cap is reached in the midst of an ask: what the model gave before is kept."""
-        answers = [["x: 1, y: 1, z: 1", "no", "no"], ["x: 2, y: 2, z: 2", "no"]]
-        client = ScriptedClient(answers)
+        client = ScriptedClient(["x: 1, y: 1, z: 1", "x: 2, y: 2, z: 2"])
         optimizer = make(
             client, partner="cma", max_requests=2, warmup=0, prompt="props", on_error=on_error
         )

@@ -28,13 +28,13 @@ class Several:
     def prepare(self, situation):
         self.asked.append(situation)
         text = f"{len(situation.history.trials)} {situation.notes} {situation.complaint}"
-        return Question(Request((Message("user", text),), n=situation.samples), _read)
+        return Question(Request((Message("user", text),)), _read)
 
     def to_dict(self):
         return get_prompt("words").to_dict()
 
 
-def _read(text, index=0, earlier=()):
+def _read(text):
     parts = text.split()
     made = [
         Reading((0.0,), "flat", False, stop=True)
@@ -73,7 +73,6 @@ def test_the_points_of_an_answer_are_served_in_order_by_one_request():
 def test_asks_for_several_take_from_the_answer_before_a_request_is_made():
     optimizer, client = make(["0.1 0.2 0.3 0.4", "0.5 0.6 0.7", "0.8"])
     assert [p["x"] for p in optimizer.ask(2)] == [0.1, 0.2]
-    assert client.requests[0].n == 1
     assert [p["x"] for p in optimizer.ask(4)] == [0.3, 0.4, 0.5, 0.6]
     assert [p["x"] for p in optimizer.ask(2)] == [0.7, 0.8]
     assert "2 points are evaluated at the same time" in client.requests[0].text

@@ -133,11 +133,12 @@ def test_a_study(address):
 
 def test_its_errors(address, monkeypatch):
     from llmopt import ClientError
+    from llmopt.client import complete_with_retries
     from llmopt.client.base import Message, Request
 
     long = Request((Message("user", "1, 2, 3, " * 20_000),), max_tokens=8)
     with pytest.raises(ClientError) as caught:
-        get_client(address).complete(long)
+        complete_with_retries(get_client(address), long)
     assert not caught.value.retryable
     monkeypatch.setenv("LLMOPT_API_KEY", "sk-wrong")
     with pytest.raises(ClientError) as caught:

@@ -74,12 +74,12 @@ def test_every_entry_leads_to_a_factory(prefix):
 
 def test_options_come_with_the_string_in_the_types_of_the_signature():
     client = get_client(
-        "openai:gpt-6-luna?effort=low&timeout=60&concurrency=4&local=True&cache=off"
+        "openai:gpt-6-luna?effort=low&timeout=60&reasoning_tokens=4&local=True&cache=off"
         "&requests_per_minute=none&extra_body=%7B%22top_p%22%3A%200.9%7D"
         "&price=%7B%22input%22%3A%202%2C%20%22output%22%3A%2010%7D"
     )
     assert client.model == "gpt-6-luna"
-    assert (client.effort, client.timeout, client.concurrency) == ("low", 60.0, 4)
+    assert (client.effort, client.timeout, client.reasoning_tokens) == ("low", 60.0, 4)
     assert (client.local, client.cache, client.extra_body) == (True, "off", {"top_p": 0.9})
     assert client.price.output == 10
     assert get_client("openai:gpt-6-luna?timeout=60", timeout=5.0).timeout == 5.0
@@ -124,7 +124,7 @@ def test_options_of_the_command_line_are_put_into_the_string():
         ("timeout=soon", "timeout='soon': expected a number"),
         ("timeout=-1", "finite number of seconds above 0"),
         ("effort=much", "expected one of none, minimal, low"),
-        ("concurrency=1.5", "expected a whole number"),
+        ("reasoning_tokens=1.5", "expected a whole number"),
         ("local=maybe", "expected true or false"),
         ("extra_body=3", "expected a JSON object"),
         ("price=3", "dollars per million tokens"),

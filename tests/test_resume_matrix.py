@@ -62,17 +62,15 @@ class Knowing(Model):
 
     def answer(self, request: Request) -> Reply:
         rng = np.random.default_rng(int(request.digest()[:12], 16))
-        texts = []
-        for _ in range(request.n):
-            text = "\n\n".join(
-                f"Hypothesis: h\nStart from: new\nProposal:\n{self.point(rng)}"
-                for _ in range(max(1, self.points))
-            )
-            text = text if self.points else self.point(rng)
-            texts.append(text if rng.random() < self.usable else "no idea")
+        text = "\n\n".join(
+            f"Hypothesis: h\nStart from: new\nProposal:\n{self.point(rng)}"
+            for _ in range(max(1, self.points))
+        )
+        text = text if self.points else self.point(rng)
+        text = text if rng.random() < self.usable else "no idea"
         if self.stop and len(self.requests) > 0 and f"#{self.stop} |" in request.text:
-            texts = ["Analysis: flat.\nHypothesis: done\nStart from: #1\nProposal: stop"]
-        return Reply(tuple(map(Completion, texts)), prompt_tokens=100, completion_tokens=10)
+            text = "Analysis: flat.\nHypothesis: done\nStart from: #1\nProposal: stop"
+        return Reply((Completion(text),), prompt_tokens=100, completion_tokens=10)
 
 
 def value_of(point: dict[str, Any]) -> float:

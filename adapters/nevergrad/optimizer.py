@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
-# Points asked for at a time once a cheap constraint has refused some.
-_CONSTRAINED_BATCH = 8
 # The best points that a working range must hold, and whose place may widen it.
 _BEST = 3
 _DRAWS = 100
@@ -122,7 +120,6 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self._ended, self._violation, self._warned = "", 0.0, False
         # Points of the model or its partner that a cheap constraint refused.
         self._refused: list[tuple[Value, ...]] = []
-        self._refused_before = 0
         # Of the `ask` that is under way: candidates made, and whether a batch was fetched.
         self._made: dict[str, Proposal] = {}
         self._refilled = False
@@ -270,8 +267,6 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             self._ledger.settle([p.source for p in proposals], {})
             self._ready.extend(proposals)
             return
-        if len(self._refused) > self._refused_before:
-            wanted = max(wanted, _CONSTRAINED_BATCH)
         try:
             if self._end is not None:
                 raise self._end
@@ -286,7 +281,6 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
                 self._end = None
                 raise _Stopped(str(error)) from None
             raise
-        self._refused_before = len(self._refused)
         self._ready.extend(outcome.proposals)
 
     def _ask_model(

@@ -12,7 +12,7 @@ import numpy as np
 
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.client.local.network import draw_rows
+from llmopt.client.local.network import draw_row
 from llmopt.partners.cma import CMA
 
 __all__ = ["ARS", "CMA", "BipopCMA", "GaussianGrammarClient", "RandomSearch"]
@@ -118,7 +118,7 @@ class ARS:
 class GaussianGrammarClient:
     """A sampler in a model's place: it answers the prompt `columns` with no model.
 
-    It is a plain estimation-of-distribution algorithm with the elites' covariance (`draw_rows`).
+    It is a plain estimation-of-distribution algorithm with the elites' covariance (`draw_row`).
     What a search with it finds is what the prompt's frame and the selection of elites find by
     themselves; what a model adds is what it finds beyond that.
     """
@@ -130,5 +130,5 @@ class GaussianGrammarClient:
 
     def complete(self, request: Request) -> Reply:
         """Answer one request."""
-        rows = draw_rows(np.random.default_rng(request.seed), request)
-        return Reply(tuple(map(Completion, rows)), type(self).__name__, 0, 0, 0, cost=0.0)
+        row = draw_row(np.random.default_rng(request.seed), request)
+        return Reply((Completion(row),), type(self).__name__, 0, 0, 0, cost=0.0)

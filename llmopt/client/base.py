@@ -47,24 +47,21 @@ class Request:
         messages: The conversation. For ``style="completion"`` exactly one user message,
             whose text the model continues with no chat template around it. A client
             that can only chat sends that text as a user message.
-        n: Number of independent samples. If the provider returns fewer per call, the
-            client makes several calls.
         style: ``"chat"`` or ``"completion"``.
         temperature: Sampling temperature; ``None`` leaves the provider's default.
-        max_tokens: Cap on the tokens of each sample's answer; ``None`` leaves the default. A
-            client adds room for hidden reasoning.
-        stop: Strings that end a sample.
-        seed: Sampling seed, if the client supports one; the `n` samples still differ.
+        max_tokens: Cap on the tokens of the answer; ``None`` leaves the default. A client adds
+            room for hidden reasoning.
+        stop: Strings that end the answer.
+        seed: Sampling seed, if the client supports one.
         grammar: GBNF grammar of the answer; ignored if not supported.
         json_schema: JSON schema of the answer; ignored if not supported.
-        columns: Texts that replace the messages. A sample continues each text with one of
-            `choices`; its text is these choices, joined in order. Only for clients with
+        columns: Texts that replace the messages. The answer continues each text with one of
+            `choices`; it is these choices, joined in order. Only for clients with
             ``columns = True``.
         choices: Possible continuations of each of `columns`: single tokens of the model.
     """
 
     messages: tuple[Message, ...]
-    n: int = 1
     style: Style = "chat"
     temperature: float | None = None
     max_tokens: int | None = None
@@ -98,6 +95,7 @@ class Request:
     def from_dict(cls, data: Mapping[str, Any]) -> Request:
         """Rebuild a request from `to_dict`'s result."""
         fields = dict(data)
+        fields.pop("n", None)  # of recordings from when a request could ask for several answers
         fields["messages"] = tuple(Message(**m) for m in fields["messages"])
         for name in ("stop", "columns", "choices"):
             fields[name] = tuple(fields.get(name, ()))
@@ -115,7 +113,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample of a model's answer.
+    """The text of a model's answer.
 
     Attributes:
         text: The answer, without the prompt.
@@ -129,17 +127,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's answer to one `Request`: counts are summed over the calls that it took."""
+    """A model's answer to one `Request`, from one call."""
 
-    completions: tuple[Completion, ...]  # between 1 and ``request.n`` samples
+    completions: tuple[Completion, ...]  # one answer
     model: str = ""  # the model that answered, as the provider names it
     prompt_tokens: int | None = None  # ``None`` if the provider did not report them
     cached_tokens: int = 0  # the part of `prompt_tokens` that a prefix cache served
-    completion_tokens: int | None = None  # of all samples; ``None`` if not reported
-    seconds: float = 0.0  # wall-clock, including retries and waiting
+    completion_tokens: int | None = None  # ``None`` if not reported
+    seconds: float = 0.0  # wall-clock
     cost: float | None = None  # US dollars; ``None`` if the price is unknown
-    requests: int = 1  # calls sent to the provider
-    unpriced: int = 0  # failed calls that may be charged and are not in `cost`
+    requests: int = 1  # calls sent to the provider: 0 or 1
     estimated: int = 0  # calls whose tokens and cost are estimates
     written_tokens: int = 0  # the part of `prompt_tokens` written to a cache, if charged for
     written_long_tokens: int = 0  # the part of `written_tokens` that is kept for an hour
@@ -177,7 +174,6 @@ class Reply:
             seconds=amount(self.seconds) or 0.0,
             cost=amount(self.cost),
             requests=calls,
-            unpriced=whole(self.unpriced) or 0,
             estimated=min(estimated, calls),
             written_tokens=written,
             written_long_tokens=min(whole(self.written_long_tokens) or 0, written),
@@ -226,7 +222,7 @@ def believed(tokens: int | None, *texts: str) -> int | None:
     return None if tokens is None or tokens < sum(map(least_tokens, texts)) else tokens
 
 
-_MOSTLY_ZERO = ("unpriced", "estimated", "written_tokens", "written_long_tokens")
+_MOSTLY_ZERO = ("estimated", "written_tokens", "written_long_tokens")
 _COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "model"))
 
 
@@ -240,10 +236,8 @@ class Client(Protocol):
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
       (``"words"`` if the attribute is missing);
     - ``columns`` (bool): whether it supports `Request.columns` (no if missing);
-    - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): maximum tokens of prompt and completion; may be known only
       after the first `complete`;
-    - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
     - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or
       ``ImportError`` if a key, a model or a package is missing; free of charge, and called
       before the first evaluation (see `llmopt.client.base.check_ready`);
@@ -264,7 +258,7 @@ class Client(Protocol):
     """
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request with at least one completion.
+        """Answer one request with one call.
 
         Raises:
             ClientError: The call failed; ``retryable`` says whether a retry may help.

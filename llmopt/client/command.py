@@ -3,7 +3,7 @@
     optimizer = LLMOptimizer(space, "command:claude -p")
     optimizer = LLMOptimizer(space, CommandClient(["ollama", "run", "llama3.2"], local=True))
 
-There is no shell: the text is split into arguments as a POSIX shell splits it. Each sample is a
+There is no shell: the text is split into arguments as a POSIX shell splits it. Each answer is a
 process, in an empty temporary folder. It sees the variables of `_SHARED`, those of its provider
 (`COMMANDS`) and those that `variables` names, so no other provider's key. It may be an agent with
 tools: what it may read and do beyond its answer is up to its options.
@@ -20,16 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from llmopt.client import command_guard
 from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide, redact
-from llmopt.client.payment import priced, take_call
+from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
-from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.util.text import clean, short
 
 MOST_BYTES = 1_000_000
@@ -68,7 +67,7 @@ COMMANDS = {
 
 
 class CommandClient:
-    """Asks a command: one process for each sample, which gets the request as plain text.
+    """Asks a command: one process for each answer, which gets the request as plain text.
 
     The command and its children end with the answer, after `timeout`, with Ctrl-C, and if this
     process is killed. What it costs is unknown, so that `max_cost` is refused.
@@ -145,30 +144,17 @@ class CommandClient:
         return os.path.abspath(program)  # it runs in another folder
 
     def complete(self, request: Request) -> Reply:
-        """Run the command for each sample, one after another.
+        """Run the command.
 
         Raises:
-            ClientError: No sample was answered: the command is missing, failed, took too long or
-                said nothing.
+            ClientError: The command is missing, failed, took too long or said nothing.
         """
         program, start = self._program(), time.monotonic()
-        samples: list[Completion] = []
-        failure: LLMOptError | None = None
-        calls = 0
-        while calls < request.n and failure is None:
-            try:
-                take_call()
-                calls += 1
-                samples.append(self._sample(program, request.transcript))
-            except (ClientError, BudgetExceededError) as error:
-                failure = error
-        if not samples and failure is not None:
-            raise failure
-        reply = Reply(tuple(samples), self.name, seconds=time.monotonic() - start, requests=calls)
-        counted = priced(reply, request, self.current_price(), False, Secret())
-        return replace(counted, unpriced=int(isinstance(failure, ClientError) and not self.local))
+        completion = self._answer(program, request.transcript)
+        reply = Reply((completion,), self.name, seconds=time.monotonic() - start)
+        return priced(reply, request, self.current_price(), False, Secret())
 
-    def _sample(self, program: str, text: str) -> Completion:
+    def _answer(self, program: str, text: str) -> Completion:
         reached = None
         with (
             tempfile.TemporaryFile() as given,

@@ -4,9 +4,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 
 - ``0001.request.md``: the text to answer. If there are several messages, each follows a line
   ``### system``, ``### user`` or ``### assistant``.
-- ``0001.request.json``: ``number``, ``sample`` and ``samples`` (a request for three samples is
-  three files), ``digest``, the whole ``request``, and ``used`` once a result or the end of the
-  search has come after the answer.
+- ``0001.request.json``: ``number``, ``digest``, the whole ``request``, and ``used`` once a result
+  or the end of the search has come after the answer.
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
@@ -67,8 +66,6 @@ class OpenRequest:
     text: str  # the text to answer
     new: str  # what it adds to the request that was answered last
     request: Request
-    sample: int  # number of this independent sample, from 1 on
-    samples: int  # of the request
 
 
 class FolderClient:
@@ -105,7 +102,7 @@ class FolderClient:
             )
 
     def complete(self, request: Request) -> Reply:
-        """Write the request and wait for its answers, one for each sample."""
+        """Write the request and wait for its answer."""
         start = time.monotonic()
         deadline = None if self.timeout is None else start + self.timeout
         numbers: list[int] = []
@@ -115,9 +112,7 @@ class FolderClient:
                     self.folder.mkdir(exist_ok=True)
                     (self.folder / _DONE).unlink(missing_ok=True)
                     _outcomes.setdefault((os.getpid(), self.folder.absolute()), "")
-                    numbers += self._earlier(request, claims)
-                    while len(numbers) < request.n:
-                        numbers.append(self._write(request, len(numbers) + 1, claims))
+                    numbers += self._earlier(request, claims) or [self._write(request, claims)]
                     self._taken.update(numbers)
                 completions = tuple(self._wait(number, deadline) for number in numbers)
         except BaseException as error:
@@ -153,9 +148,9 @@ class FolderClient:
             _mark_end(self.folder, text or outcome or "")
 
     def _earlier(self, request: Request, claims: contextlib.ExitStack) -> list[int]:
-        """Return the numbers of at most `request.n` equal requests that this process has not used.
+        """Return the number of an equal request that this process has not used, if there is one.
 
-        Behind them come those that differ in their seeds only and that nobody waits for.
+        Else of one that differs in its seed only and that nobody waits for.
         """
         equal, others = [], []
         for number in _numbers(self.folder):
@@ -167,16 +162,16 @@ class FolderClient:
                         equal.append(number)
                     elif not data.get(_USED) and _alike(stored, request):
                         others.append(number)
-        numbers = equal[: request.n]
+        numbers = equal[:1]
         for number in numbers + others:
-            if number in numbers or len(numbers) < request.n:
+            if number in numbers or not numbers:
                 with contextlib.suppress(OSError):
                     file = claims.enter_context(open_to_append(self._path(number, _JSON)))
                     if _claim(file) and number not in numbers:
                         numbers.append(number)
         return numbers
 
-    def _write(self, request: Request, sample: int, claims: contextlib.ExitStack) -> int:
+    def _write(self, request: Request, claims: contextlib.ExitStack) -> int:
         """Write a new request and return its number."""
         number = max(_numbers(self.folder), default=0) + 1
         while True:
@@ -187,8 +182,7 @@ class FolderClient:
             except FileExistsError:
                 number += 1
         _claim(claims.enter_context(file))  # before others can read it
-        data: dict[str, Any] = {"number": number, "sample": sample, "samples": request.n}
-        data |= {"digest": request.digest(), "request": request.to_dict()}
+        data = {"number": number, "digest": request.digest(), "request": request.to_dict()}
         json.dump(data, file, indent=1)
         file.flush()
         # It may be shown on a terminal; the JSON file has the exact request.
@@ -234,14 +228,12 @@ def next_request(folder: Path) -> OpenRequest | None:
         return None
     try:
         data = _read_json(folder, number)
-        text, samples = _read_request(folder, number), int(data["samples"])
+        text = _read_request(folder, number)
         return OpenRequest(
             number=number,
             text=text,
-            new=text if samples > 1 else _new_in(folder, number, text),
+            new=_new_in(folder, number, text),
             request=Request.from_dict(data["request"]),
-            sample=int(data["sample"]),
-            samples=samples,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(

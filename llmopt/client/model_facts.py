@@ -39,9 +39,7 @@ class ModelFacts:
     style: Style = "chat"
     chats: bool = True  # whether it accepts several messages, so that a repair can follow an answer
     context_tokens: int | None = None  # prompt and completion together; ``None`` if not known
-    count_tokens: Callable[[str], int] | None = None  # the model's own tokenizer, if there is one
     default_prompt: str = "words"  # the meaning of ``prompt="auto"``
-    max_samples: int | None = None  # maximum samples per request; ``None`` for no limit
     columns: bool = False  # whether `Request.columns` are answered
     grammar: bool | None = None  # whether `Request.grammar` is enforced; ``None`` if not known
     schema: bool = False  # whether `Request.json_schema` is enforced
@@ -52,19 +50,16 @@ class ModelFacts:
     most_cost: Callable[[Request], float | None] | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as JSON, without the functions."""
-        return {k: v for k, v in vars(self).items() if k not in _FUNCTIONS}
+        """Return the facts as JSON, without the function."""
+        return {k: v for k, v in vars(self).items() if k != "most_cost"}
 
     def restored(self, stored: Mapping[str, Any]) -> ModelFacts:
-        """Return facts that `to_json` gave, with the functions of these.
+        """Return facts that `to_json` gave, with the function of these.
 
         Raises:
             TypeError: A fact is unknown.
         """
-        return ModelFacts(**{**stored, **{name: getattr(self, name) for name in _FUNCTIONS}})
-
-
-_FUNCTIONS = ("count_tokens", "most_cost")
+        return ModelFacts(**{**stored, "most_cost": self.most_cost})
 
 
 def model_facts(client: Client) -> ModelFacts:
@@ -81,10 +76,8 @@ def model_facts(client: Client) -> ModelFacts:
         style=style,
         chats=style == "chat",
         context_tokens=getattr(client, "context_tokens", None),
-        count_tokens=getattr(client, "count_tokens", None),
         default_prompt=getattr(client, "default_prompt", None)
         or (chat_prompt(size) if style == "chat" else "props"),
-        max_samples=getattr(client, "max_samples", None),
         columns=bool(getattr(client, "columns", False)),
         parameters=size,
         most_cost=getattr(client, "most_cost", None),

@@ -303,7 +303,7 @@ _WORDS: dict[Any, str] = {
 _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay", "command"})
 # Options that contain no address, file or folder, and no price: a price of 0 would lift a cap.
 _HARMLESS = frozenset(
-    {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
+    {"cache", "effort", "patience", "reasoning_tokens"}
     | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
 )
 

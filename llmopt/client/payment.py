@@ -1,12 +1,8 @@
-"""The budget that pays for calls to providers, and the cost of one call."""
+"""The cost of one call, and its checked reply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
-from typing import Protocol
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide
@@ -17,50 +13,13 @@ from llmopt.util.text import a_type, clean
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 
 
-class Payer(Protocol):
-    """The budget that pays for the calls inside `paying`."""
-
-    def take(self) -> None:
-        """Allow one more call, or raise `BudgetExceededError`."""
-        ...
-
-    def paid(self, tokens: int, cost: float | None) -> None:
-        """Record the use of a call: tokens, and dollars (``None`` if unknown)."""
-        ...
-
-
-_PAYER: ContextVar[Payer | None] = ContextVar("payer", default=None)
-
-
-@contextmanager
-def paying(payer: Payer) -> Iterator[None]:
-    """Charge all calls inside to `payer`, including calls in threads of `at_once`."""
-    token = _PAYER.set(payer)
-    try:
-        yield
-    finally:
-        _PAYER.reset(token)
-
-
-def take_call() -> None:
-    """Ask the budget, if there is one, for one call; called right before each call is sent."""
-    if (payer := _PAYER.get()) is not None:
-        payer.take()
-
-
-def note_paid(tokens: int, cost: float | None) -> None:
-    """Record the use of a call in the budget, if there is one."""
-    if (payer := _PAYER.get()) is not None:
-        payer.paid(tokens, cost)
-
-
 def priced(
     answer: Reply, request: Request, price: Price | None, reports_cost: bool, key: Secret
 ) -> Reply:
     """Return one call's reply with checked counts and its cost, whatever the server sent."""
     answer = replace(
         answer,
-        completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
+        completions=tuple(_cut(c, request.stop, key) for c in answer.completions[:1]),
         model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
     )
     # A count of 0 is wrong: no prompt is empty, and a text has tokens.

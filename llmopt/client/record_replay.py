@@ -38,7 +38,7 @@ _BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
 _OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
 _WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
 _KINDS = {**get_type_hints(ModelFacts), "style": str}
-for _name in ("name", "count_tokens", "most_cost"):
+for _name in ("name", "most_cost"):
     del _KINDS[_name]
 
 
@@ -156,7 +156,7 @@ class ReplayClient:
 
     A reply is instant and free, and reports the recorded tokens. Equal requests get their replies
     in the order of recording; the last one is not repeated. `facts` returns the recorded facts of
-    the model, without its tokenizer.
+    the model.
 
     Args:
         path: The recording, read when it is first needed.
@@ -242,7 +242,7 @@ class ReplayClient:
             self._used.add(index)
         # A replay takes no time and is free; the tokens are the recorded ones.
         seconds = time.monotonic() - began
-        return replace(exchanges[index][2], seconds=seconds, cost=0.0, unpriced=0)
+        return replace(exchanges[index][2], seconds=seconds, cost=0.0)
 
     def _next(self, request: Request, left: list[int]) -> int:
         """Return the next recorded exchange for a request that was not recorded, if allowed."""

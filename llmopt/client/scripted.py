@@ -12,7 +12,7 @@ from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError
 from llmopt.util.text import counted, short
 
-Answer: TypeAlias = str | list[str] | Reply | Exception
+Answer: TypeAlias = str | Reply | Exception
 Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[Request], Answer]
 
 
@@ -20,10 +20,9 @@ class ScriptedClient:
     """Returns prepared answers in order, and stores the requests.
 
     Args:
-        replies: The answers, one for each request: a text, a list of texts (several samples
-            of one request, at most ``request.n`` of which are returned), a `Reply`, an exception
-            to raise, or a function from the `Request` to any of these. A single function
-            instead of a sequence answers every request.
+        replies: The answers, one for each request: a text, a `Reply`, an exception to raise, or a
+            function from the `Request` to any of these. A single function instead of a sequence
+            answers every request.
         name: Short name for tables and files.
         default_prompt: The meaning of ``prompt="auto"`` for this client.
         cycle: Start again when the answers run out, instead of raising.
@@ -81,11 +80,9 @@ class ScriptedClient:
             raise answer
         if isinstance(answer, Reply):
             return answer
-        texts = [answer] if isinstance(answer, str) else answer
-        if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        if not isinstance(answer, str):
             raise TypeError(
-                f"scripted reply {index} is {answer!r}; expected a str, a non-empty list of str, "
-                "a Reply, an exception, or a function from the Request to one of these"
+                f"scripted reply {index} is {answer!r}; expected a str, a Reply, an exception, or "
+                "a function from the Request to one of these"
             )
-        completions = tuple(Completion(t) for t in texts[: request.n])
-        return Reply(completions, model=self.name, prompt_tokens=0, completion_tokens=0)
+        return Reply((Completion(answer),), model=self.name, prompt_tokens=0, completion_tokens=0)

@@ -150,7 +150,7 @@ class ProgramTask:
 
     # -- the answer -----------------------------------------------------------------------
 
-    def _read(self, text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading | ToolCall:
+    def _read(self, text: str) -> Reading | ToolCall:
         """Return the program of an answer, or the block to run."""
         computes = self.writing.prompt.computes
         answer = read_answer(encodable(text), computes=computes, may_stop=self._may_stop)

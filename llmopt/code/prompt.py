@@ -49,7 +49,7 @@ fewer if the model's context is short."""
 _LONG = 2000
 """Characters from which on a source is shown by its differences, if these are short."""
 
-_ENDLESS = TokenBudget(None, estimate_tokens)
+_ENDLESS = TokenBudget(None)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class CodePrompt:
             if budget.holds(text):
                 return (Message("user", text),)
         raise PromptTooLongError(
-            f"the prompt takes {budget.count(text)} tokens without earlier tries, and {budget.why} "
-            f"leaves {budget.limit}: shorten "
+            f"the prompt takes {estimate_tokens(text)} tokens without earlier tries, and "
+            f"{budget.why} leaves {budget.limit}: shorten "
             "the documentation, lower max_output_tokens, or use a model with a longer context"
         )
 

@@ -49,8 +49,6 @@ def describe(found: OpenRequest) -> str:
     """Return one line on a request: its number, and what its answer must keep to."""
     request = found.request
     parts = [f"request {found.number}"]
-    if found.samples > 1:
-        parts.append(f"sample {found.sample} of {found.samples}, each answered independently")
     if request.style == "completion":
         parts.append("the answer continues the text")
     if request.max_tokens is not None and request.max_tokens < _SHORT_ANSWER:

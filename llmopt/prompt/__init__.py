@@ -20,7 +20,7 @@ message. A template may include or extend its neighbours, and the shipped ones a
 Variables: ``begin_user``, ``style``, ``n``, ``labels``, ``parameters`` (the ranges in words),
 ``answer`` (the first line of an answer), ``goal``, ``directions``, ``objectives``, ``history`` (the
 trials shown, each an `Entry`), ``lines``, ``order``, ``hidden`` (how many are not shown), ``best``
-(if it is one of them), ``pending``, ``iteration``, ``total``, ``samples``, ``description``,
+(if it is one of them), ``pending``, ``iteration``, ``total``, ``description``,
 ``notes``, ``evidence`` (a `Log`), ``noisy``, ``seeded``, ``may_stop``, ``points``, ``asked``,
 ``branched``, ``chooses``, ``numeric``, ``step_size``, ``optimum``, ``best_known``, ``low`` (budgets
 that run low). Those of Python (``compute``): ``computed``, ``blocks``, ``variables``, ``keeps``,

@@ -56,10 +56,9 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """How many tokens a prompt may have, how they are counted, and where the limit comes from."""
+    """How many tokens a prompt may have, and where the limit comes from."""
 
     limit: int | None
-    count: Callable[[str], int]
     why: str = ""
 
     @classmethod
@@ -71,16 +70,16 @@ class TokenBudget:
             limit = context - max_tokens
             why = f"the model's context of {context} tokens less max_tokens={max_tokens} for "
             why += "the answer"
-        return cls(limit, model.count_tokens or estimate_tokens, why)
+        return cls(limit, why)
 
     def holds(self, text: str) -> bool:
         """Whether a text fits."""
-        return self.limit is None or self.count(text) <= self.limit
+        return self.limit is None or estimate_tokens(text) <= self.limit
 
     def size(self, messages: Sequence[Message], style: str) -> int:
         """Count the tokens of a prompt, the marks around its messages included."""
         marks = _MESSAGE_TOKENS * (len(messages) + 1) if style == "chat" else 1
-        return marks + sum(self.count(m.content) for m in messages)
+        return marks + sum(estimate_tokens(m.content) for m in messages)
 
 
 def fit(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter, itemgetter, ne
@@ -111,7 +111,6 @@ class Log(Follower):
         labels: tuple[str, ...],
         *,
         feedback_limit: int = FEEDBACK_CHARS,
-        count: Callable[[str], int] = estimate_tokens,
     ) -> Log:
         """Take in the trials that are new, and show all of them; return itself.
 
@@ -121,16 +120,15 @@ class Log(Follower):
             space: The search space.
             labels: What the parameters are called.
             feedback_limit: Characters of feedback shown for one trial.
-            count: Counts the tokens of a text.
         """
         noise = history.noisy and history.deviation
-        setting = space, labels, feedback_limit, count, history.directions, noise
+        setting = space, labels, feedback_limit, history.directions, noise
         if self._setting != setting:
             self._reset()
         self._update(history)
         self._setting = setting
         self.history, self.space, self.labels = history, space, labels
-        self.count, self._feedback_limit = count, feedback_limit
+        self._feedback_limit = feedback_limit
         self._wide = len(labels) > _COLUMNS or any(map(_is_long, space.dimensions))
         if len(self._entries) > _MOST_ENTRIES:
             self._drop()  # budgets, too: later withdrawals are looked up among the entries
@@ -272,7 +270,7 @@ class Log(Follower):
                 full = full and trial.number not in self._done_with
                 notes = self._notes(trial) if full else brief(trial.feedback)
                 text += ("\n" + notes + "\n" * full) if notes else ""
-            entry = text, self.count(text) + 1
+            entry = text, estimate_tokens(text) + 1
             self._entries[trial.number, full] = entry
         return entry
 

@@ -81,9 +81,7 @@ class AnswerReader:
     def _pairs(self) -> PairReader:
         return pair_reader(self.space, self.labels)
 
-    def __call__(
-        self, text: str, index: int = 0, earlier: Sequence[str] = ()
-    ) -> Reading | ToolCall:
+    def __call__(self, text: str) -> Reading | ToolCall:
         """Return the points of an answer, or its Python; see `Question.read`."""
         code = ""
         if self.computes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,7 +41,6 @@ class Situation:
     description: str = ""  # the task in words
     # the earlier answer to this question that is sent back, if any
     complaint: Complaint | None = None
-    samples: int = 1  # independent answers wanted
     seed: int = 0  # seed for everything random about the prompt and the reading of its answers
     model: ModelFacts = UNKNOWN_MODEL  # facts of the model that is asked: style, context, tokenizer
     notes: tuple[str, ...] = ()  # further lines for the model
@@ -92,14 +91,10 @@ class Situation:
 
 
 class ReadAnswer(Protocol):
-    """Reads one sample of a reply. It keeps no state: samples may be read in any order, twice."""
+    """Reads an answer. It keeps no state: an answer may be read twice."""
 
-    def __call__(
-        self, text: str, index: int = 0, earlier: Sequence[str] = ()
-    ) -> Reading | ToolCall:
-        """Return the points of a text, the sample of an index from 0 on, or its Python.
-
-        `earlier` holds the samples before it.
+    def __call__(self, text: str) -> Reading | ToolCall:
+        """Return the points of an answer, or its Python.
 
         Raises:
             ParseError: It holds no point that can be used, and no Python where it may.
@@ -112,7 +107,7 @@ class Question:
 
     Attributes:
         request: The request to send.
-        read: Reads one sample of the reply: a `Reading`, or a `ToolCall` if the situation says that
+        read: Reads the answer: a `Reading`, or a `ToolCall` if the situation says that
             an answer may be Python. If the answer was cut at its token limit, a reading with
             `Reading.unterminated` is not to be used: digits or values may be missing.
         sampled: Whether the prompt samples its points itself: nothing is sent, and they are read

@@ -190,7 +190,7 @@ class TemplatePrompt:
         if _SHOWS_LOG.search(self.template):
             # Removed while in use: another thread makes its own.
             log = vars(self).pop("_log", None) or Log()
-            log.read(history, space, labels, count=budget.count)
+            log.read(history, space, labels)
         if self.log_tokens is None:
             entries, text = len(picked), self._text_of_trials(variables, situation, picked, log)
         else:
@@ -212,7 +212,6 @@ class TemplatePrompt:
         request = Request(
             # A template, a name or an answer sent back may hold what fits in no request.
             messages=tuple(Message(m.role, clean(m.content)) for m in messages),
-            n=situation.samples,
             style=style,
             temperature=self.temperature,
             max_tokens=max_tokens,
@@ -300,7 +299,7 @@ class TemplatePrompt:
     def _variables(self, situation: Situation, labels: tuple[str, ...]) -> dict[str, Any]:
         """Return the variables of the templates, but for the trials."""
         space, history = situation.space, situation.history
-        same = ("iteration", "total", "samples", "noisy", "seeded", "may_stop", "compute", "blocks")
+        same = ("iteration", "total", "noisy", "seeded", "may_stop", "compute", "blocks")
         return {
             "begin_user": _BEGIN_USER,
             **_space_words(space, labels, not self.changes),

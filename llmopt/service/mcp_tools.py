@@ -55,7 +55,6 @@ class _AgentClient:
 
     name = AGENT
     default_prompt = "words"
-    max_samples = 1
     priced = True
     local = True  # an aborted call is free
 

@@ -6,7 +6,7 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 Argument = TypeVar("Argument")
@@ -80,40 +80,3 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
     if task.error is not None:
         raise task.error
     return results[0]
-
-
-def at_once(
-    call: Callable[[Argument], Result], arguments: Iterable[Argument], most: int
-) -> list[Result]:
-    """Return what `call` returns for each argument, in order; at most `most` run at once.
-
-    If the caller is interrupted, no further call begins; running ones continue.
-    """
-    waiting = list(enumerate(arguments))
-    count = len(waiting)
-    waiting.reverse()
-    results: dict[int, Result] = {}
-    stopped = threading.Event()
-
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                position, argument = waiting.pop()
-            except IndexError:
-                return
-            try:
-                results[position] = call(argument)
-            except BaseException:
-                stopped.set()
-                raise
-
-    tasks = [_Task(work) for _ in range(min(most, count))]
-    try:
-        for task in tasks:
-            task.wait()
-    finally:
-        stopped.set()
-    for task in tasks:
-        if task.error is not None:
-            raise task.error
-    return [results[position] for position in range(count)]

@@ -24,11 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def answer(request: Request) -> Reply:
     rng = np.random.default_rng(list(request.digest().encode()))
-    texts = [
-        Completion(f"params[0]: {rng.uniform(-3, 3):.4f}, params[1]: {rng.uniform(-3, 3):.4f}")
-        for _ in range(request.n)
-    ]
-    return Reply(tuple(texts))
+    text = f"params[0]: {rng.uniform(-3, 3):.4f}, params[1]: {rng.uniform(-3, 3):.4f}"
+    return Reply((Completion(text),))
 
 
 def make(replies=answer, **config):

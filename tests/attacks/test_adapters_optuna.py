@@ -73,14 +73,10 @@ USER = ["feedback", "stderr", *(f"llmopt:{name}" for name in NAMES)]
 SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "fixed_params"]
 
 
-def answer(request: Request, n: int = 1) -> Reply:
-    rng = np.random.default_rng([*request.text.encode("utf-8", "replace"), n])
-    texts = [f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}" for _ in range(n)]
-    return Reply(tuple(map(Completion, texts)), prompt_tokens=90, completion_tokens=10, cost=0.5)
-
-
-def several(request: Request) -> Reply:
-    return answer(request, request.n)
+def answer(request: Request) -> Reply:
+    rng = np.random.default_rng([*request.text.encode("utf-8", "replace"), 1])
+    text = f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}"
+    return Reply((Completion(text),), prompt_tokens=90, completion_tokens=10, cost=0.5)
 
 
 def sampler(**options) -> LLMSampler:
@@ -281,7 +277,7 @@ class TestFailingWrites:
     def test_no_reply_is_paid_for_twice(self, n, batch_size):
         def run(break_at):
             own = sampler(max_requests=50, batch_size=batch_size)
-            own.client._replies = [several]
+            own.client._replies = [answer]
             storage = Failing()
             study = optuna.create_study(sampler=own, storage=storage)
             study.add_trial(FIRST)
@@ -305,7 +301,7 @@ class TestFailingWrites:
         storage = Failing()
         workers = [sampler(max_requests=2) for _ in range(2)]
         for worker in workers:
-            worker.client._replies = [several]
+            worker.client._replies = [answer]
         study = optuna.create_study(storage=storage)
         study.add_trial(FIRST)
         storage.left = n

@@ -274,14 +274,3 @@ def parse_duration(value: str) -> float | None:
     duration = re.fullmatch(r"(\d+(?:\.\d+)?)s", value, re.ASCII)
     seconds = float(duration[1]) if duration else math.inf
     return seconds if seconds <= _LONGEST_WAIT else None
-
-
-def joined(failures: list[ClientError]) -> ClientError:
-    """Return the error to raise if all calls failed."""
-    # If one of them is final, a retry is useless.
-    error = next((f for f in failures if not f.retryable), failures[0])
-    waits = [f.retry_after for f in failures if f.retry_after is not None]
-    error.retry_after = max(waits, default=None)
-    for count in ("requests", "unpriced", "cost", "estimated"):
-        setattr(error, count, sum(getattr(f, count) for f in failures))
-    return error

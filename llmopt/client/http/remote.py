@@ -8,15 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.http.api_keys import Secret, find_key, redact
 from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
-from llmopt.client.http.faults import Fault, joined, raise_if_error, sdk_fault
-from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Guess, Learned, Refusals
-from llmopt.client.http.request_form import WORTH_CACHING
+from llmopt.client.http.faults import Fault, raise_if_error, sdk_fault
+from llmopt.client.http.refusals import ROOM, SCHEMA_FIELDS, Learned
 from llmopt.client.http.transport import (
     ASIDE_BYTES,
     ASIDE_SECONDS,
@@ -30,10 +28,9 @@ from llmopt.client.http.transport import (
 )
 from llmopt.client.http.urls import check_url, is_local
 from llmopt.client.model_facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.payment import note_paid, priced, take_call
+from llmopt.client.payment import priced
 from llmopt.client.prices import Price, get_price, most_prompt_tokens
 from llmopt.errors import (
-    BudgetExceededError,
     ClientError,
     MissingKeyError,
     ModelNotFoundError,
@@ -41,7 +38,7 @@ from llmopt.errors import (
 )
 from llmopt.util.arguments import number, one_of, whole_number
 from llmopt.util.text import first_line
-from llmopt.util.threads import Lock, at_once
+from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +51,6 @@ DEADLINE = 5
 _MOST_TOKENS = 2**17  # of an answer without a cap
 _FILTERED = ("content_filter", "content_policy_violation")
 _ASIDE_END = 2 * ASIDE_SECONDS
-_Result = Reply | ClientError | BudgetExceededError
 _Answer = TypeVar("_Answer")
 
 
@@ -85,7 +81,8 @@ class RemoteClient:
     `Completion.finish_reason`. An empty answer is a completion with empty text: it was paid for.
 
     A parameter that the model rejects is dropped from then on, with one warning, and a cap on the
-    answer that is too large is lowered; see `llmopt.client.http.refusals`. Every provider counts
+    answer that is too large is lowered: the error is then `adapted`, and the next call may succeed;
+    see `llmopt.client.http.refusals`. Every provider counts
     hidden reasoning against the cap, so `reasoning_tokens` are added to `Request.max_tokens`.
     """
 
@@ -96,8 +93,6 @@ class RemoteClient:
     """The SDK's module."""
     home: ClassVar[Server]
     """The provider's own server, unless `_endpoint` resolves another one."""
-    samples_per_call: ClassVar[int]
-    """Maximum samples of one call."""
     default_cap: ClassVar[int | None] = None
     """Cap on an answer's tokens if the request has none and the protocol requires one."""
     fields: ClassVar[Mapping[str, str]] = {}
@@ -112,7 +107,6 @@ class RemoteClient:
         base_url: str | None = None,  # another address with the same protocol
         timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; a call may take five times that
         requests_per_minute: int | None = None,
-        concurrency: int = 8,  # maximum simultaneous calls for the samples of a request
         price: Price | None = None,  # takes precedence over `llmopt.client.prices`
         effort: Effort | None = None,  # of reasoning; ``None`` leaves the model's default
         cache: Cache = "short",  # how long the provider keeps a prefix, if it can be chosen
@@ -127,7 +121,6 @@ class RemoteClient:
         if not 0 < number("timeout", timeout):
             raise ValueError(f"timeout={timeout}: expected a finite number of seconds above 0")
         number("patience", patience, 0.0)
-        whole_number("concurrency", concurrency, 1)
         whole_number("transport_attempts", transport_attempts, 1)
         whole_number("reasoning_tokens", reasoning_tokens or 0, 0)
         one_of("effort", effort, (None, *get_args(Effort)))
@@ -137,7 +130,6 @@ class RemoteClient:
         self.name = f"{self.provider}:{model}"
         self.base_url = check_url(base_url) if base_url else None
         self.timeout = timeout
-        self.concurrency = concurrency
         self.price = price
         self.effort = effort
         self.cache = cache
@@ -148,7 +140,8 @@ class RemoteClient:
         self.extra_body = dict(extra_body or {})
         self._key = Secret(api_key)
         self._limiter = RateLimiter(requests_per_minute)
-        self._learned = Learned(self.samples_per_call)
+        self._learned = Learned(self.name)
+        self._refusal = ""  # the latest, in the server's words
         self._ready = False
         self._connection: Connection | None = None
         self._lock = Lock()
@@ -226,7 +219,7 @@ class RemoteClient:
     def facts(self) -> ModelFacts:
         """Return the facts of the model; its context may be known only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
-        schema = style == "chat" and not self._learned.refused & SCHEMA_FIELDS
+        schema = style == "chat" and not self._learned.without & SCHEMA_FIELDS
         documented = SCHEMAS in self.where.documents
         return ModelFacts(
             name=self.name,
@@ -261,9 +254,7 @@ class RemoteClient:
         prompt = most_prompt_tokens(request)
         if price.maximum(prompt, 0) is None:  # a longer prompt has another, unknown price
             return None
-        answer = request.max_tokens or _MOST_TOKENS
-        # A server may return one sample per call.
-        return replace(price, up_to=None).maximum(prompt * request.n, answer * request.n)
+        return replace(price, up_to=None).maximum(prompt, request.max_tokens or _MOST_TOKENS)
 
     def check_ready(self) -> None:
         """Check key and package, and look the model up once if this is free.
@@ -292,33 +283,30 @@ class RemoteClient:
         return failure if sure or no_server else None
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request, with as many calls as its samples need; some of them may fail."""
+        """Answer one request with one call."""
         connection = self._connected()
-        # If prices cannot be read, fail before a request is sent.
+        # If prices cannot be read, fail before the request is sent.
         price = self.current_price()
-        started = time.monotonic()
-        per_call = self._learned.samples_per_call
-        counts = [per_call] * (request.n // per_call) + [request.n % per_call]
-        call = partial(self._call, connection, price)
-        results = self._run(call, request, [c for c in counts if c])
-        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Reply))
-        if short > 0 and per_call > 1 and _complied(results):
-            # The server ignored or rejected `n`: ask for one sample per call.
-            self._learned.samples_per_call = 1
-            logger.info(
-                "%s returns one sample per call; requesting the others separately", self.name
-            )
-            results += self._run(call, request, [1] * short, first_sample=request.n - short)
-        answers = [r for r in results if isinstance(r, Reply)]
-        failures = [r for r in results if isinstance(r, ClientError)]
-        if not answers and failures:
-            raise joined(failures)
-        if not answers:
-            raise next(r for r in results if isinstance(r, BudgetExceededError))
-        for failure in failures:
-            logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
-        self._warn_of_room(request, answers)
-        return self._reply(answers, failures, time.monotonic() - started)
+        began = time.monotonic()
+        learned, least = self._learned, request.max_tokens
+        guess = learned.guess
+        request = replace(request, max_tokens=self._cap(request))
+        parameters = self._parameters(request).items()
+        sent = {n: v for n, v in parameters if v is not None and n not in learned.without}
+        self._limiter.wait()
+        result = self._attempt(connection, request, sent, price)
+        if isinstance(result, Fault):
+            failure = self._error(result, connection)
+            self._bound(failure, request, price, connection.endpoint.local)
+            self._refusal = said = result.said((connection.key,), 200)
+            caps = request.max_tokens, least
+            wrong = type(failure) is not ClientError  # such as a key that was answered with 400
+            if not wrong and learned.change(result, said, guess, sent, caps, self.fields):
+                failure.retryable = failure.adapted = True
+            raise failure
+        learned.accept(guess, self._refusal)
+        self._warn_of_room(request, result.completions[0])
+        return replace(result, model=result.model or self.model, seconds=time.monotonic() - began)
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -352,72 +340,6 @@ class RemoteClient:
                 self._connection = opened
             return opened
 
-    def _run(
-        self,
-        call: Callable[[Request], _Result],
-        request: Request,
-        counts: list[int],
-        first_sample: int = 0,
-    ) -> list[_Result]:
-        """Make one call for each of `counts`; failures are returned, not raised."""
-
-        def one(position: int) -> _Result:
-            sample = first_sample + sum(counts[:position])
-            seed = None if request.seed is None else request.seed + sample
-            return call(replace(request, n=counts[position], seed=seed))
-
-        if len(counts) == 1:
-            return [one(0)]
-        first: list[_Result] = []
-        if self.marks_cache and self.cache != "off" and len(request.text) >= WORTH_CACHING:
-            # The other calls can read what the first one wrote to the cache.
-            first = [one(0)]
-            if not isinstance(first[0], Reply):
-                return first
-        return first + at_once(one, range(len(first), len(counts)), self.concurrency)
-
-    def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
-        """Make one call; if it is rejected, change the request and repeat it. Each call is paid."""
-        least = request.max_tokens
-        request = replace(request, max_tokens=self._cap(request))
-        offered = {n for n, v in self._parameters(request).items() if v is not None}
-        offered -= self._learned.refused
-        refusals = Refusals(self._learned, request, least, offered, self.fields)
-        failure: ClientError | None = None
-        first: ClientError | None = None
-        fault = Fault("other")
-        calls = 0
-        while True:
-            guess = refusals.guess
-            asked = replace(request, max_tokens=guess.cap or refusals.cap)
-            refused = self._learned.refused | refusals.without | guess.without
-            parameters = self._parameters(asked).items()
-            sent = {n: v for n, v in parameters if v is not None and n not in refused}
-            self._limiter.wait()
-            try:
-                take_call()
-            except BudgetExceededError as error:
-                return failure or error
-            calls += 1
-            result = self._attempt(connection, asked, sent, price)
-            if isinstance(result, Reply):
-                self._keep(refusals, guess, fault.said((connection.key,), 200))
-                note_paid(result.tokens, result.cost)
-                return replace(result, requests=calls)
-            fault = result
-            failure = self._error(fault, connection)
-            self._bound(failure, asked, price, connection.endpoint.local)
-            first = first or failure
-            first.requests = failure.requests = calls
-            if not refusals.change(fault):
-                if guess != Guess():
-                    self._learned.guesses = False  # no later request pays for them
-                    return first
-                return failure
-            self._note_refused(
-                refusals.without - refusals.guessed, "", fault.said((connection.key,), 200)
-            )
-
     def _attempt(
         self,
         connection: Connection,
@@ -445,7 +367,7 @@ class RemoteClient:
             return priced(answer, request, price, reports_cost, connection.key)
 
         tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
-        return self._guarded(call, answer_bytes(tokens * request.n), DEADLINE * self.timeout)
+        return self._guarded(call, answer_bytes(tokens), DEADLINE * self.timeout)
 
     def _guarded(
         self, call: Callable[[], _Answer], size: int = ASIDE_BYTES, seconds: float = _ASIDE_END
@@ -482,28 +404,9 @@ class RemoteClient:
             most = self._most_cost(request, price)
             if most is not None:
                 failure.unpriced, failure.estimated, failure.cost = 0, 1, most
-                note_paid(0, most)
-
-    def _keep(self, refusals: Refusals, guess: Guess, said: str) -> None:
-        """Remember what a server accepted only after a change."""
-        self._note_refused(refusals.guessed | guess.without, " or another one", said)
-        cap = guess.cap or refusals.lowered
-        if cap is not None:
-            self._learned.keep((), cap)
-            logger.warning(
-                "%s refused a longer answer; it gets at most %d tokens from now on (%s)",
-                self.name, cap, said,
-            )  # fmt: skip
-
-    def _note_refused(self, parameters: frozenset[str], doubt: str, said: str) -> None:
-        for parameter in sorted(self._learned.keep(parameters)):
-            logger.warning(
-                "%s rejects the parameter `%s`%s; it is no longer sent (%s)",
-                self.name, parameter, doubt, said,
-            )  # fmt: skip
 
     def _cap(self, request: Request) -> int | None:
-        """Return the maximum tokens of one sample, including hidden ones."""
+        """Return the maximum tokens of an answer, including hidden ones."""
         cap = self.default_cap
         if request.max_tokens is not None:
             reasons = self.effort not in (None, "none") or not self.where.local
@@ -513,36 +416,13 @@ class RemoteClient:
             cap = request.max_tokens + (0 if request.style == "completion" else room)
         return self._learned.cap(cap, request)
 
-    def _warn_of_room(self, request: Request, answers: list[Reply]) -> None:
-        cap = self._cap(request)
-        samples = [c for a in answers for c in a.completions]
-        starved = any(c.finish_reason == "length" and not c.text.strip() for c in samples)
-        if starved and cap is not None and request.style != "completion":
+    def _warn_of_room(self, request: Request, completion: Completion) -> None:
+        starved = completion.finish_reason == "length" and not completion.text.strip()
+        if starved and request.max_tokens is not None and request.style != "completion":
             logger.warning(
                 "%s used up all %d tokens before it wrote an answer: raise reasoning_tokens=",
-                self.name, cap,
+                self.name, request.max_tokens,
             )  # fmt: skip
-
-    def _reply(self, answers: list[Reply], failures: list[ClientError], seconds: float) -> Reply:
-        costs = [a.cost for a in answers if a.cost is not None]
-
-        def total(name: str, *others: Any) -> int:
-            return sum(getattr(each, name) or 0 for each in (*answers, *others))
-
-        return Reply(
-            completions=tuple(c for a in answers for c in a.completions),
-            model=answers[0].model or self.model,
-            prompt_tokens=total("prompt_tokens"),
-            cached_tokens=total("cached_tokens"),
-            completion_tokens=total("completion_tokens"),
-            seconds=seconds,
-            cost=sum(costs) + sum(f.cost for f in failures) if len(costs) == len(answers) else None,
-            requests=total("requests", *failures),
-            unpriced=sum(f.unpriced for f in failures),
-            estimated=total("estimated", *failures),
-            written_tokens=total("written_tokens"),
-            written_long_tokens=total("written_long_tokens"),
-        )
 
     def __repr__(self) -> str:
         where = f", base_url={self.base_url!r}" if self.base_url else ""
@@ -550,14 +430,6 @@ class RemoteClient:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None}
-
-
-def _complied(results: list[_Result]) -> bool:
-    """Whether all calls returned valid samples, even if too few."""
-    return all(
-        isinstance(r, Reply) and all(c.finish_reason in ("stop", "length") for c in r.completions)
-        for r in results
-    )
 
 
 def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:

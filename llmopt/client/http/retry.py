@@ -34,10 +34,11 @@ def complete_with_retries(
 
     A busy provider (HTTP 429, 503, 529) charges nothing and recovers in minutes, so its rejections
     are limited by `patience`; all other failures by the client's `transport_attempts` (4). A call
-    that may be charged without an answer (`ClientError.unpriced`) is repeated at most once.
+    that may be charged without an answer (`ClientError.unpriced`) is repeated at most once. A
+    request that the client has `adapted` to its model is repeated immediately.
 
-    `most_calls` includes all calls that a client makes for one request. `on_failure` is called
-    with every error and the number of its attempt, from 1, before any wait.
+    `most_calls` limits the calls. `on_failure` is called with every error and the number of its
+    attempt, from 1, before any wait.
 
     Raises:
         ClientError: The error of the last attempt; its message states the number of attempts.
@@ -54,11 +55,11 @@ def complete_with_retries(
             if on_failure is not None:
                 on_failure(error, attempt)
             busy = error.status in BUSY_STATUS
-            failed += not busy
+            failed += not (busy or error.adapted)
             calls += max(1, error.requests)
             given_up += error.unpriced > 0 or error.estimated > 0
             wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 60))
-            wait *= jitter.uniform(0.5, 1.0)
+            wait *= 0.0 if error.adapted else jitter.uniform(0.5, 1.0)
             if error.retry_after is not None:
                 wait = max(wait, error.retry_after)
             if (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import http.client
 import importlib.util
-import json
 import os
 import secrets
 import time
@@ -15,11 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 
-from llmopt.client.base import Completion, Reply, Request, Style
+from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.local.gguf import GGUFHeader, read_header
 from llmopt.client.local.network import draw_choices
 from llmopt.client.local.server import (
@@ -31,9 +28,8 @@ from llmopt.client.local.server import (
     wait_for_loads,
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
-from llmopt.client.payment import take_call
 from llmopt.client.prices import free
-from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.util.arguments import one_of
 from llmopt.util.text import clean
 from llmopt.util.threads import Lock
@@ -42,13 +38,7 @@ CONTEXT_TOKENS = 8192
 """Maximum context by default; the cache of a long context needs memory."""
 
 MAX_TOKENS = 1024
-"""Cap on a sample's tokens if the request has none: small models may never stop."""
-
-SLOTS = 8
-"""Maximum samples decoded together; further samples follow in turn."""
-
-SLOT_TOKENS = 256
-"""Tokens in the cache for each sample after the first, in addition to the shared context."""
+"""Cap on an answer's tokens if the request has none: small models may never stop."""
 
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
@@ -59,15 +49,14 @@ _ONLY_THESE = 100.0
 class LocalClient:
     """A GGUF model file, run in this process by llama.cpp. Needs the extra `local`.
 
-    The file is loaded at the first request and kept until `close`. The prompt is processed
-    once for all samples of a request, and a prefix shared with an earlier request is not
-    processed again. Requests from several threads are answered one after another. Pickling
-    and copying keep the settings and drop the loaded model, and a forked process loads its own.
+    The file is loaded at the first request and kept until `close`. A prefix shared with the
+    earlier request is not processed again. Requests from several threads are answered one after
+    another. Pickling and copying keep the settings and drop the loaded model, and a forked process
+    loads its own.
 
-    A seed repeats the samples of a request only if the same part of the prompt is cached:
-    llama.cpp's rounding depends on how much of a prompt it processes at a time and on the requests
-    in other slots. For samples that depend only on the seed, request one at a
-    time without the prompt cache: ``sampling={"cache_prompt": False, "id_slot": 0}``.
+    A seed repeats an answer only if the same part of the prompt is cached: llama.cpp's rounding
+    depends on how much of a prompt it processes at a time. For answers that depend only on the
+    seed, switch the cache off: ``sampling={"cache_prompt": False}``.
 
     docs/model-options.md lists the options.
     """
@@ -114,12 +103,10 @@ class LocalClient:
     def _start_without_server(self) -> None:
         self._lock = Lock()
         self._server: Any = None
-        self._key = ""
-        self._known_tokens: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_lock", "_server", "_key", "_known_tokens"):
+        for name in ("_lock", "_server"):
             del state[name]
         return state
 
@@ -162,7 +149,6 @@ class LocalClient:
             style="chat" if chats else "completion",
             chats=chats,
             context_tokens=self.context_tokens,
-            count_tokens=self.count_tokens,
             default_prompt=self.default_prompt,
             columns=self.columns,
             grammar=True,
@@ -199,41 +185,34 @@ class LocalClient:
         start = time.perf_counter()
         body, chat = self._body(request)
         with self._lock:
-            answers = self._sample(body, chat, request.n)
-            choices = [choice for answer in answers for choice in answer["choices"]]
-            tokens = sum(self._completion_tokens(answer, chat, request) for answer in answers)
-        usages = [answer["usage"] for answer in answers]
+            server = self._loaded()
+            call = server.handle_chat_completions if chat else server.handle_completions
+            answer = self._call(call, body)
+        usage, choice = answer["usage"], answer["choices"][0]
+        reason: FinishReason = "length" if choice["finish_reason"] == "length" else "stop"
         return Reply(
-            tuple(
-                Completion(_text(c, chat), "length" if c["finish_reason"] == "length" else "stop")
-                for c in choices
-            ),
+            (Completion(_text(choice, chat), reason),),
             model=self.name,
-            prompt_tokens=sum(u["prompt_tokens"] for u in usages),
-            cached_tokens=sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages),
-            completion_tokens=tokens,
+            prompt_tokens=usage["prompt_tokens"],
+            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            completion_tokens=usage["completion_tokens"],
             seconds=time.perf_counter() - start,
             cost=0.0,
-            requests=len(answers),
         )
 
     def _complete_columns(self, request: Request) -> Reply:
         """Answer by sampling a choice for each text from the model's probabilities."""
         start = time.perf_counter()
         with self._lock:
-            tokens = self._choice_tokens(request.choices)
             body = {
                 **_WHOLE_DISTRIBUTION,
                 "max_tokens": 1,
                 "temperature": 1.0,
-                "logit_bias": [[token, _ONLY_THESE] for token in tokens],
-                "logprobs": len(tokens),
+                "logit_bias": [[text, _ONLY_THESE] for text in request.choices],
+                "logprobs": len(request.choices),
                 "post_sampling_probs": True,
-                # The texts differ from their start, so a cache would not help. In turn, in one
-                # slot, they are always processed in the same way; together they would not be
-                # faster.
+                # The texts differ from their start, so a cache would not help.
                 "cache_prompt": False,
-                "id_slot": 0,
                 "seed": 0,
             }
             if self.adapter is not None:
@@ -242,38 +221,23 @@ class LocalClient:
                 self._call(self._loaded().handle_completions, {**body, "prompt": clean(text)})
                 for text in request.columns
             ]
-        probabilities = np.zeros((len(answers), len(tokens)))
-        place = {token: i for i, token in enumerate(tokens)}
-        for row, answer in zip(probabilities, answers, strict=True):
-            for item in answer["choices"][0]["logprobs"]["content"][0]["top_probs"]:
-                if item["id"] in place:
-                    row[place[item["id"]]] = item["prob"]
-        drawn = _draw(probabilities, request)
+        tops = [a["choices"][0]["logprobs"]["content"][0]["top_probs"] for a in answers]
+        by_text = [{item["token"]: item["prob"] for item in top} for top in tops]
+        for text in request.choices:
+            if text not in by_text[0]:
+                raise ClientError(
+                    f"{self.name}: {text!r} is not one token of this model, but a choice of a "
+                    "column must be one token; use the prompt 'props'"
+                )
+        probabilities = np.array([[row.get(t, 0.0) for t in request.choices] for row in by_text])
         return Reply(
-            tuple(Completion("".join(request.choices[k] for k in row)) for row in drawn),
+            (Completion("".join(request.choices[k] for k in _draw(probabilities, request))),),
             model=self.name,
             prompt_tokens=sum(answer["usage"]["prompt_tokens"] for answer in answers),
             completion_tokens=len(answers),
             seconds=time.perf_counter() - start,
             cost=0.0,
         )
-
-    def _choice_tokens(self, choices: tuple[str, ...]) -> list[int]:
-        known = self._known_tokens
-        for text in choices:
-            if text not in known:
-                tokens = self._tokenize(text, add_special=False)
-                if len(tokens) != 1:
-                    raise ClientError(
-                        f"{self.name}: {text!r} is {len(tokens)} tokens of this model, but a "
-                        "choice of a column must be one token; use the prompt 'props'"
-                    )
-                known[text] = tokens[0]
-        return [known[text] for text in choices]
-
-    def count_tokens(self, text: str) -> int:
-        """Count a text's tokens with the model's own tokenizer. Loads the model."""
-        return len(self._tokenize(text, add_special=True))
 
     def close(self) -> None:
         """Release the model's memory; the next request loads it again."""
@@ -287,37 +251,6 @@ class LocalClient:
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
         self._start_without_server()
-
-    def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
-        with self._lock:
-            address = urlsplit(self._loaded().listening_address)
-            # The binding has no tokenizer, but its server has one, on the loopback device.
-            connection = http.client.HTTPConnection(str(address.hostname), address.port or 80)
-            try:
-                connection.request(
-                    "POST",
-                    "/tokenize",
-                    json.dumps({"content": clean(text), "add_special": add_special}),
-                    {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
-                )
-                response = connection.getresponse()
-                body = response.read()
-            finally:
-                connection.close()
-        if response.status != 200:
-            raise ClientError(f"{self.name}: cannot count tokens: {body[:200]!r}")
-        tokens: list[int] = json.loads(body)["tokens"]
-        return tokens
-
-    def _completion_tokens(self, answer: Mapping[str, Any], chat: bool, request: Request) -> int:
-        """Count the tokens of all samples of one call; llama.cpp reports only the first."""
-        total = int(answer["usage"]["completion_tokens"])
-        limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        for choice in answer["choices"][1:]:
-            ended = choice["finish_reason"] == "stop"
-            count = len(self._tokenize(_text(choice, chat), add_special=False)) + ended
-            total += min(count, limit)
-        return total
 
     def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
         """Return a request in llama.cpp's form, and whether it is a chat."""
@@ -340,39 +273,10 @@ class LocalClient:
             "stop": list(request.stop) or None,
             "grammar": request.grammar,
             "json_schema": None if schema is None else dict(schema),
-            "seed": request.seed,
+            # llama.cpp's seeds have 32 bits, and the largest one means "random".
+            "seed": None if request.seed is None else request.seed % (2**32 - 1),
         }
         return body | {name: v for name, v in optional.items() if v is not None}, chat
-
-    def _sample(self, body: Mapping[str, Any], chat: bool, n: int) -> list[dict[str, Any]]:
-        """Sample `n` answers, in as few calls as slots and cache allow."""
-        server = self._loaded()
-        call = server.handle_chat_completions if chat else server.handle_completions
-        answers: list[dict[str, Any]] = []
-        done, group = 0, min(n, SLOTS)
-        while done < n:
-            group = min(group, n - done)
-            try:
-                take_call()
-            except BudgetExceededError:
-                if not answers:
-                    raise
-                break
-            sent = {**body, "n": group}
-            if "seed" in body:
-                # llama.cpp adds i to the seed of sample i; its seeds have 32 bits, and the
-                # largest one means "random".
-                sent["seed"] = (body["seed"] + done) % (2**32 - 1)
-            try:
-                answers.append(self._call(call, sent))
-            except ClientError as error:
-                if group > 1 and "Context size has been exceeded" in str(error):
-                    # Together the samples exceed the cache: decode fewer at a time.
-                    group //= 2
-                    continue
-                raise
-            done += group
-        return answers
 
     def _call(
         self, call: Callable[[dict[str, Any]], dict[str, Any]], body: dict[str, Any]
@@ -412,13 +316,10 @@ class LocalClient:
     def _load(self) -> Any:
         xllamacpp = import_xllamacpp()
         header = self.header
-        context = self.context_tokens
-        # It listens only for `count_tokens`: on the loopback device, with a secret key.
-        self._key = secrets.token_hex(16)
         params = xllamacpp.CommonParams()
         params.model.path = str(self.path)
         params.n_gpu_layers = self.gpu_layers
-        params.n_parallel = SLOTS
+        params.n_parallel = 1
         if self.adapter is not None:
             if not self.adapter.is_file():
                 raise ModelNotFoundError(
@@ -426,16 +327,15 @@ class LocalClient:
                 )
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(self.adapter), 0.0)]
             params.lora_init_without_apply = True
-        # One cache for all slots: the samples of a request share their prompt.
-        params.kv_unified = True
-        params.n_ctx = context + (SLOTS - 1) * SLOT_TOKENS
+        params.n_ctx = self.context_tokens
         params.cache_ram_mib = 0
         params.fit_params = False
         params.warmup = False
         params.verbosity = 3 if self.verbose else 0
+        # It listens though nobody asks it: on the loopback device, with a secret key.
         params.hostnames = ["127.0.0.1"]
         params.port = 0
-        params.api_keys = [self._key]
+        params.api_keys = [secrets.token_hex(16)]
         params.endpoint_slots = False
         params.ui = False
         threads = self.threads or available_threads()
@@ -458,7 +358,7 @@ class LocalClient:
 
 
 def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
-    """Return ``(request.n, n_columns)`` choices, sampled at the request's temperature."""
+    """Return ``(n_columns,)`` choices, sampled at the request's temperature."""
     temperature = 1.0 if request.temperature is None else request.temperature
     if not (probabilities.max(axis=1, initial=0.0) > 0).all():
         raise ClientError("llama.cpp returned no probability for any choice of a column")
@@ -467,7 +367,8 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
     scores -= scores.max(axis=1, keepdims=True)
     # The limit of low temperatures is the likeliest choice.
     weights = np.exp(scores / max(temperature, 1e-3))
-    return draw_choices(np.random.default_rng(request.seed), weights, request.n)
+    row: np.ndarray = draw_choices(np.random.default_rng(request.seed), weights, 1)[0]
+    return row
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:

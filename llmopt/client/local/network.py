@@ -96,8 +96,7 @@ class NetworkClient:
         """Answer one request, which must have lines of letters or a grammar of them."""
         rng = np.random.default_rng(request.seed)
         if not request.columns:
-            rows = draw_rows(rng, request)
-            return Reply(tuple(map(Completion, rows)), self.name, 0, 0, 0, cost=0.0)
+            return Reply((Completion(draw_row(rng, request)),), self.name, 0, 0, 0, cost=0.0)
         network = _network(1.0 if request.temperature is None else request.temperature)
         dimensions, leading, lines = zip(*map(read_line, request.columns), strict=True)
         levels = np.array(lines)[:, : network.points]
@@ -105,9 +104,8 @@ class NetworkClient:
         missing = network.points - levels.shape[1]
         levels = np.pad(levels, ((0, 0), (0, missing)), mode="edge")
         weights = network(levels, np.array(leading), np.array(dimensions))
-        drawn = draw_choices(rng, weights, request.n)
-        texts = ("".join(request.choices[k] for k in row) for row in drawn)
-        return Reply(tuple(map(Completion, texts)), self.name, 0, 0, 0, cost=0.0)
+        text = "".join(request.choices[k] for k in draw_choices(rng, weights, 1)[0])
+        return Reply((Completion(text),), self.name, 0, 0, 0, cost=0.0)
 
 
 @functools.cache
@@ -122,18 +120,14 @@ def draw_choices(rng: np.random.Generator, weights: np.ndarray, count: int) -> n
     return drawn.clip(0, weights.shape[1] - 1)
 
 
-def draw_rows(rng: np.random.Generator, request: Request) -> list[str]:
-    """Sample rows of letters from a normal distribution around the middle of a grammar's range.
+def draw_row(rng: np.random.Generator, request: Request) -> str:
+    """Sample a row of letters from a normal distribution around the middle of a grammar's range.
 
     Its standard deviation is a fifth of the range, which is one standard deviation of the best
     trials if the range is their frame (`ColumnsPrompt.spread` is 2.5).
     """
     ranges = letter_ranges(request.grammar or "")
-
-    def row() -> str:
-        return "".join(f" {ascii_lowercase[_level(rng, *r)]}" for r in ranges)
-
-    return [row() for _ in range(request.n)]
+    return "".join(f" {ascii_lowercase[_level(rng, *r)]}" for r in ranges)
 
 
 def _level(rng: np.random.Generator, first: int, last: int) -> int:

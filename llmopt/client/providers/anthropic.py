@@ -29,9 +29,8 @@ _MARKS: Mapping[str, dict[str, str] | None] = {
 class AnthropicClient(RemoteClient):
     """A Claude model; the key comes from ``ANTHROPIC_API_KEY``.
 
-    The system prompt and the settled part of the history are marked for the prefix cache. A call
-    returns one sample: for a long prompt the first call goes ahead, and the others read its prefix
-    from the cache. There is no seed.
+    The system prompt and the settled part of the history are marked for the prefix cache. There is
+    no seed.
     """
 
     provider = package = module = "anthropic"
@@ -42,7 +41,6 @@ class AnthropicClient(RemoteClient):
         BOTH,
         elsewhere="ANTHROPIC_BASE_URL",
     )
-    samples_per_call = 1
     marks_cache = True
     default_cap = 32_000
     fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012

@@ -49,7 +49,6 @@ class GeminiClient(RemoteClient):
         "thinking_config": "thinking",
         "response_schema": "response_json_schema",
     }
-    samples_per_call = 8  # the API's maximum of candidateCount
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         # Without vertexai=False the environment could choose another service and account.
@@ -88,7 +87,6 @@ class GeminiClient(RemoteClient):
             "stop_sequences": list(request.stop) or None,
             "max_output_tokens": request.max_tokens,
             "seed": None if request.seed is None else request.seed % 2**31,
-            "candidate_count": request.n if request.n > 1 else None,
             "response_json_schema": request.json_schema and closed(request.json_schema),
         }
 

@@ -28,7 +28,6 @@ class GeminiLegacyClient(RemoteClient):
 
     provider = package = "gemini-legacy"
     module = "google.generativeai"
-    samples_per_call = 8
 
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
@@ -70,7 +69,6 @@ class GeminiLegacyClient(RemoteClient):
             "temperature": request.temperature,
             "stop_sequences": list(request.stop) or None,
             "max_output_tokens": request.max_tokens,
-            "candidate_count": request.n if request.n > 1 else None,
         }
 
     def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:

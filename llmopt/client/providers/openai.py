@@ -62,7 +62,6 @@ class OpenAIClient(RemoteClient):
         "json_schema": "response_format",
         "prompt_cache_breakpoint": "prompt_cache_key",
     }
-    samples_per_call = 128  # the API's maximum of `n`
 
     def __init__(
         self,
@@ -175,14 +174,13 @@ class OpenAIClient(RemoteClient):
             "temperature": request.temperature,
             "stop": list(request.stop) or None,
             "seed": request.seed,
-            "n": request.n if request.n > 1 else None,
         }
         if request.max_tokens is not None:
             # OpenAI has renamed it; most other servers know only the old name.
             caps = ["max_completion_tokens", "max_tokens"]
             if not chat or self.server != "openai" or self.base_url:
                 caps.reverse()
-            cap = next((n for n in caps if n not in self._learned.refused), None)
+            cap = next((n for n in caps if n not in self._learned.without), None)
             if cap == "max_tokens" or (cap and chat):
                 parameters[cap] = request.max_tokens
         if request.json_schema is not None and chat:
@@ -197,7 +195,7 @@ class OpenAIClient(RemoteClient):
                 # Requests of one search share a prefix, and should reach the same cache.
                 start = request.text[: WORTH_CACHING // 4].encode()
                 parameters["prompt_cache_key"] = "llmopt-" + hashlib.sha256(start).hexdigest()[:24]
-        if {"stream", "stream_options"} & self._learned.refused:
+        if {"stream", "stream_options"} & self._learned.without:
             # A stream without these options does not report its usage.
             del parameters["stream"], parameters["stream_options"]
         return parameters

@@ -14,7 +14,7 @@ them (benchmarks/results/archive.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, ClassVar, TypeAlias
@@ -123,19 +123,13 @@ class ColumnsPrompt:
             return self._ask_branch(situation, shares)
         numeric = [i for i in range(len(space)) if i not in shares]
         if not numeric or len(history.complete) < FEWEST:
-            points = _new_points(situation, shares, _generator(situation))
-            return _sampled([point for _, point in points])
+            return _sampled(_new_point(situation, shares, _generator(situation)))
         if not shares:
             return self._ask_lines(situation)
 
-        def choices(index: int) -> Mapping[int, Value]:
-            rng = _generator(situation)
-            rng.random(index * len(shares))  # the draws of the samples before
-            return _draw(shares, rng)
-
-        return _whole(
-            self._ask_lines(_part(situation, numeric)), numeric, choices, lambda values, _: values
-        )
+        choices = _draw(shares, _generator(situation))
+        question = self._ask_lines(_part(situation, numeric))
+        return _whole(question, numeric, choices, lambda values: values)
 
     def _ask_branch(self, situation: Situation, shares: _Shares) -> Question:
         """Choose a branch, and draw or ask for its numbers, by its trials alone.
@@ -145,28 +139,25 @@ class ColumnsPrompt:
         """
         space, rng = situation.space, _generator(situation)
         explores = situation.explores and rng.random() < EXPLORE_BRANCHES
-        points: list[Point] = []
-        for now, point in _new_points(situation, shares, rng, even=explores):
-            there = [value is not ABSENT for value in point]
-            chosen = [i for i, present in enumerate(there) if present and i not in shares]
-            part = _part(now, chosen, there) if chosen and not (explores or points) else None
-            count = 0 if part is None else len(part.history.complete)
-            if part and count >= FEWEST and (situation.explores or rng.random() >= AT_RANDOM):
-                best = min(self.best, max(math.ceil(count / 2), FEWEST + 1))
+        point = _new_point(situation, shares, rng, even=explores)
+        there = [value is not ABSENT for value in point]
+        chosen = [i for i, present in enumerate(there) if present and i not in shares]
+        part = _part(situation, chosen, there) if chosen and not explores else None
+        count = 0 if part is None else len(part.history.complete)
+        if part is None or count < FEWEST or (not situation.explores and rng.random() < AT_RANDOM):
+            return _sampled(point)
+        best = min(self.best, max(math.ceil(count / 2), FEWEST + 1))
 
-                def complete(values: Point, index: int) -> Point:
-                    # New numbers may meet other conditions.
-                    values = space.conform(values)
-                    if space.missing(dict(enumerate(values))):
-                        rng = np.random.default_rng((situation.seed, situation.iteration, index))
-                        return space.conform(_filled(space, values, rng))
-                    return values
+        def complete(values: Point) -> Point:
+            # New numbers may meet other conditions.
+            values = space.conform(values)
+            if space.missing(dict(enumerate(values))):
+                rng = np.random.default_rng((situation.seed, situation.iteration, 0))
+                return space.conform(_filled(space, values, rng))
+            return values
 
-                asked = replace(self, best=best).prepare(part)
-                rest = dict(enumerate(point))
-                return _whole(asked, chosen, rest, complete)
-            points.append(point)
-        return _sampled(points)
+        asked = replace(self, best=best).prepare(part)
+        return _whole(asked, chosen, dict(enumerate(point)), complete)
 
     def _ask_lines(self, situation: Situation) -> Question:
         """Ask for one letter after each line."""
@@ -203,7 +194,6 @@ class ColumnsPrompt:
         )
         request = Request(
             messages=shown.messages,
-            n=situation.samples,
             style="completion",
             temperature=self.temperature,
             max_tokens=max_tokens,
@@ -286,32 +276,29 @@ def _draw(shares: _Shares, rng: np.random.Generator, *, even: bool = False) -> d
     }
 
 
-def _new_points(
+def _new_point(
     situation: Situation, shares: _Shares, rng: np.random.Generator, *, even: bool = False
-) -> Iterator[tuple[Situation, Point]]:
-    """Yield a new point for each sample, and the situation in which those before are pending.
+) -> Point:
+    """Return a new point.
 
     The choices are as `_draw` gives them, the numbers uniform.
     """
     space, history = situation.space, situation.history
     tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
-    for _ in range(situation.samples):
-        for k in range(2 * _DRAWS):
-            drawn = _draw(shares, rng, even=even or k >= _DRAWS)
-            point = _filled(space, space.sample(rng), rng)
-            point = space.conform([drawn.get(i, value) for i, value in enumerate(point)])
-            if situation.noisy or space.key(point) not in tried:
-                break
-        yield replace(situation, history=history), point
-        tried.add(space.key(point))
-        history = replace(history, pending=(*history.pending, point))
+    for k in range(2 * _DRAWS):
+        drawn = _draw(shares, rng, even=even or k >= _DRAWS)
+        point = _filled(space, space.sample(rng), rng)
+        point = space.conform([drawn.get(i, value) for i, value in enumerate(point)])
+        if situation.noisy or space.key(point) not in tried:
+            break
+    return point
 
 
-def _sampled(points: Sequence[Point]) -> Question:
-    """Return a question for points that are there already."""
+def _sampled(point: Point) -> Question:
+    """Return a question for a point that is there already."""
 
-    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        return Reading(points[index], "", clipped=False)
+    def read(text: str) -> Reading:
+        return Reading(point, "", clipped=False)
 
     return Question(Request(messages=()), read, sampled=True)
 
@@ -319,27 +306,25 @@ def _sampled(points: Sequence[Point]) -> Question:
 def _whole(
     question: Question,
     chosen: Sequence[int],
-    others: Callable[[int], Mapping[int, Value]] | Mapping[int, Value],
-    complete: Callable[..., Point],
+    others: Mapping[int, Value],
+    complete: Callable[[Point], Point],
 ) -> Question:
     """Return a question for the values at some places as one for whole points.
 
     Args:
         question: For the values at the places `chosen`.
         chosen: The places.
-        others: The values at the other places, or what returns them by the index of the sample.
-        complete: Makes a point of all values and the index.
+        others: The values at the other places.
+        complete: Makes a point of all values.
     """
     read_numbers: Any = question.read
 
-    def read(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        rest = others(index) if callable(others) else others
-
+    def read(text: str) -> Reading:
         def whole(numbers: Point) -> Point:
-            values = {**rest, **dict(zip(chosen, numbers, strict=False))}
-            return complete(tuple(values[i] for i in sorted(values)), index)
+            values = {**others, **dict(zip(chosen, numbers, strict=False))}
+            return complete(tuple(values[i] for i in sorted(values)))
 
-        reading: Reading = read_numbers(text, index, earlier)
+        reading: Reading = read_numbers(text)
         return reading.moved(whole)
 
     return replace(question, read=read)
@@ -353,8 +338,8 @@ def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., 
     """
     space, best = situation.space, situation.history.ranked[:ELITES]
 
-    def whole(text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        rng = np.random.default_rng((situation.seed, situation.iteration, index))
+    def whole(text: str) -> Reading:
+        rng = np.random.default_rng((situation.seed, situation.iteration, 0))
 
         def sample(values: Point) -> Point:
             there = [value is not ABSENT for value in values]
@@ -372,7 +357,7 @@ def _resampled(situation: Situation, read: Callable[..., Any]) -> Callable[..., 
                     return near
             return values
 
-        reading: Reading = read(text, index, earlier)
+        reading: Reading = read(text)
         return reading.moved(sample)
 
     return whole

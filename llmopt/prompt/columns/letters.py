@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
@@ -31,15 +30,15 @@ def row_grammar(varying: np.ndarray) -> str:
 class RowReader:
     """Reads one row as a point; see `Question.read`.
 
-    A batch of samples holds the same row now and then. With `dither` it is placed elsewhere in
-    its cells each time, so that all of these points can be used.
+    With `dither` a row is placed elsewhere in its cells for each seed, so that a repeated row is
+    another point.
     """
 
     frame: Frame
     seed: int
     dither: bool
 
-    def __call__(self, text: str, index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+    def __call__(self, text: str) -> Reading:
         """Return the point of a row.
 
         Raises:
@@ -51,9 +50,8 @@ class RowReader:
             raise ParseError(f"expected one line of {n} letters, separated by spaces", text)
         within = np.full(len(levels), 0.5)
         if self.dither:
-            again = sum(self._levels(t) == levels for t in earlier)
             digest = zlib.crc32(",".join(map(str, levels)).encode())
-            within = np.random.default_rng([self.seed, digest, again]).random(len(levels))
+            within = np.random.default_rng([self.seed, digest, 0]).random(len(levels))
         values, inside = (
             self.frame.point(np.array(levels), within, reflect=r) for r in (False, True)
         )
