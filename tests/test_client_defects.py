@@ -131,7 +131,7 @@ def test_successive_refusals_add_up(server, client):
         ("HTTPS_PROXY", "nonsense://proxy"),
     ],
 )
-@pytest.mark.parametrize("model", ["openai:m", "anthropic:m", "gemini:m", "vertex:m"])
+@pytest.mark.parametrize("model", ["openai:m", "anthropic:m", "gemini:m"])
 def test_a_broken_environment_is_named(monkeypatch, no_proxies, model, variable, value):
     monkeypatch.setenv(variable, value)
     client = get_client(model, api_key=KEY)

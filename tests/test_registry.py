@@ -38,7 +38,7 @@ def test_what_is_no_client(thing):
         ("openia:gpt-6-luna", "'openai:gpt-6-luna'"),
         ("olama", "'ollama:MODEL'"),
         ("OpenAI", "'openai:MODEL'"),
-        ("vertx:m", "'vertex:m'"),
+        ("bedrok:m", "'bedrock:m'"),
         ("antropic:claude", "'anthropic:claude'"),
     ],
 )

@@ -69,10 +69,6 @@ _OTHERS = (
      "MODEL: the same through google-generativeai, which is retired"),
     ("providers.anthropic", "AnthropicClient", "anthropic:",
      "MODEL: Anthropic Claude, key in ANTHROPIC_API_KEY"),
-    ("providers.clouds", "VertexClient", "vertex:",
-     "MODEL: Gemini on Google Cloud, project in GOOGLE_CLOUD_PROJECT"),
-    ("providers.clouds", "bedrock", "bedrock:",
-     "MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION"),
 )  # fmt: skip
 PROVIDERS: dict[str, Provider] = {
     prefix: Provider(module, make, prefix + about) for module, make, prefix, about in _OTHERS

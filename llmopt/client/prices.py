@@ -192,7 +192,6 @@ _PACKAGE_NAMES = {
     "xai": "x-ai",
     "moonshot": "moonshotai",
     "bedrock": "aws",
-    "vertex": "google",
 }
 
 
