@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import email.utils
-from types import SimpleNamespace
 
 import pytest
 
 from llmopt.client.base import Message, Request
-from llmopt.client.http import transport
 from llmopt.client.http.api_keys import redact
 from llmopt.client.http.faults import Fault, parse_duration, parse_retry_after
 from llmopt.client.http.refusals import Learned
-from llmopt.client.http.transport import RateLimiter
 
 
 @pytest.mark.parametrize(
@@ -115,21 +112,3 @@ def test_limits_are_read_where_a_list_says_them():
     assert (learned.context_tokens, learned.most_tokens) == (None, None)
     learned.read({"context_length": 131072, "top_provider": {"max_completion_tokens": 16384}})
     assert (learned.context_tokens, learned.most_tokens) == (131072, 16384)
-
-
-def test_rate_limiter_never_starts_more_in_any_minute(monkeypatch):
-    now = [0.0]
-    starts: list[float] = []
-    clock = SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
-    )
-    monkeypatch.setattr(transport, "time", clock)
-    limiter = RateLimiter(3)
-    for pause in (0, 1, 2, 0, 0, 40, 0, 0, 5, 90, 0, 0, 0):
-        now[0] += pause
-        limiter.wait()
-        starts.append(now[0])
-    assert starts[:3] == [0, 1, 3]
-    assert starts[3] == 60
-    for first, fourth in zip(starts, starts[3:], strict=False):
-        assert fourth - first >= 60

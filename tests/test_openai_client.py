@@ -363,7 +363,6 @@ def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, n
         {"base_url": "host:80/v1"},
         {"timeout": 0},
         {"timeout": float("inf")},
-        {"requests_per_minute": 0},
         {"endpoint": "responses"},
     ],
 )

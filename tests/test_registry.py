@@ -75,7 +75,7 @@ def test_every_entry_leads_to_a_factory(prefix):
 def test_options_come_with_the_string_in_the_types_of_the_signature():
     client = get_client(
         "openai:gpt-6-luna?effort=low&timeout=60&reasoning_tokens=4&local=True&cache=off"
-        "&requests_per_minute=none&extra_body=%7B%22top_p%22%3A%200.9%7D"
+        "&price=none&extra_body=%7B%22top_p%22%3A%200.9%7D"
         "&price=%7B%22input%22%3A%202%2C%20%22output%22%3A%2010%7D"
     )
     assert client.model == "gpt-6-luna"

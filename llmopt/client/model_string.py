@@ -300,7 +300,7 @@ _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay", 
 # Options that contain no address, file or folder, and no price: a price of 0 would lift a cap.
 _HARMLESS = frozenset(
     {"cache", "effort", "patience", "reasoning_tokens"}
-    | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
+    | {"thinking", "threads", "timeout", "transport_attempts"}
 )
 
 

@@ -19,7 +19,6 @@ from llmopt.client.http.transport import (
     ASIDE_BYTES,
     ASIDE_SECONDS,
     CONNECT_SECONDS,
-    RateLimiter,
     answer_bytes,
     bounded,
     http_options,
@@ -106,7 +105,6 @@ class RemoteClient:
         api_key: str | None = None,  # by default from the environment
         base_url: str | None = None,  # another address with the same protocol
         timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; a call may take five times that
-        requests_per_minute: int | None = None,
         price: Price | None = None,  # takes precedence over `llmopt.client.prices`
         effort: Effort | None = None,  # of reasoning; ``None`` leaves the model's default
         cache: Cache = "short",  # how long the provider keeps a prefix, if it can be chosen
@@ -139,7 +137,6 @@ class RemoteClient:
         self.structured = structured
         self.extra_body = dict(extra_body or {})
         self._key = Secret(api_key)
-        self._limiter = RateLimiter(requests_per_minute)
         self._learned = Learned(self.name)
         self._refusal = ""  # the latest, in the server's words
         self._ready = False
@@ -293,7 +290,6 @@ class RemoteClient:
         request = replace(request, max_tokens=self._cap(request))
         parameters = self._parameters(request).items()
         sent = {n: v for n, v in parameters if v is not None and n not in learned.without}
-        self._limiter.wait()
         result = self._attempt(connection, request, sent, price)
         if isinstance(result, Fault):
             failure = self._error(result, connection)

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from llmopt.client.http.faults import Fault
 from llmopt.client.http.urls import is_local
 from llmopt.errors import ClientError, needs
 from llmopt.util.text import first_line
-from llmopt.util.threads import Lock
 
 CONNECT_SECONDS = 20.0
 """Maximum time to connect."""
@@ -176,30 +174,3 @@ def usable_environment(used: bool) -> Iterator[None]:
             "form for certificates; correct the variable or unset it",
             requests=0,
         ) from None
-
-
-class RateLimiter:
-    """Allows at most `per_minute` calls in any 60 seconds, over all threads (``None``: any)."""
-
-    def __init__(self, per_minute: int | None) -> None:
-        if per_minute is not None and per_minute < 1:
-            raise ValueError(f"requests_per_minute={per_minute}: expected at least 1, or None")
-        self.per_minute = per_minute
-        self._starts: deque[float] = deque(maxlen=per_minute)
-        self._lock = Lock()
-
-    def wait(self) -> None:
-        """Wait until the next call may start, and count it."""
-        if self.per_minute is None:
-            return
-        with self._lock:
-            start = now = time.monotonic()
-            if len(self._starts) == self.per_minute:
-                start = max(now, self._starts[0] + 60.0)
-            self._starts.append(start)
-        if start > now:
-            time.sleep(start - now)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Another process's clock has another origin.
-        return {**self.__dict__, "_starts": deque(maxlen=self.per_minute)}
