@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from llmopt.client.base import Client, Request, Style, client_name
+from llmopt.errors import StorageError
 
 CAPABLE_PARAMETERS = 13_000_000_000
 """Minimum number of weights for which a chat model gets the prompt ``"words"`` by default.
@@ -57,8 +58,15 @@ class ModelFacts:
         """Return facts that `to_json` gave, with the function of these.
 
         Raises:
-            TypeError: A fact is unknown.
+            StorageError: A fact is unknown, or of another kind.
         """
+        kinds: dict[str, Any] = {**get_type_hints(ModelFacts), "style": str}
+        for name, value in dict(stored).items() if isinstance(stored, Mapping) else [("", stored)]:
+            if name not in self.to_json() or not isinstance(value, kinds[name]):
+                raise StorageError(
+                    f"the file does not hold the facts of its model ({name} {value!r}): restore it "
+                    "from a copy"
+                )
         return ModelFacts(**{**stored, "most_cost": self.most_cost})
 
 

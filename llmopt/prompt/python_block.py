@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.data import TrialData
+from llmopt.errors import StorageError
 from llmopt.history import History
 from llmopt.prompt.answer import PROPOSAL
 from llmopt.prompt.describe import quoted
@@ -181,13 +182,19 @@ class ToolFacts:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ToolFacts:
         """Return facts that `to_json` gave."""
-        libraries = stored["libraries"]
-        return cls(
-            int(stored["workers"]),
-            None if libraries is None else tuple(libraries),
-            int(stored["memory"]),
-            int(stored.get("cores", 0)),
-        )
+        try:
+            libraries = stored["libraries"]
+            return cls(
+                int(stored["workers"]),
+                None if libraries is None else tuple(map(str, libraries)),
+                int(stored["memory"]),
+                int(stored.get("cores", 0)),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise StorageError(
+                f"the file does not hold the facts of the laboratory ({error!r}): restore it from "
+                "a copy"
+            ) from error
 
 
 def laboratory_variables(

@@ -293,7 +293,8 @@ class TestFailingWrites:
             return own.usage
 
         broken, whole = run(n), run(math.inf)
-        assert broken.requests == whole.requests
+        # A write that fails within a batch loses what this ask had read, and no more.
+        assert whole.requests <= broken.requests <= whole.requests + batch_size - 1
         assert broken.proposals == whole.proposals
 
     @pytest.mark.parametrize("n", range(8))

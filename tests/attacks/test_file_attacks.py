@@ -104,7 +104,8 @@ def attack(path: Path, read, *, exact: bool, numbered: bool) -> dict[str, int]:
             assert path.name in text or str(path.parent) in text, (where, text)
             if numbered and not cut:
                 assert any(
-                    word in text for word in ("line", "event", "format", "not hold", "missing")
+                    word in text
+                    for word in ("line", "event", "format", "not hold", "missing", "own template")
                 ), (
                     where,
                     text,
