@@ -300,7 +300,7 @@ def test_a_client_without_probabilities_is_told_what_to_take():
 # The embedded model with its adapter
 
 
-def ask(client, letters, seed=0, n=60, temperature=1.0, heads="CCCCC"):
+def ask(client, letters, seed=0, n=15, temperature=1.0, heads="CCCCC"):
     """Return a reply to lines of the given letters, and the letters of `n` replies."""
     lines = tuple(" ".join([head, *line]) for head, line in zip(heads, letters, strict=False))
     request = Request(

@@ -103,10 +103,11 @@ class LocalClient:
     def _start_without_server(self) -> None:
         self._lock = Lock()
         self._server: Any = None
+        self._latest: tuple[Any, np.ndarray, int] = (None, np.zeros((0, 0)), 0)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_lock", "_server"):
+        for name in ("_lock", "_server", "_latest"):
             del state[name]
         return state
 
@@ -202,25 +203,40 @@ class LocalClient:
 
     def _complete_columns(self, request: Request) -> Reply:
         """Answer by sampling a choice for each text from the model's probabilities."""
-        start = time.perf_counter()
+        start, asked = time.perf_counter(), (request.columns, request.choices)
         with self._lock:
-            body = {
-                **_WHOLE_DISTRIBUTION,
-                "max_tokens": 1,
-                "temperature": 1.0,
-                "logit_bias": [[text, _ONLY_THESE] for text in request.choices],
-                "logprobs": len(request.choices),
-                "post_sampling_probs": True,
-                # The texts differ from their start, so a cache would not help.
-                "cache_prompt": False,
-                "seed": 0,
-            }
-            if self.adapter is not None:
-                body["lora"] = [{"id": 0, "scale": 1.0}]
-            answers = [
-                self._call(self._loaded().handle_completions, {**body, "prompt": clean(text)})
-                for text in request.columns
-            ]
+            known, probabilities, tokens = self._latest
+            if known != asked:  # points of one batch are drawn from the same probabilities
+                probabilities, tokens = self._probabilities(request)
+                self._latest = asked, probabilities, tokens
+        return Reply(
+            (Completion("".join(request.choices[k] for k in _draw(probabilities, request))),),
+            model=self.name,
+            prompt_tokens=tokens,
+            completion_tokens=len(request.columns),
+            seconds=time.perf_counter() - start,
+            cost=0.0,
+        )
+
+    def _probabilities(self, request: Request) -> tuple[np.ndarray, int]:
+        """Return an ``(n_columns, n_choices)`` array, and the tokens that were read."""
+        body = {
+            **_WHOLE_DISTRIBUTION,
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "logit_bias": [[text, _ONLY_THESE] for text in request.choices],
+            "logprobs": len(request.choices),
+            "post_sampling_probs": True,
+            # The texts differ from their start, so a cache would not help.
+            "cache_prompt": False,
+            "seed": 0,
+        }
+        if self.adapter is not None:
+            body["lora"] = [{"id": 0, "scale": 1.0}]
+        answers = [
+            self._call(self._loaded().handle_completions, {**body, "prompt": clean(text)})
+            for text in request.columns
+        ]
         tops = [a["choices"][0]["logprobs"]["content"][0]["top_probs"] for a in answers]
         by_text = [{item["token"]: item["prob"] for item in top} for top in tops]
         for text in request.choices:
@@ -230,14 +246,7 @@ class LocalClient:
                     "column must be one token; use the prompt 'props'"
                 )
         probabilities = np.array([[row.get(t, 0.0) for t in request.choices] for row in by_text])
-        return Reply(
-            (Completion("".join(request.choices[k] for k in _draw(probabilities, request))),),
-            model=self.name,
-            prompt_tokens=sum(answer["usage"]["prompt_tokens"] for answer in answers),
-            completion_tokens=len(answers),
-            seconds=time.perf_counter() - start,
-            cost=0.0,
-        )
+        return probabilities, sum(answer["usage"]["prompt_tokens"] for answer in answers)
 
     def close(self) -> None:
         """Release the model's memory; the next request loads it again."""
