@@ -194,6 +194,21 @@ def code(verb: str, task: str, recording: str, options: str) -> Callable[[Path],
     return play
 
 
+def reaction(name: str) -> Callable[[Path], Outcome]:
+    """Return a call of ``llmopt bench --suite reactions`` on a recorded search."""
+
+    def play(folder: Path) -> Outcome:
+        out = folder / "rows.jsonl"
+        model = f"replay:benchmarks/recordings/{name}-llm-words-0.jsonl"
+        fixed = ("--methods", "llm-words", "--seeds", 1, "--model", model, "--out", out)
+        done = command("bench", "--suite", "reactions", "--tasks", name, *fixed)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        (row,) = map(json.loads, out.read_text(encoding="utf-8").splitlines())
+        return {"values": row["points"], "rewards": row["means"], "sources": row["sources"]}
+
+    return play
+
+
 # -- cases --------------------------------------------------------------------------------------
 
 
@@ -242,6 +257,10 @@ CASES = {
             **CONFINED | {"packages": ("metaworld",)},
         )
         for name in ("door-open", "pick-place", "push")
+    },
+    **{
+        f"{name}-llm-words-0": Case(reaction(name), rel=0.0)
+        for name in ("alkylation", "reductive-amination")
     },
 }
 
