@@ -34,6 +34,7 @@ from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.unseen import Dryer, Ferry
 from llmopt.client.scripted import ScriptedClient
 from llmopt.policies import PolicySearch
+from llmopt.policies.evaluation import Evaluation
 
 RESULTS = Path(__file__).parents[1] / "results" / "laboratory.jsonl"
 EVALUATIONS, HELD_OUT = 10, 100
@@ -68,8 +69,7 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
             sources=[trial.source for trial in trials],
             best=search.best.reward,
             params=search.best.params,
-            held_out=held.mean,
-            held_out_stderr=held.standard_error,
+            **_judged(held),
             held_out_first=first,
             **{name: getattr(usage, name) for name in _COUNTED},
             stopped=search.stopped,
@@ -88,10 +88,19 @@ def _run_agent(cell: Cell, folder: str) -> Row:
         return cell.line(
             curve=curve,
             params=params,
-            held_out=held.mean,
-            held_out_stderr=held.standard_error,
+            **_judged(held),
             seconds=round(seconds, 1),
         )
+
+
+def _judged(held: Evaluation) -> Row:
+    """Return the fields of a policy on the held-out states; those of two lines are paired."""
+    returns = [float(f"{value:.7g}") for value in held.returns]
+    return {
+        "held_out": held.mean,
+        "held_out_stderr": held.standard_error,
+        "held_out_returns": returns,
+    }
 
 
 EXPERIMENT = Experiment(
