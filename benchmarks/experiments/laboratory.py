@@ -14,8 +14,11 @@ are judged on 100 initial states that no search sees. Every search that was made
 
     python -m llmopt.benchmarks.experiments.laboratory --tasks T --methods agent --seeds 31 \
         --model DIR  # an empty folder in which a coding agent works, by TASK.md
+    python -m llmopt.benchmarks.experiments.laboratory --tasks ferry dryer --methods cma \
+        --evaluations 100 --seeds 1
 
-The method ``agent`` is the rival: `llmopt.benchmarks.experiments.agent`.
+The method ``agent`` is the rival with a shell (`llmopt.benchmarks.experiments.agent`), ``cma`` the
+one without a model.
 
 Runtime: the model's answers and its Python take nearly all of it.
 """
@@ -24,14 +27,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from gymnasium.wrappers import TimeLimit
 
 from llmopt.benchmarks.engine.cell import Cell, Row
+from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.agent import serve
 from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.unseen import Dryer, Ferry
+from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.client.scripted import ScriptedClient
 from llmopt.policies import PolicySearch
 from llmopt.policies.evaluation import Evaluation
@@ -54,25 +60,27 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
     began, task = time.monotonic(), POLICIES[cell.task]
     if cell.method == "agent":
         return _run_agent(cell, source)
+    if cell.method == "cma":
+        return _run_cma(cell)
     with (
         answering(cell, source, record) as client,
-        PolicySearch(task.env, client, seed=cell.seed, **task.options) as search,
+        PolicySearch(task.env, client, seed=cell.seed, **task.options) as policies,
     ):
-        search.run(cell.evaluations)
+        policies.run(cell.evaluations)
         seconds = round(time.monotonic() - began, 1)
-        trials, usage = search.optimizer.trials, search.optimizer.usage
+        trials, usage = policies.optimizer.trials, policies.optimizer.usage
         designs = [trial.params for trial in trials if trial.source == "llm"]
-        held = search.evaluate(HELD_OUT)
-        first = search.evaluate(HELD_OUT, designs[0]).mean if designs else None
+        held = policies.evaluate(HELD_OUT)
+        first = policies.evaluate(HELD_OUT, designs[0]).mean if designs else None
         return cell.line(
             curve=[trial.reward for trial in trials],
             sources=[trial.source for trial in trials],
-            best=search.best.reward,
-            params=search.best.params,
+            best=policies.best.reward,
+            params=policies.best.params,
             **_judged(held),
             held_out_first=first,
             **{name: getattr(usage, name) for name in _COUNTED},
-            stopped=search.stopped,
+            stopped=policies.stopped,
             seconds=seconds,
         )
 
@@ -82,14 +90,40 @@ def _run_agent(cell: Cell, folder: str) -> Row:
     task = POLICIES[cell.task]
     with PolicySearch(
         task.env, ScriptedClient([]), "words", seed=cell.seed, **task.options
-    ) as search:
-        curve, params, seconds = serve(search, Path(folder), cell.evaluations)
-        held = search.evaluate(HELD_OUT, params)
+    ) as policies:
+        curve, params, seconds = serve(policies, Path(folder), cell.evaluations)
+        held = policies.evaluate(HELD_OUT, params)
         return cell.line(
             curve=curve,
             params=params,
             **_judged(held),
             seconds=round(seconds, 1),
+        )
+
+
+def _run_cma(cell: Cell) -> Row:
+    """Search with CMA-ES, on the same initial states and in the same ranges."""
+    began, task = time.monotonic(), POLICIES[cell.task]
+    with PolicySearch(
+        task.env, ScriptedClient([]), "words", seed=cell.seed, **task.options
+    ) as policies:
+        space = policies.optimizer.space
+        points: list[tuple[float | None, Any]] = []
+
+        def evaluate(asked: Proposed) -> Result:
+            outcome, _ = policies.measure(asked.params)
+            points.append((outcome.mean, asked.params))
+            return Result(outcome.mean, "failed")
+
+        method = words.InSpace(space, CMA(0.0, 1.0, len(space), cell.seed), cell.seed)
+        search(method, cell.evaluations, evaluate)
+        best, params = max((p for p in points if p[0] is not None), key=lambda p: p[0] or 0.0)
+        return cell.line(
+            curve=[value for value, _ in points],
+            best=best,
+            params=params,
+            **_judged(policies.evaluate(HELD_OUT, params)),
+            seconds=round(time.monotonic() - began, 1),
         )
 
 
@@ -105,10 +139,10 @@ def _judged(held: Evaluation) -> Row:
 
 EXPERIMENT = Experiment(
     list(POLICIES),
-    ("laboratory", "agent"),
+    ("laboratory", "agent", "cma"),
     RESULTS,
     run_cell,
-    lambda method: True,
+    lambda method: method != "cma",
     "curve",
     {"tasks": ["hopper"], "methods": ["laboratory"], "evaluations": EVALUATIONS},
     summary=lambda line: f"held-out {line['held_out']:.5g}",
