@@ -171,3 +171,7 @@ class Dryer(gym.Env[np.ndarray, np.ndarray]):
         reward = 1.0 * self.speed - 0.3 * burner - cost - scorched
         info = {"reward_grain": self.speed, "cost_moisture": cost, "cost_scorched": scorched}
         return self._seen(), float(reward), False, self.t >= 300, info
+
+
+gym.register("Ferry-v0", f"{__name__}:Ferry", max_episode_steps=240)
+gym.register("Dryer-v0", f"{__name__}:Dryer", max_episode_steps=300)
