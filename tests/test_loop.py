@@ -74,7 +74,7 @@ def test_minimize_finds_the_smallest_and_says_what_it_cost():
     ],
 )
 def test_the_warm_up_fits_what_the_model_reads(options, drawn):
-    optimizer = LLMOptimizer(SPACE, scripted(1), **{"prompt": "props", **options})
+    optimizer = LLMOptimizer(SPACE, scripted(1), seed=0, **{"prompt": "props", **options})
     optimizer.ask(drawn + 1)
     assert optimizer.usage.proposals.get("warmup", 0) == drawn
     with pytest.raises(ValueError, match="expected a whole number, 'auto', or a sequence"):
