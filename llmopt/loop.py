@@ -58,7 +58,7 @@ from llmopt.util.arguments import (
 )
 from llmopt.util.process import ProcessEndedError, call_within
 from llmopt.util.text import function_name, short
-from llmopt.views import Views, on_bounds, search_html
+from llmopt.views import Views, on_bounds
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
@@ -156,22 +156,13 @@ class SearchResult(Views, Generic[Params]):
             found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
         failed = sum(trial.state != "complete" for trial in self.trials)
         count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")
-        return f"SearchResult({', '.join([count, found, *map(': '.join, self._end())])})"
-
-    def _end(self) -> list[tuple[str, str]]:
-        """Return how the search ended, in words."""
-        found = []
+        parts = [count, found]
         if self.finals:
-            found.append(("finals", f"{self.finals} evaluations measured the best points again"))
+            parts.append(f"finals: {self.finals} evaluations measured the best points again")
         if self.stopped:
-            found.append(("stopped", self.stopped))
-        if self.stopped and self.left:
-            found.append(("left", ", ".join(f"{count:g} {of}" for of, count in self.left.items())))
-        return found
-
-    def _repr_html_(self) -> str:
-        facts = [*self.optimizer.facts(), *self._end()]
-        return search_html("SearchResult", facts, self.trials)
+            parts.append(f"stopped: {self.stopped}")
+            parts += [f"left: {count:g} {of}" for of, count in self.left.items()]
+        return f"SearchResult({', '.join(parts)})"
 
 
 @overload

@@ -1,4 +1,4 @@
-"""The report of any search: an object, a file, a folder or an Optuna storage."""
+"""The report of any search: an object, a file or a folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
 from llmopt.code.views import StoredCode
-from llmopt.errors import LLMOptError, StorageError, needs
+from llmopt.errors import StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
 from llmopt.util.files import open_file, read_mapping
-from llmopt.util.text import a_type, clean, short
+from llmopt.util.text import a_type, clean
 
-_SQLITE = b"SQLite format 3\0"
-_JOURNAL = b'{"op_code"'  # how each line of Optuna's journal begins
 _STORAGES = ("optimizer.jsonl", "search.jsonl")  # in the folder of a run, of policies or of code
 
 
@@ -26,7 +24,6 @@ def report(
     path: str | os.PathLike[str] = "report.html",
     *,
     title: str = "",
-    study_name: str | None = None,
     reference: Sequence[float] | Mapping[str, float] | None = None,
 ) -> Path:
     """Write the report of a search as one self-contained HTML page, and return its path.
@@ -35,11 +32,10 @@ def report(
 
     Args:
         search: An optimizer, the result of `minimize`, a `PolicySearch`, a `CodeOptimizer`, an
-            Optuna study; or a storage file, a description of a search, the folder of an ``llmopt
-            run``, or an Optuna storage: a database's URL, an SQLite file or a journal file.
+            Optuna study; or a storage file, a description of a search, or the folder of an
+            ``llmopt run``.
         path: The file. An existing file is replaced.
         title: The page's title; by default the name of the file, the folder or the study.
-        study_name: Which study of an Optuna storage; needed if it holds several.
         reference: Reference point of the hypervolume of several objectives, a number for each.
 
     Raises:
@@ -48,40 +44,37 @@ def report(
         TypeError: `search` is no search.
     """
     if isinstance(search, str | os.PathLike):
-        search, name = open_search(str(search), study_name)
+        search, name = open_search(str(search))
         title = title or name
     elif not hasattr(search, "to_optuna") and not hasattr(search, "study_name"):
         raise TypeError(
             f"got {a_type(search)}: expected a search, an Optuna study, or the path of a storage "
-            "file, a run folder or an Optuna storage"
+            "file or a run folder"
         )
     return write_page(search, path, title=title, reference=reference)
 
 
 def is_search(path: str) -> bool:
-    """Whether a path or address is a search, not a benchmark's result file.
+    """Whether a path is a search, not a benchmark's result file.
 
     Raises:
         StorageError: There is no such file.
     """
     file = Path(path)
-    if "://" in path or file.is_dir():
+    if file.is_dir():
         return True
     head = _head(file)
     if file.suffix in (".toml", ".json") and b'"cell"' not in head:
         return "space" in read_mapping(file)
-    return head.startswith((_SQLITE, _JOURNAL)) or b'"event"' in head[:40]
+    return b'"event"' in head[:40]
 
 
-def open_search(path: str, study_name: str | None = None) -> tuple[Any, str]:
+def open_search(path: str) -> tuple[Any, str]:
     """Return the search that a path names, only to read it, and what it is called.
 
     Raises:
-        ImportError: It is an Optuna storage, and Optuna is not installed.
         StorageError: It cannot be read, or holds no search.
     """
-    if "://" in path:
-        return _study(path, path, study_name), ""
     file = Path(path)
     if file.is_dir():
         storage = next(filter(Path.is_file, (file / name for name in _STORAGES)), None)
@@ -91,14 +84,7 @@ def open_search(path: str, study_name: str | None = None) -> tuple[Any, str]:
                 "Give such a folder, or a storage file"
             )
         return _stored(storage), clean(file.resolve().name)
-    head = _head(file)
-    if head.startswith(_SQLITE):
-        return _study(f"sqlite:///{path}", path, study_name), ""
-    if head.startswith(_JOURNAL):
-        with needs("a report of an Optuna journal", "optuna", extra="report"):
-            from optuna.storages import JournalStorage
-            from optuna.storages.journal import JournalFileBackend
-        return _study(JournalStorage(JournalFileBackend(path)), path, study_name), ""
+    _head(file)
     if file.suffix in (".toml", ".json") and "space" in read_mapping(file):
         storage = file.with_suffix(".jsonl")
         if not storage.exists():
@@ -115,8 +101,8 @@ def _head(path: Path) -> bytes:
             return bytes(file.read(200)).lstrip()
     except OSError as error:
         remedy = "" if path.exists() else (
-            "; give a storage file, a run folder, the URL of an Optuna storage such as "
-            "sqlite:///study.db, or a file that llmopt bench wrote"
+            "; give a storage file, a run folder, or a file that llmopt bench wrote. For an Optuna "
+            "study call llmopt.report(optuna.load_study(...), path)"
         )  # fmt: skip
         raise StorageError(f"cannot read {path}: {error.strerror}{remedy}") from error
 
@@ -127,45 +113,3 @@ def _stored(path: Path) -> Any:
         return StoredCode(path)
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
     return LLMOptimizer.load(path, ScriptedClient([]), **nobody)
-
-
-def _study(storage: Any, shown: str, name: str | None) -> Any:
-    """Return a study of a storage, which is never made."""
-    with needs("a report of an Optuna study", "optuna", extra="report"):
-        import optuna
-    scheme, mark, rest = shown.partition("://")
-    shown = f"{scheme}://{rest.rpartition('@')[2]}" if mark else shown  # without a password
-    try:
-        if isinstance(storage, str):
-            _check_database(storage, shown)
-        names = optuna.get_all_study_names(storage)
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name not in names:
-            listed = ", ".join(map(short, names[:10])) or "none"
-            raise StorageError(
-                f"{shown} holds no study {short(name)}: name one with --study NAME (study_name=). "
-                f"Studies: {listed}"
-            )
-        return optuna.load_study(study_name=name, storage=storage)
-    except LLMOptError:
-        raise
-    except Exception as error:  # of Optuna, SQLAlchemy, a database's driver
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise StorageError(f"cannot read the Optuna storage: {clean(text)}") from error
-
-
-def _check_database(url: str, shown: str) -> None:
-    """Raise unless a database holds studies: Optuna would make its tables, and an SQLite file."""
-    import sqlalchemy
-
-    place = sqlalchemy.make_url(url)
-    file = place.database or ":memory:"
-    if place.get_backend_name() == "sqlite" and not Path(file).is_file():
-        raise StorageError(f"cannot read {shown}: there is no file {file}")
-    engine = sqlalchemy.create_engine(place)
-    try:
-        if not sqlalchemy.inspect(engine).has_table("studies"):
-            raise StorageError(f"{shown} holds no study of Optuna: give another storage")
-    finally:
-        engine.dispose()

@@ -1,4 +1,4 @@
-"""The results of a search: trials, best and pending points, usage, and what a notebook shows."""
+"""The results of a search: trials, best and pending points, and usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmopt.journaled import Account
 from llmopt.prompt import Prompt
 from llmopt.space import Space
 from llmopt.util.threads import Lock
-from llmopt.views import TrialList, Views, dataframe, search_html
+from llmopt.views import Views, dataframe
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +44,7 @@ class Results(Views, Account, Generic[Params]):
     @property
     def trials(self) -> list[Trial[Params]]:
         """All trials in the order of recording (a copy)."""
-        return TrialList(self._journal.state.trials)
+        return list(self._journal.state.trials)
 
     @property
     def imported(self) -> frozenset[int]:
@@ -123,7 +123,7 @@ class Results(Views, Account, Generic[Params]):
 
         With one objective: those that share the best reward.
         """
-        return TrialList(self.history.pareto_front)
+        return list(self.history.pareto_front)
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
@@ -167,40 +167,3 @@ class Results(Views, Account, Generic[Params]):
             f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
             f"{len(self._journal.state.trials)} trials)"
         )
-
-    def facts(self) -> list[tuple[str, Any]]:
-        """Return names and values for the display of the search in a notebook."""
-        usage = self.usage
-        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
-        blocks = f"{usage.blocks} in {usage.compute_seconds:.0f} s, {usage.block_tokens} tokens"
-        return [
-            *_best_facts(self.history),
-            ("model", client_name(self.client)),
-            ("prompt", self.prompt.name),
-            ("trials", len(self.trials)),
-            ("proposed points", points),
-            ("requests", usage.requests),
-            ("blocks of Python", blocks),
-            ("cost", "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"),
-        ]
-
-    def _repr_html_(self) -> str:
-        return search_html(type(self).__name__, self.facts(), self.trials)
-
-
-def _best_facts(history: History) -> list[tuple[str, Any]]:
-    """Return the best point, or of several objectives the best reward of each."""
-    if len(history.directions) == 1:
-        best = history.best
-        return [
-            ("best reward", "no complete trial yet" if best is None else best.reward),
-            ("best parameters", "" if best is None else best.params),
-        ]
-    leaders = [history.best_of(k) for k in range(len(history.directions))]
-    return [
-        ("trials on the Pareto front", len(history.pareto_front)),
-        *(
-            (f"best {name}", "no feasible trial yet" if t is None else (t.rewards or ())[k])
-            for k, (name, t) in enumerate(zip(history.objectives, leaders, strict=True))
-        ),
-    ]

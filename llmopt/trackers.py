@@ -8,15 +8,12 @@ Each tracker imports its library when it is constructed.
 from __future__ import annotations
 
 import argparse
-import atexit
 import hashlib
 import json
 import logging
 import os
-import queue
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,11 +26,9 @@ from llmopt.errors import LLMOptError, did_you_mean, needs
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.space.values import ABSENT
 from llmopt.state import Failed, Replied
-from llmopt.util.text import clean, cut, first_line
+from llmopt.util.text import clean, cut
 
 logger = logging.getLogger("llmopt.search")
-_FAILURES = 3  # in a row, after which a tracker is switched off
-_SECONDS = 20.0  # that the end of a search waits for a tracker
 _PRIVATE = ("description", "task")  # may be source code
 
 
@@ -87,30 +82,31 @@ def _point(search: Search, values: tuple[object, ...]) -> str:
 
 
 class Tracker(Callback):
-    """Writes each search as a separate run, in its own thread: a slow server delays no trial.
-
-    Subclasses define `begin`, `write` and `end`. After three failures in a row a tracker is
-    switched off with one warning.
+    """Writes each search as a separate run. Subclasses define `begin`, `write` and `end`.
 
     Args:
         content: Whether to write the task and its description, which may be source code.
     """
 
     def __init__(self, content: bool = False) -> None:
-        self._content, self._failures = content, 0
+        self._content = content
         self._runs: dict[Search, Any] = {}
-        self._calls: queue.Queue[Callable[[], object]] = queue.Queue()
-        self._thread: threading.Thread | None = None
-        atexit.register(self._finish)
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Queue a trial to be written."""
-        self._put(lambda: self._write(search, trial, best, usage))
+        """Write a trial."""
+        if search not in self._runs:
+            about = [search.place, search.name, search.parameters, search.settings.get("seed")]
+            mark = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+            mark = mark if search.place else secrets.token_hex(6)
+            given = {k: v for k, v in search.settings.items() if self._content or k not in _PRIVATE}
+            texts = {k: clean(v if isinstance(v, str) else json.dumps(v)) for k, v in given.items()}
+            self._runs[search] = self.begin(search, texts, mark, trial.number > 0)
+        self.write(self._runs[search], trial, _row(search, trial, best, usage))
 
     def ended(self, search: Search, reason: str) -> None:
-        """End the run, and wait until everything is written, at most 20 seconds."""
-        self._put(lambda: self._end(search, clean(reason)))
-        self._finish()
+        """End the run."""
+        if search in self._runs:
+            self.end(self._runs.pop(search), clean(reason))
 
     def begin(self, search: Search, settings: dict[str, str], mark: str, resumed: bool) -> Any:
         """Return a run; `mark` identifies its search, also after a resume."""
@@ -124,64 +120,22 @@ class Tracker(Callback):
         """End a run; `reason` may be empty."""
         raise NotImplementedError
 
-    def _end(self, search: Search, reason: str) -> None:
-        if search in self._runs:
-            self.end(self._runs.pop(search), reason)
 
-    def _put(self, call: Callable[[], object]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
-        self._calls.put(call)
-
-    def _work(self) -> None:
-        while True:
-            call = self._calls.get()
-            try:
-                if self._failures < _FAILURES:
-                    call()
-                    self._failures = 0
-            except Exception as error:
-                self._failures += 1
-                if self._failures == _FAILURES:
-                    self._switch_off(f"{type(error).__name__}: {first_line(error)}")
-            self._calls.task_done()
-
-    def _finish(self) -> None:
-        until = time.monotonic() + _SECONDS
-        while self._calls.unfinished_tasks and self._failures < _FAILURES:
-            time.sleep(0.01)
-            if time.monotonic() > until:
-                self._switch_off(f"its server did not answer for {_SECONDS:g} s")
-
-    def _switch_off(self, why: str) -> None:
-        self._failures = _FAILURES
-        name = type(self).__name__
-        logger.warning("%s failed and is switched off; the search continues: %s", name, why)
-
-    def _write(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        one = len(search.directions) == 1
-        if search not in self._runs:
-            about = [search.place, search.name, search.parameters, search.settings.get("seed")]
-            mark = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
-            mark = mark if search.place else secrets.token_hex(6)
-            given = {k: v for k, v in search.settings.items() if self._content or k not in _PRIVATE}
-            texts = {k: clean(v if isinstance(v, str) else json.dumps(v)) for k, v in given.items()}
-            self._runs[search] = self.begin(search, texts, mark, trial.number > 0)
-        pairs = zip(search.parameters, trial.values, strict=True)
-        row: dict[str, Any] = {f"params/{n}": v for n, v in pairs if v is not ABSENT}
-        for i, reward in enumerate(trial.rewards or (), start=1):
-            row["reward" if one else f"reward/{i}"] = reward
-        row |= {f"parts/{name}": value for name, value in trial.parts.items()}
-        row |= {"best": best.reward if best and one else None, "stderr": trial.stderr}
-        row |= {"usage/requests": usage.requests, "usage/fallbacks": usage.fallbacks}
-        row |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
-        row |= {"usage/cost": usage.cost, "state": trial.state, "source": trial.source}
-        row |= {"explanation": trial.explanation or None, "feedback": trial.feedback or None}
-        there = {name: value for name, value in row.items() if value is not None}
-        number = (int, float)
-        plain = {n: v if isinstance(v, number) else clean(v)[:5000] for n, v in there.items()}
-        self.write(self._runs[search], trial, plain)
+def _row(search: Search, trial: Trial, best: Trial | None, usage: Usage) -> dict[str, Any]:
+    """Return what is written of a trial, by name."""
+    one = len(search.directions) == 1
+    pairs = zip(search.parameters, trial.values, strict=True)
+    row: dict[str, Any] = {f"params/{n}": v for n, v in pairs if v is not ABSENT}
+    for i, reward in enumerate(trial.rewards or (), start=1):
+        row["reward" if one else f"reward/{i}"] = reward
+    row |= {f"parts/{name}": value for name, value in trial.parts.items()}
+    row |= {"best": best.reward if best and one else None, "stderr": trial.stderr}
+    row |= {"usage/requests": usage.requests, "usage/fallbacks": usage.fallbacks}
+    row |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
+    row |= {"usage/cost": usage.cost, "state": trial.state, "source": trial.source}
+    row |= {"explanation": trial.explanation or None, "feedback": trial.feedback or None}
+    there = {name: value for name, value in row.items() if value is not None}
+    return {n: v if isinstance(v, int | float) else clean(v)[:5000] for n, v in there.items()}
 
 
 class MLflow(Tracker):

@@ -1,14 +1,11 @@
-"""A search as a table, a study, a page, a notebook display and text."""
+"""A search as a table, a study, a page and text."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from llmopt.client.base import client_name
 from llmopt.errors import needs
@@ -18,7 +15,6 @@ from llmopt.prompt.log import Log
 from llmopt.report_page.page import write_page
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     import pandas
@@ -27,18 +23,7 @@ if TYPE_CHECKING:
 _ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
 _SHOWN_ENDS = 4
 
-SHOWN_TRIALS = 20
-"""Trials that the page of a notebook shows: the latest of them."""
-
 _MOST_RESULTS = 16  # of the last answer in words
-_WORDS = 120  # characters of an explanation or a feedback in a cell
-
-
-class TrialList(list[Trial[Any]]):
-    """Trials in the order of recording; a notebook shows them as a table."""
-
-    def _repr_html_(self) -> str:
-        return trials_html(self)
 
 
 def dataframe(
@@ -127,51 +112,6 @@ class Views:
             StorageError: The file cannot be written.
         """
         return write_page(self, path, title=title, reference=reference)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        text = f"{value:.6g}"
-    elif isinstance(value, dict):
-        parts = (f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}" for k, v in value.items())
-        text = ", ".join(parts)
-    elif isinstance(value, np.ndarray):
-        text = np.array2string(value, precision=4, threshold=8, separator=", ")
-    else:
-        text = str(value)
-    return escape(cut(text, _WORDS))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    top = "".join(f"<th>{_cell(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def trials_html(trials: Sequence[Trial[Any]]) -> str:
-    """Return the latest trials as an HTML table. Text of models and users is escaped."""
-    shown = trials[-SHOWN_TRIALS:]
-    words = [name for name in ("feedback", "explanation") if any(getattr(t, name) for t in shown)]
-    rows = [
-        (
-            t.number,
-            "failed" if t.reward is None else t.reward,
-            t.params,
-            t.source,
-            *(getattr(t, name) for name in words),
-        )
-        for t in shown
-    ]
-    head = ("number", "reward", "params", "source", *words)
-    cut = len(trials) - len(rows)
-    note = f"<p>The latest {len(rows)} of {len(trials)} trials.</p>" if cut else ""
-    return note + _table(head, rows)
-
-
-def search_html(title: str, facts: Sequence[tuple[str, Any]], trials: Sequence[Trial[Any]]) -> str:
-    """Return a search for a notebook: facts, then the latest trials."""
-    lines = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in facts)
-    return f"<p><b>{escape(title)}</b></p><table>{lines}</table>{trials_html(trials)}"
 
 
 def outcome(history: History, space: Space, recommended: int | None = None) -> str:

@@ -433,8 +433,7 @@ def test_the_model_may_end_a_whole_search_and_the_result_says_what_is_left():
     tokens = result.usage.prompt_tokens + result.usage.completion_tokens
     assert result.left == {"evaluations": 19, "requests": 7, "tokens": 10**6 - tokens}
     assert "stopped: scripted expects no further gain" in repr(result)
-    assert "left: 19 evaluations, 7 requests" in repr(result)
-    assert "19 evaluations" in result._repr_html_()
+    assert "left: 19 evaluations, left: 7 requests" in repr(result)
     client = ScriptedClient([word(1.5), STOP, word(1.0)])
     result = minimize(bowl, SPACE, 2, client, may_stop=False, **made)
     assert "Proposal: stop" not in client.requests[0].text

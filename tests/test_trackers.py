@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 
 import pytest
 
@@ -18,7 +17,6 @@ from llmopt import (
     Reply,
     ScriptedClient,
     SearchStopped,
-    trackers,
 )
 from llmopt.trackers import Callback, Log, MLflow, TensorBoard, Tracker, WeightsAndBiases
 
@@ -144,23 +142,15 @@ def test_rows_of_a_tracker(tmp_path, content):
     assert [run for run, _ in rows.rows] == [0] * 5 + [1] * 4
 
 
-def test_a_tracker_that_fails_or_hangs_is_switched_off(monkeypatch, caplog):
+def test_a_tracker_that_fails_delays_nothing(caplog):
     class Broken(Rows):
         def begin(self, *_):
-            self.runs.append(1)
             raise OSError("disk full")
 
-    class Slow(Rows):
-        def begin(self, *_):
-            time.sleep(5)
-
-    monkeypatch.setattr(trackers, "_SECONDS", 0.2)
-    broken, began = Broken(), time.monotonic()
-    search([broken, Slow()])
-    assert len(broken.runs) == 3
-    assert time.monotonic() - began < 3
+    rows = Rows()
+    search([Broken(), rows])
+    assert len(rows.rows) == 5
     assert caplog.text.count("disk full") == 1
-    assert caplog.text.count("did not answer") == 1
 
 
 ODD = {

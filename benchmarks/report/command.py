@@ -47,11 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="+",
         metavar="FILE",
-        help="a search: a storage file, its description, a run folder, or an Optuna storage "
-        "(sqlite:///study.db, a journal file); or the files of results that llmopt bench wrote",
+        help="a search: a storage file, its description or a run folder; or the files of results "
+        "that llmopt bench wrote",
     )
     add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
-    add("--study", metavar="NAME", help="which study of an Optuna storage")
     add("--title", default="", help="title of a search's page")
     add(
         "--reference",
@@ -88,7 +87,6 @@ def _report_search(args: argparse.Namespace) -> int:
             args.results[0],
             args.out,
             title=args.title,
-            study_name=args.study,
             reference=args.reference,
         )
     )
