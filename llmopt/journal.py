@@ -166,7 +166,7 @@ class Journal:
             status = os.fstat(self._file.fileno())
             self._place = status.st_dev, status.st_ino
             if not _locked(self._file, path):
-                raise StorageInUseError(_in_use(path, self._place))
+                raise StorageInUseError(_in_use(path))
             if status.st_size > MAX_JOURNAL:
                 raise StorageError(f"{path} has more than {MAX_JOURNAL:,} bytes: begin another")
             _check_start(self._bytes(0, _HEAD), path)
@@ -432,11 +432,6 @@ def _check_start(data: bytes, path: Path) -> None:
     if first == data and len(data) < _HEAD and _START.startswith(first[: len(_START)]):
         return  # empty, or torn in its first line
     kind = re.match(rb'\s*\{\s*"event"\s*:\s*"(\w+)"', first)
-    if kind is not None and kind[1] == b"start":
-        raise StorageError(
-            f"{path} was written by an earlier version of llmopt, whose files are not read. Finish "
-            "the search with that version, or move the file away to start again"
-        )
     if kind is None or kind[1] != b"started":
         raise StorageError(
             f"{path} is not a storage file of llmopt: nothing was changed in it. Give the file "
@@ -469,38 +464,9 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser()
 
 
-def holders_of(place: tuple[int, int]) -> list[int]:
-    """Return the processes that lock a file, by device and inode, if Linux shows them."""
-    holders: set[int] = set()
-    try:
-        processes = os.listdir("/proc")
-    except OSError:  # not on Linux, or confined
-        return []
-    for process in filter(str.isdigit, processes):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
-            for number in os.listdir(f"/proc/{process}/fd"):
-                status = os.stat(f"/proc/{process}/fd/{number}")
-                if (status.st_dev, status.st_ino) == place:
-                    facts = Path(f"/proc/{process}/fdinfo/{number}").read_text()
-                    holders.update([int(process)] if "FLOCK" in facts else [])
-    return sorted(holders)
-
-
-def holders_in_words(holders: list[int]) -> str:
-    """Return the processes that lock a file in words."""
-    return f"process {' and '.join(map(str, holders))}" if holders else "another process"
-
-
-def _in_use(path: Path, place: tuple[int, int]) -> str:
-    holders = holders_of(place)
-    if os.getpid() in holders:
-        return (
-            f"{path} is in use by another optimizer of this process: close() that one, or give "
-            "each its own file"
-        )
-    see = "" if holders else f" (`lsof {path}` may name it)"
+def _in_use(path: Path) -> str:
     return (
-        f"{path} is in use by {holders_in_words(holders)}{see}: end that search, or give each its "
-        "own file. Several processes can share one search as an Optuna study with LLMSampler "
-        "(docs/workers.md)"
+        f"{path} is in use by another optimizer or process (`lsof {path}` may name it): close() or "
+        "end that search, or give each its own file. Several processes can share one search as an "
+        "Optuna study with LLMSampler (docs/workers.md)"
     )

@@ -72,7 +72,7 @@ PUBLIC = {
     "llmopt.errors": "LLMOptError BudgetExceededError ParseError StorageError FallbackWarning",
     "llmopt.client": "Client Request Reply Completion Message get_client",
     "llmopt.client.base": "Client Request Reply Completion Message",
-    "llmopt.client.prices": "set_price most_cost",
+    "llmopt.client.prices": "Price most_cost",
     "llmopt.code": "CodeOptimizer Function Output Sandbox WorkerLimits GenCode "
     "evaluate_policy improve policy_function improve_reward reward_function train_linear "
     "LanguageFeedback",

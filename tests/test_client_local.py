@@ -261,23 +261,6 @@ request = Request((Message("user", "1, 2"),), style="completion", max_tokens=4, 
     )
 
 
-INTERRUPTED = """
-import signal, xllamacpp
-signal.signal(signal.SIGINT, signal.default_int_handler)
-def interrupt():
-    time.sleep({delay})
-    os.kill(os.getpid(), signal.SIGINT)
-try:
-    threading.Thread(target=interrupt).start()
-    while True:
-        client._loaded()
-        client.close()
-except KeyboardInterrupt:
-    print("stopped")
-    sys.exit(130)
-"""
-
-
 class TestProcess:
     @pytest.fixture(autouse=True)
     def _needs_llama_cpp(self) -> None:
@@ -301,23 +284,6 @@ class TestProcess:
             """,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
-
-    def test_ctrl_c_does_not_wait_for_the_load(self, model):
-        done = run_script(
-            model,
-            """
-            import xllamacpp
-            def slow(params):  # and deaf to Ctrl-C, as C++ is
-                while True:
-                    try:
-                        time.sleep(1000)
-                    except KeyboardInterrupt:
-                        pass
-            xllamacpp.Server = slow
-            """
-            + textwrap.indent(INTERRUPTED.format(delay=0.2), " " * 12),
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
     def test_a_fork_loads_its_own(self, model):

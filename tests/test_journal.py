@@ -242,7 +242,7 @@ class TestFile:
 
     def test_a_second_writer_is_refused(self, tmp_path):
         journal = filled(tmp_path / "s.jsonl")
-        with pytest.raises(StorageInUseError, match="another optimizer of this process"):
+        with pytest.raises(StorageInUseError, match=r"or process.*docs/workers\.md"):
             Journal(tmp_path / "s.jsonl", State(SPACE))
         journal.close()
         Journal(tmp_path / "s.jsonl", State(SPACE)).close()
@@ -282,7 +282,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("content", "match"),
         [
-            (b'{"event":"start","format":1}\n', "earlier version"),
+            (b'{"event":"start","format":1}\n', "not a storage file"),
             (b'{"event":"started","format":5,"identity":{}}\n', "format number 5"),
             (b'{"event":"started","identity":{}}\n', "no format number|format number"),
             (b"name,value\n1,2\n", "not a storage file"),

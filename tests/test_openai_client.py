@@ -12,7 +12,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.http.endpoint import NOTHING, SERVERS, Documented, Server
 from llmopt.client.http.transport import is_local
 from llmopt.client.model_facts import model_facts
-from llmopt.client.prices import Price, set_price
+from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, ModelNotFoundError
 
@@ -155,11 +155,9 @@ def test_cost(server, openai, monkeypatch):
     assert at_home.complete(ASK).cost == 0.0
     assert at_home.priced
     # What the user says goes before that.
-    set_price("openai:gpt-5-mini", Price(100.0, 100.0))
-    try:
-        assert openai.complete(ASK).cost == pytest.approx(107 * 100 / 1e6)
-    finally:
-        set_price("openai:gpt-5-mini", None)
+    openai.price = Price(100.0, 100.0)
+    assert openai.complete(ASK).cost == pytest.approx(107 * 100 / 1e6)
+    openai.price = None
     monkeypatch.delenv("OPENAI_BASE_URL")
     openai.close()  # an address is resolved once for each connection
     price = openai.current_price()

@@ -11,7 +11,7 @@ import pytest
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.payment import priced
-from llmopt.client.prices import FREE, Price, get_price, price_list, price_source, set_price
+from llmopt.client.prices import Price, get_price, price_list, price_source
 
 
 def test_cost_counts_cached_and_written_tokens_apart():
@@ -40,31 +40,23 @@ def test_snapshots_cost_what_their_model_does(snapshot, model):
     assert get_price(snapshot) == get_price(model) is not None
 
 
-def test_the_list_is_named_with_its_date(monkeypatch):
+def test_the_list_is_named_with_its_date(monkeypatch, tmp_path):
     found = re.fullmatch(r"genai-prices [\d.]+, newest entry of (20\d\d-\d\d-\d\d)", price_list())
     assert found
     assert "2026-01-01" < found[1] <= datetime.date.today().isoformat()
     assert price_source("openai:gpt-6-luna") == price_list()
-    set_price("openai:gpt-6-luna", FREE)
-    try:
-        assert price_source("openai:gpt-6-luna") == "your own"
-    finally:
-        set_price("openai:gpt-6-luna", None)
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps({"openai:gpt-6-luna": {"input": 0, "output": 0}}))
+    monkeypatch.setenv("LLMOPT_PRICES", str(file))
+    assert price_source("openai:gpt-6-luna") == "your own"
 
 
 def test_overrides(monkeypatch, tmp_path):
-    own = Price(7.0, 8.0)
     file = tmp_path / "prices.json"
     file.write_text(json.dumps({"openai:gpt-4o": {"input": 5, "output": 6}}))
     monkeypatch.setenv("LLMOPT_PRICES", str(file))
     assert get_price("openai:gpt-4o") == Price(5, 6)
     assert get_price("openai:gpt-4o-2024-08-06") == Price(5, 6)
-    set_price("openai:gpt-4o", own)
-    try:
-        assert get_price("openai:gpt-4o") == own
-    finally:
-        set_price("openai:gpt-4o", None)
-    assert get_price("openai:gpt-4o") == Price(5, 6)
     assert get_price("openai:gpt-4o-mini") == Price(0.15, 0.6, 0.075)
     file.write_text(json.dumps({"openai:gpt-4o": {"input": 50, "output": 60}}))
     os.utime(file, ns=(1, 1))
@@ -103,7 +95,7 @@ class FakePackage:
         )
 
 
-def test_the_dearest_hour_counts_and_the_user_before_it(monkeypatch):
+def test_the_dearest_hour_counts(monkeypatch):
     import sys
 
     from llmopt.client import prices
@@ -114,10 +106,7 @@ def test_the_dearest_hour_counts_and_the_user_before_it(monkeypatch):
     try:
         assert get_price("xai:grok-9") == Price(3.0, 10.0, 0.5, up_to=1000)
         assert get_price("xai:grok-10") is None
-        set_price("xai:grok-9", FREE)
-        assert get_price("xai:grok-9") == FREE
     finally:
-        set_price("xai:grok-9", None)
         prices._listed.cache_clear()
 
 
@@ -145,29 +134,15 @@ def test_without_the_package_a_price_is_unknown_and_the_remedy_named(monkeypatch
 @pytest.mark.parametrize(
     ("told", "cost", "estimated"),
     [
-        ({"prompt_tokens": 1, "completion_tokens": 1}, None, True),
-        ({"prompt_tokens": 400, "completion_tokens": 1}, None, True),
-        ({"prompt_tokens": 400, "completion_tokens": 90, "cost": 1e-12}, 4.9e-3, False),
         # What a real provider tells stays: discounts, cached prompts, hidden reasoning.
         ({"prompt_tokens": 400, "completion_tokens": 90, "cost": 6e-4}, 6e-4, False),
         ({"prompt_tokens": 400, "completion_tokens": 90, "cached_tokens": 400}, 1.3e-3, False),
         ({"prompt_tokens": 200, "completion_tokens": 9000}, 0.092, False),
     ],
 )
-def test_counts_and_costs_that_cannot_be_are_not_believed(told, cost, estimated):
+def test_the_cost_of_a_reply(told, cost, estimated):
     request = Request((Message("user", "Find the best x and y, said the one to the other. " * 30),))
     answer = Reply((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
     found = priced(answer, request, Price(10.0, 10.0, cached=1.0), True, Secret())
     assert found.estimated == estimated
-    if cost is None:
-        assert found.cost > 5e-4
-    else:
-        assert found.cost == pytest.approx(cost)
-    reply = Reply(answer.completions, prompt_tokens=1, completion_tokens=1).counted(request)
-    assert (reply.estimated, reply.prompt_tokens > 300, reply.completion_tokens > 90) == (
-        1,
-        True,
-        True,
-    )
-    blank = Request((Message("user", " " * 5000 + "=" * 5000),))  # few tokens, also for a tokenizer
-    assert Reply((), prompt_tokens=80, completion_tokens=1).counted(blank).estimated == 0
+    assert found.cost == pytest.approx(cost)

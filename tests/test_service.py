@@ -194,8 +194,7 @@ class TestShell:
             assert "in use" in run(capsys, "tell", file, result, "--wait", "0.5", status=2)
             asking.kill()
         (said,) = caplog.messages  # once
-        assert f"in use by process {asking.pid}, perhaps an `llmopt ask`" in said
-        assert f"(kill {asking.pid})" in said
+        assert "in use, perhaps by an `llmopt ask`" in said
 
     @pytest.mark.parametrize("name", ["search.json", "search.jsonl"])
     def test_status_waits_for_nobody(self, tmp_path, capsys, monkeypatch, name):

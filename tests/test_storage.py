@@ -16,7 +16,7 @@ import pytest
 from stubs import Gate
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.errors import MissingKeyError, StorageError, StorageInUseError
+from llmopt.errors import MissingKeyError, StorageError
 
 
 class Stingy:
@@ -120,34 +120,6 @@ def test_a_forked_child_refuses_before_it_pays(tmp_path):
     before = (tmp_path / "a.jsonl").read_bytes()
     assert in_a_child(work) == 0
     assert (tmp_path / "a.jsonl").read_bytes() == before
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fdinfo"), reason="needs Linux")
-def test_a_file_in_use_names_its_process_and_what_several_can_share(tmp_path):
-    ready = os.pipe()
-    if not (child := os.fork()):
-        optimizer = search(tmp_path / "a.jsonl")
-        os.write(ready[1], b"." if optimizer.storage else b"")
-        signal.pause()
-    try:
-        os.read(ready[0], 1)
-        with pytest.raises(StorageInUseError, match=rf"process {child}\b.*docs/workers\.md"):
-            search(tmp_path / "a.jsonl")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    with search(tmp_path / "a.jsonl"), pytest.raises(StorageInUseError, match="of this process"):
-        search(tmp_path / "a.jsonl")
-
-
-def test_a_file_in_use_is_refused_where_processes_cannot_be_listed(tmp_path, monkeypatch):
-    def refused(path):
-        raise PermissionError(13, "Permission denied", path)
-
-    with search(tmp_path / "a.jsonl"):
-        monkeypatch.setattr(os, "listdir", refused)
-        with pytest.raises(StorageInUseError, match="in use by another process"):
-            search(tmp_path / "a.jsonl")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -304,7 +304,7 @@ THOUSAND = {
     "total_tokens": 1007,
     "prompt_tokens_details": {"cached_tokens": 60},
 }
-"""Usage that a whole prompt of a search may have: fewer tokens would not be believed."""
+"""Usage that a whole prompt of a search may have."""
 
 
 def openai_body(

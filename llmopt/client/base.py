@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from llmopt.util.text import clean, estimate_tokens, least_tokens
+from llmopt.util.text import clean, estimate_tokens
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
@@ -149,14 +149,11 @@ class Reply:
     def counted(self, request: Request) -> Reply:
         """Return a copy with checked counts.
 
-        Missing and impossible token counts, and counts that are too small for the text
-        (`believed`), are estimated on the high side. An invalid cost becomes unknown.
+        Missing and impossible token counts are estimated on the high side. An invalid cost becomes
+        unknown.
         """
         prompt, completion = whole(self.prompt_tokens), whole(self.completion_tokens)
         calls = max(1, whole(self.requests) or 0) if self.requests else 0
-        if calls and (prompt or completion):  # a scripted answer uses no tokens
-            prompt = believed(prompt, request.text)
-            completion = believed(completion, *(c.text for c in self.completions))
         most = prompt or 0
         written = min(whole(self.written_tokens) or 0, most)
         estimated = whole(self.estimated) or 0
@@ -215,11 +212,6 @@ def whole(value: object) -> int | None:
     """Return a count of calls or tokens, or ``None`` if the value cannot be one."""
     number = amount(value)
     return None if number is None or number >= _MOST_TOKENS else int(number)
-
-
-def believed(tokens: int | None, *texts: str) -> int | None:
-    """Return a reported count, or ``None`` if these texts must have more tokens."""
-    return None if tokens is None or tokens < sum(map(least_tokens, texts)) else tokens
 
 
 _MOSTLY_ZERO = ("estimated", "written_tokens", "written_long_tokens")

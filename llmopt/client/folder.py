@@ -4,8 +4,7 @@ A person, an agent or a batch system can be the model. Request 1 is
 
 - ``0001.request.md``: the text to answer. If there are several messages, each follows a line
   ``### system``, ``### user`` or ``### assistant``.
-- ``0001.request.json``: ``number``, ``digest``, the whole ``request``, and ``used`` once a result
-  or the end of the search has come after the answer.
+- ``0001.request.json``: ``number``, ``digest`` and the whole ``request``.
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
@@ -49,7 +48,7 @@ _REQUEST_BYTES, _NOTE_BYTES = 10_000_000, 100_000
 _POLL_SECONDS, _REMIND_SECONDS = 0.2, 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
 _WORTH = 500  # characters of an earlier request that are worth a note in their place
-_DONE, _LATEST, _USED = "done", "latest.md", "used"
+_DONE, _LATEST = "done", "latest.md"
 _outcomes: dict[tuple[int, Path], str] = {}
 """The outcome so far of each running search, by process and folder."""
 
@@ -71,9 +70,9 @@ class OpenRequest:
 class FolderClient:
     """Writes each request to a file and waits for the answer in another file.
 
-    A restarted search finds its open and answered requests by their digests. If a request differs
-    from them in its seed only, it takes one that no process waits for and whose answer was not
-    used. Each answer is used once per process. Give each search its own folder.
+    A restarted search finds the answers to its requests by their texts, whatever their seeds: each
+    answer is used once per client, and a request that somebody waits for belongs to nobody else.
+    Give each search its own folder.
 
     Args:
         folder: Folder of requests and answers; created at the first request.
@@ -87,7 +86,6 @@ class FolderClient:
         self.timeout = timeout
         self.name = f"folder:{self.folder.resolve().name}"
         self._taken: set[int] = set()
-        self._settled: set[int] = set()  # of these, those that are marked as used
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -105,18 +103,18 @@ class FolderClient:
         """Write the request and wait for its answer."""
         start = time.monotonic()
         deadline = None if self.timeout is None else start + self.timeout
-        numbers: list[int] = []
+        number: int | None = None
         try:
             with contextlib.ExitStack() as claims:
                 with self._lock:
                     self.folder.mkdir(exist_ok=True)
                     (self.folder / _DONE).unlink(missing_ok=True)
                     _outcomes.setdefault((os.getpid(), self.folder.absolute()), "")
-                    numbers += self._earlier(request, claims) or [self._write(request, claims)]
-                    self._taken.update(numbers)
-                completions = tuple(self._wait(number, deadline) for number in numbers)
+                    number = self._earlier(request, claims) or self._write(request, claims)
+                    self._taken.add(number)
+                completion = self._wait(number, deadline)
         except BaseException as error:
-            self._taken.difference_update(numbers)  # a repeated request finds them again
+            self._taken.discard(number or 0)  # a repeated request finds it again
             if isinstance(error, OSError):
                 raise ClientError(
                     f"{self.name}: cannot exchange files in {self.folder} "
@@ -124,7 +122,7 @@ class FolderClient:
                     requests=0,
                 ) from error
             raise
-        return Reply(completions, self.name, 0, 0, 0, seconds=time.monotonic() - start)
+        return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start)
 
     def close(self) -> None:
         """Mark the end of the search in the folder; the end of the process does so too."""
@@ -135,7 +133,6 @@ class FolderClient:
         search = os.getpid(), self.folder.absolute()
         if search in _outcomes:
             _outcomes[search] = text
-        self._settle()
         if self.folder.is_dir():
             with contextlib.suppress(OSError):
                 write_text_atomically(self.folder / _LATEST, clean(text))
@@ -143,33 +140,20 @@ class FolderClient:
     def conclude(self, text: str) -> None:
         """Mark the end of the search in the folder, with its outcome."""
         outcome = _outcomes.pop((os.getpid(), self.folder.absolute()), None)
-        self._settle()
         if text or outcome is not None or not (self.folder / _DONE).exists():
             _mark_end(self.folder, text or outcome or "")
 
-    def _earlier(self, request: Request, claims: contextlib.ExitStack) -> list[int]:
-        """Return the number of an equal request that this process has not used, if there is one.
-
-        Else of one that differs in its seed only and that nobody waits for.
-        """
-        equal, others = [], []
+    def _earlier(self, request: Request, claims: contextlib.ExitStack) -> int | None:
+        """Return the number of a request with the same text that is free, if there is one."""
         for number in _numbers(self.folder):
             if number not in self._taken:
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                    data = _read_json(self.folder, number)
-                    stored = Request.from_dict(data["request"])
-                    if data["digest"] == request.digest():
-                        equal.append(number)
-                    elif not data.get(_USED) and _alike(stored, request):
-                        others.append(number)
-        numbers = equal[:1]
-        for number in numbers + others:
-            if number in numbers or not numbers:
-                with contextlib.suppress(OSError):
-                    file = claims.enter_context(open_to_append(self._path(number, _JSON)))
-                    if _claim(file) and number not in numbers:
-                        numbers.append(number)
-        return numbers
+                    stored = Request.from_dict(_read_json(self.folder, number)["request"])
+                    if replace(stored, seed=request.seed).digest() == request.digest():
+                        file = claims.enter_context(open_to_append(self._path(number, _JSON)))
+                        if _claim(file):
+                            return number
+        return None
 
     def _write(self, request: Request, claims: contextlib.ExitStack) -> int:
         """Write a new request and return its number."""
@@ -188,15 +172,6 @@ class FolderClient:
         # It may be shown on a terminal; the JSON file has the exact request.
         write_text_atomically(self._path(number, _REQUEST), clean(request.transcript))
         return number
-
-    def _settle(self) -> None:
-        """Mark the answers that were used: no request with another seed gets one of them."""
-        for number in self._taken - self._settled:
-            with contextlib.suppress(OSError, ValueError):
-                if self._path(number, _ANSWER).exists():
-                    self._settled.add(number)
-                    data = _read_json(self.folder, number) | {_USED: True}
-                    write_text_atomically(self._path(number, _JSON), json.dumps(data, indent=1))
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
         remind = time.monotonic()
@@ -320,11 +295,6 @@ def _read_note(path: Path) -> str | None:
         return None
     except OSError as error:
         return f"{path} exists, but cannot be read ({error.strerror})"
-
-
-def _alike(stored: Request, request: Request) -> bool:
-    """Whether two requests differ in their seeds at most: who answers in a folder has none."""
-    return replace(stored, seed=request.seed).digest() == request.digest()
 
 
 def _claim(file: IO[Any]) -> bool:

@@ -30,8 +30,8 @@ def priced(
         answer, prompt_tokens=answer.prompt_tokens or None, completion_tokens=completion
     ).counted(request)
     cost = reply.cost if reports_cost else None
-    tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
-    if price is not None and (not cost or cost < price.minimum(*tokens)):
+    if price is not None and not cost:
+        tokens = reply.prompt_tokens or 0, reply.completion_tokens or 0
         cached = reply.cached_tokens, reply.written_tokens, reply.written_long_tokens
         cost = price.cost(*tokens, *cached)
     return replace(reply, cost=cost)

@@ -1,8 +1,8 @@
 """Prices of tokens: the list of the package ``genai-prices``, and ways to override it.
 
 A price that is not in the list is unknown: ``None``, never 0. Providers change prices without
-notice. If the amount matters, set the price yourself: with ``price=Price(...)`` of a client, with
-`set_price`, or with a JSON file named by the environment variable ``LLMOPT_PRICES``::
+notice. If the amount matters, set the price yourself: with ``price=Price(...)`` of a client, or
+with a JSON file named by the environment variable ``LLMOPT_PRICES``::
 
     {"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}
 """
@@ -93,11 +93,6 @@ class Price:
             + completion_tokens * self.output
         ) / _MILLION
 
-    def minimum(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return a lower bound on the cost in US dollars; a lower reported cost is ignored."""
-        cached = min(self.input / 10, math.inf if self.cached is None else self.cached)
-        return (prompt_tokens * cached + completion_tokens * self.output / 10) / _MILLION
-
     def maximum(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Return an upper bound on the cost in US dollars: all of the prompt at its highest price.
 
@@ -136,23 +131,9 @@ def most_prompt_tokens(request: Request) -> int:
     return sum(_MESSAGE_TOKENS + estimate_tokens(text) for text in texts)
 
 
-_overrides: dict[str, Price] = {}
 # A snapshot costs what its model costs: gpt-4o-2024-08-06, claude-haiku-4-5-20251001,
 # gemini-2.5-pro-002, claude-sonnet-4-5-latest.
 _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|00\d|latest)$")
-
-
-def set_price(name: str, price: Price | None) -> None:
-    """Set a model's price in this process; it takes precedence over the list and the file.
-
-    Args:
-        name: Model string, such as ``"openai:gpt-6-sol"`` or ``"deepseek:deepseek-flash"``.
-        price: Its price; ``None`` undoes an earlier `set_price`.
-    """
-    if price is None:
-        _overrides.pop(name, None)
-    else:
-        _overrides[name] = price
 
 
 def get_price(name: str, *, listed: bool = True) -> Price | None:
@@ -161,7 +142,7 @@ def get_price(name: str, *, listed: bool = True) -> Price | None:
     Raises:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
     """
-    own = {**_prices_file(), **_overrides}
+    own = _prices_file()
     price = own.get(name) or own.get(_SNAPSHOT.sub("", name))
     return _listed(name) if price is None and listed else price
 

@@ -24,7 +24,7 @@ from llmopt.client.scripted import ScriptedClient
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import History, Proposal, Trial
-from llmopt.journal import holders_in_words, holders_of, read_started
+from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.resume import arguments_of
@@ -163,7 +163,12 @@ def _open(
                 if time.monotonic() >= until:
                     raise
                 if not said:
-                    logger.warning("%s", _waiting(path, wait))
+                    logger.warning(
+                        "%s is in use, perhaps by an `llmopt ask` that waits for its model: "
+                        "waiting up to %g s. To go on sooner, answer its request, or end it (`lsof "
+                        "%s` names it); `llmopt ask` then repeats the same request",
+                        path, wait, path,
+                    )  # fmt: skip
                     said = True
                 time.sleep(_PAUSE)
     except (TypeError, ValueError) as error:
@@ -182,21 +187,6 @@ def _nobody(model: Any) -> Any:
             pass
         return ScriptedClient([], name=model)
     return model
-
-
-def _waiting(path: Path | None, wait: float) -> str:
-    """Say which process keeps a search open, and how to go on without waiting for it."""
-    try:
-        status = os.stat(path or "")
-        holders = holders_of((status.st_dev, status.st_ino))
-    except OSError:  # it was removed meanwhile
-        holders = []
-    end = f" (kill {' '.join(map(str, holders))})" if holders else ""
-    return (
-        f"{path} is in use by {holders_in_words(holders)}, perhaps an `llmopt ask` that waits for "
-        f"its model: waiting up to {wait:g} s. To go on sooner, answer its request or end it{end}; "
-        "`llmopt ask` then takes up the same request"
-    )
 
 
 def _stored(path: Path) -> LLMOptimizer[Any] | None:

@@ -14,7 +14,6 @@ _SHORT = 200
 _KEYS = 3  # that differ, of those that one message names
 _CURVE = 10  # values of a curve that are shown, about
 _LETTERS = bytes(i if chr(i).isalpha() else 32 for i in range(128)) + b" " * 128
-_REPEATED = re.compile(r"(.)\1+")
 _SENTENCE = re.compile(
     r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)[ ]+"
 )  # between two
@@ -150,19 +149,6 @@ def describe_curve(curve: Iterable[tuple[float, float]], direction: str) -> str:
         value, step = (max if direction == "maximize" else min)(finite, key=lambda pair: pair[0])
         best = f" (best {value:.4g} at {step:.10g})"
     return f"curve {shown}{best}"
-
-
-MOST_CHARACTERS = 12
-"""Maximum characters of one token, without blanks and repeated signs.
-
-Tokenizers join long runs of blanks or of one sign. Of anything else, no tokenizer in use has an
-average of more than about 6 characters a token: twice that is no count of the text.
-"""
-
-
-def least_tokens(text: str) -> int:
-    """Under-estimate the tokens of a text; 64 characters are taken as nothing."""
-    return max(0, len(_REPEATED.sub(r"\1", "".join(text.split()))) - 64) // MOST_CHARACTERS
 
 
 def estimate_tokens(text: str) -> int:

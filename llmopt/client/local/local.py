@@ -20,12 +20,9 @@ from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.local.gguf import GGUFHeader, read_header
 from llmopt.client.local.network import draw_choices
 from llmopt.client.local.server import (
-    EXITING,
     available_threads,
     import_xllamacpp,
     not_installed,
-    start_server,
-    wait_for_loads,
 )
 from llmopt.client.model_facts import ModelFacts, chat_prompt
 from llmopt.client.prices import free
@@ -316,8 +313,6 @@ class LocalClient:
     def _loaded(self) -> Any:
         """Return the server; load the model if necessary. Call with the lock held."""
         if self._server is None:
-            if EXITING.is_set():
-                raise ClientError(f"{self.name}: the interpreter is shutting down")
             self._server = self._load()
             _open_clients.add(self)
         return self._server
@@ -351,10 +346,13 @@ class LocalClient:
         if threads:
             params.cpuparams.n_threads = threads
             params.cpuparams_batch.n_threads = threads
-        # For `start_server`.
         params.endpoint_metrics = True
         try:
-            return start_server(lambda: xllamacpp.Server(params))
+            server = xllamacpp.Server(params)
+            # A server that is dropped before its loop runs waits forever. This call returns from
+            # the loop.
+            server.handle_metrics()
+            return server
         except RuntimeError as error:
             cause = "the file is truncated or corrupt, or too large for the memory"
             if self.adapter is not None:
@@ -395,8 +393,6 @@ _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
 def _close_all() -> None:
     # llama.cpp's threads must end before the interpreter, or the process crashes. `close` waits
     # for a request that still runs in a daemon thread.
-    EXITING.set()
-    wait_for_loads()
     for client in list(_open_clients):
         client.close()
 
