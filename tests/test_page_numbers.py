@@ -156,18 +156,6 @@ def nevergrads():
     )
 
 
-def overhead_of_optuna():
-    found = loaded("optuna_overhead.json")
-    ours = [r["times_tpe"] for r in found["rows"] if r["sampler"].startswith("LLMSampler")]
-    assert max(ours) < 1
-    return (f"{found['trials']:,}",)
-
-
-def parallel_searches():
-    for method in ("network, n_jobs=8", "network, one worker"):
-        yield f"{median(r['best'] for r in lines('parallel') if r['method'] == method):.2f}"
-
-
 def costs_of_the_sandbox():
     found = loaded("code_overhead.json")["rows"]
     call, rollout, reward = found["one call"], *list(found.values())[2:]
@@ -244,9 +232,6 @@ SHOWN = [
     ("docs/nevergrad.md", "({} evaluations, {} seeds) the median loss is {} for `LLM` with the "
      "embedded model, {} for OnePlusOne, {} for CMA, {} for TwoPointsDE, {} for random search and "
      "{} for NGOpt", nevergrads),
-    ("docs/optuna.md", "takes less time than TPESampler at {} trials", overhead_of_optuna),
-    ("docs/loop.md", "after 64 evaluations the median error of `\"network\"` was {} with eight "
-     "workers, and {} with one", parallel_searches),
     ("docs/sandbox.md", "| start of a worker, NumPy included | | {} ms | | "
      "| one call of a trivial policy | {} µs | {} µs | {} | "
      "| the same, result checked | {} µs | {} µs | {} | "
