@@ -115,27 +115,6 @@ def requests_of_designs():
     return min(found), max(found)
 
 
-def readable():
-    found = {way: [x for x in lines("readable_answers") if x["way"] == way] for way in WAYS}
-    asked = {way: sum(x["samples"] for x in found[way]) for way in WAYS}
-    shares = [f"{100 * sum(x['readable'] for x in found[w]) / asked[w]:.0f}" for w in WAYS]
-    return asked["text"], *shares
-
-
-WAYS = ("text", "schema")
-
-
-def from_caches():
-    shares = {"props": [], "words": []}
-    for row in loaded("prompt_cache_providers.json")["rows"]:
-        if row["layout"] == "as sent":
-            name = row["prompt"].partition(",")[0]
-            shares[name].append(100 * row["read"] / row["prompt_tokens"])
-    ends = [f"{end(shares[name]):.0f}" for name in ("props", "words") for end in (min, max)]
-    proposals = loaded("prompt_cache_providers.json")["proposals"]
-    return proposals, *ends
-
-
 def code_searches():
     held = [(x["command"], x["task"], (x["held_out"] or {})) for x in lines("code")]
     robots = [h["success rate"] for _, t, h in held if t.startswith("metaworld")]
@@ -221,10 +200,6 @@ SHOWN = [
      functools.partial(search_on_swimmer, computes=True)),
     ("docs/models.md", "takes {} requests, some {} prompt tokens and {} in the answers",
      search_on_swimmer),
-    ("docs/model-options.md", "of {} first answers of the embedded model to `props`, {} % could be "
-     "read as free text and {} % as JSON", readable),
-    ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
-     "`props`, and {} to {} % with `words`", from_caches),
     ("docs/code.md", "trained policies return {}. Its two finished Swimmer searches end at {} and "
      "{} on fresh starts, where its linear policies return {}", code_searches),
     ("docs/prompts.md", "When the log reaches `log_tokens` ({} in llmopt's own count",
