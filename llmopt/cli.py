@@ -30,10 +30,7 @@ COMMANDS = {
         "llmopt.benchmarks.bench.command",
         "run many searches of many methods, and keep the raw results",
     ),
-    "report": Command(
-        "llmopt.benchmarks.report.command",
-        "make a web page of a search, or a page and tables of a benchmark's results",
-    ),
+    "report": Command("llmopt.commands.report", "make a web page of a search"),
     "models": Command(
         "llmopt.commands.models",
         "list which models can be asked from here, and what the others lack",

@@ -54,21 +54,6 @@ def report(
     return write_page(search, path, title=title, reference=reference)
 
 
-def is_search(path: str) -> bool:
-    """Whether a path is a search, not a benchmark's result file.
-
-    Raises:
-        StorageError: There is no such file.
-    """
-    file = Path(path)
-    if file.is_dir():
-        return True
-    head = _head(file)
-    if file.suffix in (".toml", ".json") and b'"cell"' not in head:
-        return "space" in read_mapping(file)
-    return b'"event"' in head[:40]
-
-
 def open_search(path: str) -> tuple[Any, str]:
     """Return the search that a path names, only to read it, and what it is called.
 
@@ -101,8 +86,8 @@ def _head(path: Path) -> bytes:
             return bytes(file.read(200)).lstrip()
     except OSError as error:
         remedy = "" if path.exists() else (
-            "; give a storage file, a run folder, or a file that llmopt bench wrote. For an Optuna "
-            "study call llmopt.report(optuna.load_study(...), path)"
+            "; give a storage file or a run folder. For an Optuna study call "
+            "llmopt.report(optuna.load_study(...), path)"
         )  # fmt: skip
         raise StorageError(f"cannot read {path}: {error.strerror}{remedy}") from error
 

@@ -178,7 +178,7 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     command = "bench --tasks cartpole --methods random ars --seeds 2 --iterations 3 --warmup 2"
     assert main([*command.split(), "--heldout", "2", "--episodes", "1"]) == 0
     assert len(read_results("bench.jsonl")) == 4
-    assert "llmopt report bench.jsonl" in capsys.readouterr().err
+    capsys.readouterr()
     assert main([*command.split(), "--heldout", "2", "--episodes", "1", "--seeds", "3"]) == 0
     told = capsys.readouterr()
     assert "6 cells, 4 of them done, 2 to run" in told.err

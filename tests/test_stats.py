@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.report.lines import evaluations_to, group
+from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.stats import (
     Pairing,
-    against_each,
     fewest_tasks,
     holm,
     pair,
-    quartiles,
     sign_flip_test,
 )
 
@@ -42,14 +40,6 @@ def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1"
     }
 
 
-@pytest.mark.parametrize(
-    ("curve", "expected"),
-    [([1.0, 5.0, 9.0], 2), ([5.0], 1), ([1.0, 4.9], math.inf), ([np.nan, 7.0], 2)],
-)
-def test_evaluations_to_a_target(curve, expected):
-    assert evaluations_to(np.array(curve), 5.0) == expected
-
-
 def test_groups_hold_what_is_comparable():
     lines = [
         line("random", 1),
@@ -72,23 +62,6 @@ def test_groups_hold_what_is_comparable():
     (labels,) = (list(runs) for runs in group(ways).values())
     assert f"{MODEL}, a, 4 a request" in labels
     assert len(labels) == 4  # no run is lost
-
-
-def test_quartiles_between_infinities_are_the_nearest():
-    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
-    assert quartiles([-math.inf, 1.0, 2.0]) == (-math.inf, 1.0, 2.0)
-
-
-def test_a_method_of_a_benchmark_meets_each_other_one():
-    lines = [line("llm-opro", s, 10.0 + s, task=t) for s in range(3) for t in ("A-v0", "B-v0")]
-    lines += [line("cma", s, 9.0 + 2 * s, task=t) for s in range(3) for t in ("A-v0", "B-v0")]
-    lines += [line("random", s, None, (None, None), task="A-v0") for s in range(2)]
-    lines += [line("ars", 0, 50.0, task="C-v0")]
-    (cma, p), (random, _) = against_each(group(lines), MODEL)
-    # 10, 11, 12 against 9, 11, 13: three and a half of nine pairs are lost.
-    assert (cma.rival, cma.tasks, cma.effect) == (CMA, 2, pytest.approx(4.5 / 9))
-    assert p == 1.0
-    assert (random.rival, random.tasks, random.effect) == (RANDOM, 1, 1.0)
 
 
 def test_holm_corrects_for_several_tests():

@@ -112,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command resumes", file=sys.stderr)
         return 130
-    print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
+    print(out, file=sys.stderr)
     wanted = set(cells)
     print(_table([line for line in read_results(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0

@@ -1,5 +1,1 @@
-"""``llmopt report``: page and tables made of raw results."""
-
-from llmopt.benchmarks.report.markdown import markdown
-
-__all__ = ["markdown"]
+"""Statistics, tables and figures of raw results."""

@@ -1,4 +1,4 @@
-"""All figures of the benchmarks, made with Matplotlib, and the film of a policy."""
+"""The learning curve of a run, drawn with Matplotlib, and the film of a policy."""
 
 from __future__ import annotations
 
@@ -134,90 +134,6 @@ def learning_curve(
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
     plain(axes, title)
     return png(figure, handles)
-
-
-def comparison(
-    curves: Mapping[str, np.ndarray],
-    scores: Mapping[str, np.ndarray],
-    styles: Mapping[str, int],
-    warmup: int,
-    banded: Sequence[str] = (),
-) -> bytes:
-    """Draw what methods found on one problem: learning curves, and held-out scores, best above.
-
-    Curves are ``(n_seeds, n_points)`` best means so far, scores ``(n_seeds,)``. A label without a
-    style is grey; the banded ones also show quartiles.
-    """
-    figure = new_figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
-    left, right = figure.subplots(1, 2)
-    handles: dict[str, Any] = {}
-    after = []
-    # The grey ones first, so that they lie below.
-    for label in sorted(curves, key=lambda label: label in styles):
-        table = np.where(np.isnan(curves[label]), -np.inf, curves[label])
-        method: Any = "linear" if np.isfinite(table).all() else "nearest"
-        low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], axis=0, method=method)
-        look, x = _look(styles.get(label)), np.arange(1, table.shape[1] + 1)
-        finite = np.isfinite(middle)
-        (line,) = left.plot(x[finite], middle[finite], **look)
-        handles[label if label in styles else "other methods"] = line
-        seen = [low, high] if label in banded else [middle]
-        after += [values[max(warmup - 1, 0) :] for values in seen]
-        if label in banded:
-            sound = np.isfinite(low)
-            band = {"color": look["color"], "alpha": 0.14, "lw": 0}
-            left.fill_between(x[sound], low[sound], high[sound], **band)
-    if warmup > 1:
-        left.axvspan(1, warmup, color="0.92", lw=0, zorder=0)
-    _limit(left, after)
-    left.set_xlabel("evaluated policies")
-    left.set_ylabel("best mean return")
-    plain(left, "best mean return so far on the selection starts")
-    draw_scores(right, scores, styles)
-    named = {label: handles[label] for label in styles if label in handles}
-    return png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
-
-
-def draw_scores(axes: Any, scores: Mapping[str, np.ndarray], styles: Mapping[str, int]) -> None:
-    """Draw held-out scores, the best method above: quartiles, median and each seed.
-
-    Scores below the range of the axis are drawn at its left end, as arrows.
-    """
-    order = sorted(scores, key=lambda label: float(np.median(scores[label])))
-    groups = [scores[label][np.isfinite(scores[label])] for label in order]
-    least, most = _score_range(groups)
-    for place, (label, own) in enumerate(zip(order, groups, strict=True)):
-        if not own.size:
-            continue
-        color = _look(styles.get(label))["color"]
-        low, middle, high = np.quantile(own, [0.25, 0.5, 0.75]).clip(least, most)
-        axes.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)
-        axes.plot([middle] * 2, [place - 0.38, place + 0.38], color=color, linewidth=3)
-        inside = own[own >= least]
-        axes.plot(inside, [place] * inside.size, ".", color=color, alpha=0.8)
-        if inside.size < own.size:
-            axes.plot([least], [place], "<", color=color)
-            axes.annotate(f" {own.size - inside.size} below", (least, place), fontsize="small")
-    axes.set_yticks(range(len(order)), list(map(_name, order)))
-    for text in axes.get_yticklabels():
-        text.set_parse_math(False)
-    pad = 0.05 * (most - least)
-    axes.set_xlim(least - pad, most + pad)
-    plain(axes, "held-out return of the best policy: quartiles, median")
-
-
-def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return the ends of the axis: all scores but those far below most medians."""
-    some = [group for group in groups if group.size]
-    if not some:
-        return -1.0, 1.0
-    middles = [float(np.median(group)) for group in some]
-    high = float(max(group.max() for group in some))
-    span = high - float(np.quantile(middles, 0.25, method="higher"))
-    low = float(min(group.min() for group in some))
-    if span > 0:  # a median is worth more room than a single seed
-        low = max(low, min(high - 4 * span, max(min(middles), high - 10 * span)))
-    return (low, high) if high > low else (low - 1.0, high + 1.0)
 
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:

@@ -7,8 +7,8 @@ The score of a run is the mean return of its best point on starts that no search
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.report.figures import best_so_far
-from llmopt.benchmarks.tasks.table import TARGETS, TASKS
-from llmopt.errors import LLMOptError
-
-
-class ReportError(LLMOptError, ValueError):
-    """A report cannot be made of what was given."""
+from llmopt.benchmarks.tasks.table import TASKS
 
 
 @dataclass(frozen=True, order=True)
@@ -46,16 +40,6 @@ class Runs:
     lines: Mapping[int, Mapping[str, Any]] = field(repr=False)  # raw lines by seed
 
     @property
-    def group(self) -> str:
-        """``"model"``, ``"ablation"`` or ``"baseline"``."""
-        return METHODS[self.method].group if self.method in METHODS else "baseline"
-
-    @property
-    def asks_model(self) -> bool:
-        """Whether the method sends requests."""
-        return self.method in METHODS and METHODS[self.method].asks_model
-
-    @property
     def line(self) -> Mapping[str, Any]:
         """Any raw line, for fields that all lines share."""
         return next(iter(self.lines.values()))
@@ -70,29 +54,9 @@ class Runs:
         """Held-out mean of each seed; a run whose points all failed has its floor."""
         return np.array([score(self.lines[s]) for s in self.seeds], dtype=float)
 
-    @cached_property
-    def curves(self) -> np.ndarray:
-        """``(n_seeds, n_points)`` best mean on the selection starts so far, warm-up first."""
-        return np.array([best_so_far(self.lines[s]["means"]) for s in self.seeds])
-
-    @property
-    def to_target(self) -> list[float]:
-        """Evaluations until the target was reached, warm-up included; infinite if never."""
-        target = TARGETS.get(str(self.line["env_id"]))
-        if target is None:
-            return [math.nan] * len(self.lines)
-        return [evaluations_to(curve, target) for curve in self.curves]
-
-
-COSTS = ("requests a run", "tokens", "cost a run", "fallback")
 
 Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
 """Runs by problem and label, as `group` returns them."""
-
-
-def every(grouped: Grouped) -> list[Runs]:
-    """Return the runs of all problems and methods, in order."""
-    return [own for runs in grouped.values() for own in runs.values()]
 
 
 def score(line: Mapping[str, Any]) -> float:
@@ -104,23 +68,6 @@ def score(line: Mapping[str, Any]) -> float:
     if line["heldout"] is not None:
         return float(line["heldout"])
     return min((m for m in line["means"] if m is not None), default=-math.inf)
-
-
-def costs(lines: Collection[Mapping[str, Any]], asks_model: bool) -> list[str]:
-    """Return what the runs of a method took, as tables show it: the columns `COSTS`."""
-    row = ["–"] * 3
-    if asks_model:
-        usages = [line["usage"] or {} for line in lines]
-        names = ("requests", "prompt_tokens", "completion_tokens")
-        counts = [f"{np.mean([usage.get(n, 0) for usage in usages]):,.0f}" for n in names]
-        row = [counts[0], " + ".join(counts[1:])]
-        dollars = [usage.get("cost", 0.0) for usage in usages]
-        total = sum(cost or 0.0 for cost in dollars)
-        known = f"${total / len(lines):.4f}" if total else "free"
-        row.append("unknown" if None in dollars else known)
-    sources = [line["sources"] for line in lines]
-    lost, given = (sum(c.get(kind, 0) for c in sources) for kind in ("fallback", "llm"))
-    return [*row, f"{100 * lost / (lost + given):.1f} %" if lost + given else "–"]
 
 
 def label_of(line: Mapping[str, Any]) -> str:
@@ -173,12 +120,6 @@ def _task_place(task: str) -> int:
     return places[0] if places else len(TASKS)
 
 
-def evaluations_to(curve: np.ndarray, target: float) -> float:
-    """Return the number of the first point that reaches a target, from 1; infinity if none."""
-    reached = np.flatnonzero(curve >= target)
-    return float(reached[0] + 1) if reached.size else math.inf
-
-
 def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     """Return a problem's name for readers."""
     line = next(iter(runs.values())).line
@@ -212,48 +153,3 @@ def titles(grouped: Grouped) -> dict[ProblemKey, str]:
             if len(alike[title]) > 1:
                 names[key] = f"{title}, {words.format(getattr(key, name))}"
     return names
-
-
-def first_model(grouped: Grouped) -> str | None:
-    """Return the label of the headline model's method, or ``None``.
-
-    It is the one that was run on the most problems; of several the first of `METHODS`, and of
-    several models the one with the most runs.
-    """
-    problems: Counter[tuple[int, str]] = Counter()
-    counts: Counter[tuple[int, str]] = Counter()
-    order = list(METHODS)
-    for runs in every(grouped):
-        if runs.group == "model":
-            problems[order.index(runs.method), runs.label] += 1
-            counts[order.index(runs.method), runs.label] += len(runs.lines)
-    return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
-
-
-def notes(grouped: Grouped) -> list[str]:
-    """Return the notes below the tables: runs that are missing, and runs without a score."""
-    named = titles(grouped)
-    gaps = []
-    for key, runs in grouped.items():
-        seeds = {seed for own in runs.values() for seed in own.lines}
-        for label, own in runs.items():
-            gaps += [(named[key], seed, label) for seed in sorted(seeds - set(own.lines))]
-    texts = []
-    if gaps:
-        listed = " ".join(f"{title}: seed {seed} of {label}." for title, seed, label in gaps)
-        texts.append(
-            f"Unfinished: {len(gaps)} runs that other methods of the same problem have are "
-            f"missing, so medians of a problem are not over the same seeds. {listed}"
-        )
-    unjudged = [
-        f"{runs.label} on {named[runs.problem]}, seed {seed}"
-        for runs in every(grouped)
-        for seed, line in sorted(runs.lines.items())
-        if line["heldout"] is None
-    ]
-    if unjudged:
-        texts.append(
-            "Runs with no held-out score, as all of their points failed or the best one did; they "
-            f"count as the minimum return that they saw: {'; '.join(unjudged)}."
-        )
-    return texts

@@ -6,11 +6,8 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-
-from llmopt.benchmarks.report.lines import Grouped
 
 RESAMPLES = 2000
 LEVEL = 0.05  # a corrected p value below it is significant
@@ -20,14 +17,6 @@ FEWEST = 6
 
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
 """By method, task and seed; the larger, the better."""
-
-
-def quartiles(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile; between infinities, the nearest."""
-    table = np.asarray(values, dtype=float)
-    method: Any = "linear" if np.isfinite(table).all() else "nearest"
-    low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], method=method)
-    return float(low), float(middle), float(high)
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -146,18 +135,6 @@ def pair(scores: Scores, method: str, rival: str, label: str, same_seed: bool = 
         wins = np.where(own > other, 1.0, np.where(own < other, 0.0, 0.5))
         won.setdefault(task.partition(" in ")[0], []).append(wins)
     return Pairing(label, won, same_seed)
-
-
-def against_each(grouped: Grouped, label: str) -> list[tuple[Pairing, float]]:
-    """Compare one method of a benchmark with each other one; with corrected p values."""
-    scores: dict[str, dict[str, dict[int, float]]] = {}
-    for key, runs in grouped.items():
-        for name, own in runs.items():
-            by_seed = dict(zip(own.seeds, own.heldout.tolist(), strict=True))
-            scores.setdefault(name, {})[str(key)] = by_seed
-    pairings = [pair(scores, label, other, other) for other in scores if other != label]
-    pairings = [each for each in pairings if each.tasks]
-    return list(zip(pairings, holm([each.p for each in pairings]), strict=True))
 
 
 def sign_flip_test(differences: np.ndarray, draws: int = 99_999) -> float:

@@ -56,10 +56,7 @@ TASKS: tuple[Task, ...] = (
 )
 """All tasks by name. Where scaling helps, the name alone is the scaled form."""
 
-TARGETS = {task.env_id: task.target for task in TASKS}
-"""Environment -> what counts as solved, for the column "evaluations to target" of a report."""
-
-__all__ = ["TARGETS", "TASKS", "Task", "UnknownTaskError", "get_task", "reaches_further"]
+__all__ = ["TASKS", "Task", "UnknownTaskError", "get_task"]
 
 
 class UnknownTaskError(LLMOptError, ValueError):
@@ -106,11 +103,6 @@ def get_task(
     if description is not None:
         changes["description"] = description
     return replace(task, **changes) if changes else task
-
-
-def reaches_further(name: str) -> bool:
-    """Whether making a task may import a module."""
-    return ":" in name
 
 
 def _check_id(name: str) -> None:

@@ -36,7 +36,6 @@ class Task:
     box: tuple[float, float] = PUBLISHED_BOX  # low and high bound of every parameter
     max_steps: int | None = None  # `None` for the environment's own limit
     episodes: int = 5  # starts of one evaluation, where nobody gives a number
-    target: float | None = None  # mean return on the selection starts that counts as solved
     description: str = ""  # the task in words, for prompts that carry a description
     observes: tuple[str, ...] = ()  # each number; of a table, its states
     acts: tuple[str, ...] = ()  # what each action is
