@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import math
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,10 @@ import pytest
 
 from llmopt import LLMOptError, ReplayClient, ScriptedClient
 from llmopt.benchmarks.bench.cells import run_cell as run_policies
-from llmopt.benchmarks.engine.cell import Cell, read_lines
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import __main__ as check
 from llmopt.benchmarks.experiments import bbob, claims, command, findings, recordings, regret, words
-from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
+from llmopt.benchmarks.experiments.systems import HeavyMountainCar, TwoZones
 from llmopt.benchmarks.tasks.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +41,7 @@ def test_the_check_recomputes_each_figure_of_the_pages(capsys, monkeypatch):
 
 def test_policies_and_hyper_parameters_are_separate_questions():
     for question in questions():
-        policies = set(question.scores[question.method]) & set(words.TASKS)
+        policies = set(question.scores[question.method]) & set(words.SEARCHED)
         assert not policies or question.area == "policies"
     assert claims.policies() == (17, 2, 2, 13)
 
@@ -84,7 +83,7 @@ def test_the_page_for_optunahub_has_the_figures_of_the_studies():
 )
 def test_a_number_out_of_range_is_refused_before_anything_is_run(option, least, capsys):
     with pytest.raises(SystemExit):
-        words.EXPERIMENT.main("", ["--methods", "random", option, str(least - 1)])
+        bbob.EXPERIMENT.main("", ["--methods", "random", option, str(least - 1)])
     said = f"{option} {least - 1}: expected a whole number of at least {least}"
     assert said in capsys.readouterr().err
 
@@ -138,20 +137,7 @@ def test_an_instance_measures_the_distance_to_its_optimum_and_methods_share_its_
     assert lines[0]["steps"] == lines[2]["steps"] != lines[1]["steps"]
 
 
-# -- words ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task", ["zones", "mountaincar"])
-def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
-    lines = read_lines(words.RESULTS)
-    line = next(x for x in lines if (x["task"], x["method"], x["seed"]) == (task, "words", 0))
-    client = command.load(f"replay:{task}-words-0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the wording of the prompt has changed
-        again = words.run_model(task, "words", client, 0, line["evaluations"])
-    np.testing.assert_allclose(again["curve"], line["curve"], rtol=1e-6)
-    assert again["held_out"] == pytest.approx(line["held_out"], rel=1e-6)
-    assert again["requests"] == line["requests"]
+# -- recordings and systems ----------------------------------------------------------------------
 
 
 def test_every_recording_is_in_the_index_and_can_be_read():
@@ -166,7 +152,7 @@ def test_every_recording_is_in_the_index_and_can_be_read():
         recordings.recording("hoper-words-3")
 
 
-@pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar])
+@pytest.mark.parametrize("system", [TwoZones, HeavyMountainCar])
 def test_a_system_is_a_function_of_its_seed_and_ends(system):
     returns = []
     for _ in range(2):
@@ -178,36 +164,6 @@ def test_a_system_is_a_function_of_its_seed_and_ends(system):
             total, steps, ended = total + reward, steps + 1, terminated or truncated
         returns.append((total, steps))
     assert returns[0] == returns[1]
-
-
-@pytest.mark.parametrize(
-    ("arm", "shown"),
-    [("none", ()), ("names", ("zone A",)), ("docs", ("zone A", "delay of three")),
-     ("words", ("zone A", "delay of three", "Mean return"))],
-)  # fmt: skip
-def test_an_arm_tells_what_it_says(arm, shown):
-    client = ScriptedClient(["Proposal: stop"])
-    with words.make_search("zones", arm, client, 0) as search:
-        search.run(30)
-    (request,) = client.requests
-    for text in ("zone A", "delay of three", "Mean return"):
-        assert (text in request.text) == (text in shown)
-
-
-def test_the_shuffled_arm_tells_outcomes_of_other_points(monkeypatch):
-    monkeypatch.setattr(words, "STARTS", 2)
-
-    def answer(request):
-        values = np.random.default_rng(len(request.text)).uniform(-1, 1, 10)
-        return f"Start from: new\nProposal:\n{', '.join(f'{v:.3f}' for v in values)}"
-
-    with words.make_search("zones", "shuffled", ScriptedClient(answer), 0) as search:
-        points = words.run_shuffled(search, 12)
-        told = [(trial.reward, trial.params) for trial in search.optimizer.trials]
-    means = [mean for mean, _ in points]
-    assert [params for _, params in told] == [params for _, params in points]
-    assert all(reward in means[: k + 1] for k, (reward, _) in enumerate(told))
-    assert sum(a != b for (a, _), b in zip(told, means, strict=True)) >= 5
 
 
 # -- tuning studies ---------------------------------------------------------------------------

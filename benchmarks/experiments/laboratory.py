@@ -115,7 +115,7 @@ def _run_cma(cell: Cell) -> Row:
             points.append((outcome.mean, asked.params))
             return Result(outcome.mean, "failed")
 
-        method = words.InSpace(space, CMA(0.0, 1.0, len(space), cell.seed), cell.seed)
+        method = words.InSpace(space, CMA(0.0, 1.0, len(space), cell.seed))
         search(method, cell.evaluations, evaluate)
         best, params = max((p for p in points if p[0] is not None), key=lambda p: p[0] or 0.0)
         return cell.line(

@@ -1,8 +1,7 @@
-"""Systems of this project: two written for it, and known ones that were changed.
+"""Systems of this project: one written for it, and a known one that was changed.
 
-`TwoZones` and `Cascade` exist nowhere else. `ChangedObservation` permutes the observed numbers
-of a known environment and flips signs; the description that goes with it is true. The physics
-and the wiring of `HeavyMountainCar` differ from those of the known task of a similar name.
+`TwoZones` exists nowhere else. The physics and the wiring of `HeavyMountainCar` differ from those
+of the known task of a similar name.
 """
 
 from __future__ import annotations
@@ -101,87 +100,6 @@ class TwoZones(Plant):
         return self._seen(), float(comfort + energy), False, self.t >= 96, info
 
 
-class Cascade(Plant):
-    """Three water tanks in a row, the first fed by a pump, the last drained by a town.
-
-    Water runs from the first tank to the second through a valve, and from the second to the
-    third through another one, each with the square root of the level before it. The pump lags:
-    a quarter of the gap to its setting is closed in each step. The town's demand changes slowly
-    and at random around a daily swing. Levels are in metres; a tank overflows at 2 metres.
-
-    ## Observation Space
-
-    | Num | Observation                                           | Min | Max |
-    | --- | ----------------------------------------------------- | --- | --- |
-    | 0   | level of the first tank minus 1 metre                 | -1  | 1   |
-    | 1   | level of the second tank minus 1 metre                | -1  | 1   |
-    | 2   | level of the third tank minus 1 metre                 | -1  | 1   |
-    | 3   | demand of the town minus its mean, metres a step      | -0.1 | 0.1 |
-    | 4   | flow of the pump, share of its capacity               | 0   | 1   |
-
-    ## Action Space
-
-    | Num | Action                                       | Min | Max |
-    | --- | -------------------------------------------- | --- | --- |
-    | 0   | setting of the pump, share of its capacity   | 0 | 1 |
-    | 1   | opening of the valve after the first tank    | 0 | 1 |
-    | 2   | opening of the valve after the second tank   | 0 | 1 |
-
-    Actions are clipped to their bounds.
-
-    ## Rewards
-
-    Each step costs the squared distance of the third level from 1 metre times 4, of the other
-    two levels from 1 metre times 0.2, 0.1 times the flow of the pump, 2 for each metre that
-    overflows, and 5 for each metre of demand that an empty third tank does not serve.
-
-    ## Episode Truncation
-
-    An episode ends after 120 steps.
-    """
-
-    def __init__(self) -> None:
-        super().__init__([-1, -1, -1, -0.1, 0], [1, 1, 1, 0.1, 1], 3)
-        self.drift = 0.0
-
-    def _seen(self) -> np.ndarray:
-        return np.array([*(self.levels - 1.0), self.demand - 0.05, self.pump], np.float32)
-
-    def _town(self) -> None:
-        self.drift = 0.95 * self.drift + 0.004 * self.np_random.normal()
-        swing = 0.02 * math.sin(2 * math.pi * (self.t + self.phase) / 60)
-        self.demand = float(np.clip(0.05 + swing + self.drift, 0.0, 0.12))
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.levels = self.np_random.uniform(0.4, 1.6, 3)
-        self.phase = float(self.np_random.uniform(0, 60))
-        self.pump, self.drift, self.t = 0.0, 0.0, 0
-        self._town()
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        setting, first, second = np.clip(np.asarray(action, float), 0, 1)
-        self.pump += 0.25 * (float(setting) - self.pump)
-        one = min(0.12 * first * math.sqrt(self.levels[0]), self.levels[0])
-        two = min(0.12 * second * math.sqrt(self.levels[1]), self.levels[1])
-        served = min(self.demand, self.levels[2] + two)
-        self.levels = self.levels + np.array([0.13 * self.pump - one, one - two, two - served])
-        spilled = float(np.maximum(self.levels - 2.0, 0).sum())
-        self.levels = np.clip(self.levels, 0.0, 2.0)
-        off = (self.levels - 1.0) ** 2
-        parts = {
-            "reward_level": float(-4 * off[2] - 0.2 * (off[0] + off[1])),
-            "reward_pump": -0.1 * self.pump,
-            "reward_loss": -2 * spilled - 5 * (self.demand - served),
-        }
-        self.t += 1
-        self._town()
-        return self._seen(), float(sum(parts.values())), False, self.t >= 120, parts
-
-
 class HeavyMountainCar(Plant):
     """A heavy car in a valley with two hills, drag in the air, and an engine that lags.
 
@@ -243,23 +161,5 @@ class HeavyMountainCar(Plant):
         return self._seen(), reward, there, self.t >= 600, {}
 
 
-class ChangedObservation(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
-    """Shows at place ``i`` the observed number ``order[i]``, times ``signs[i]``."""
-
-    def __init__(self, env: gym.Env[Any, Any], order: Sequence[int], signs: Sequence[int]) -> None:
-        super().__init__(env)
-        self.order, self.signs = np.array(order), np.array(signs, dtype=np.float64)
-        inner = env.observation_space
-        if not isinstance(inner, spaces.Box):
-            raise TypeError(f"observation space {inner}: expected a Box")
-        ends = np.stack([inner.low[self.order], inner.high[self.order]]) * self.signs
-        self.observation_space = spaces.Box(ends.min(axis=0), ends.max(axis=0), dtype=np.float64)
-
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        """Return the numbers in their new order and with their new signs."""
-        return np.asarray(np.asarray(observation, dtype=np.float64)[self.order] * self.signs)
-
-
 gym.register("TwoZones-v0", f"{__name__}:TwoZones", max_episode_steps=96)
-gym.register("Cascade-v0", f"{__name__}:Cascade", max_episode_steps=120)
 gym.register("HeavyMountainCar-v0", f"{__name__}:HeavyMountainCar", max_episode_steps=600)
