@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt.policies import describe_environment
 from llmopt.policies.words.physics import describe_physics
 
 
@@ -35,8 +34,6 @@ def test_the_physics_of_mujoco_is_read_from_its_model():
     swimmer = "\n".join(describe_physics(made("Swimmer-v5").unwrapped))
     assert "a medium of density 4000 and viscosity 0.1" in swimmer
     assert describe_physics(made("CartPole-v1").unwrapped) == []
-    names_alone = describe_environment(made("Hopper-v5"), docstring=False)
-    assert "Physics" not in names_alone.text
 
 
 V = r"\(([-\d., e]+)\)"

@@ -20,7 +20,7 @@ from pathlib import Path
 from llmopt.benchmarks.engine.cell import Row, read_lines
 from llmopt.benchmarks.experiments import regret
 from llmopt.benchmarks.experiments.bbob import precision, read_runs
-from llmopt.benchmarks.experiments.words import CHANGED, SEARCHED, TUNING, WRITTEN, is_present
+from llmopt.benchmarks.experiments.words import CHANGED, TASKS, TUNING, WRITTEN, is_present
 from llmopt.benchmarks.report.budgets import budgets
 from llmopt.benchmarks.report.lines import score
 from llmopt.benchmarks.report.markdown import between_markers
@@ -83,7 +83,7 @@ def words_scores(tasks: Iterable[str] = ()) -> Scores:
     Args:
         tasks: Only these; all policies by default.
     """
-    wanted = set(tasks or SEARCHED)
+    wanted = set(tasks or TASKS)
     return scores_of(
         (line["method"], line["task"], line["seed"], line["held_out"])
         for line in [*filter(is_present, lines_of("words")), *lines_of("rivals")]

@@ -45,7 +45,10 @@ from llmopt.policies.evaluation import Evaluation
 RESULTS = Path(__file__).parents[1] / "results" / "laboratory.jsonl"
 EVALUATIONS, HELD_OUT = 10, 100
 POLICIES = {
-    **{name: words.TASKS[name] for name in ("hopper", "swimmer", "walker", "cheetah")},
+    "hopper": words.WordsTask("Hopper-v5"),
+    "swimmer": words.WordsTask("Swimmer-v5"),
+    "walker": words.WordsTask("Walker2d-v5"),
+    "cheetah": words.WordsTask("HalfCheetah-v5"),
     "ferry": words.WordsTask(lambda: TimeLimit(Ferry(), 240)),
     "dryer": words.WordsTask(lambda: TimeLimit(Dryer(), 300)),
 }

@@ -33,15 +33,7 @@ class WordsTask:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-TASKS = {
-    "hopper": WordsTask("Hopper-v5"),
-    "swimmer": WordsTask("Swimmer-v5"),
-    "walker": WordsTask("Walker2d-v5"),
-    "cheetah": WordsTask("HalfCheetah-v5"),
-}
-"""Tasks that are still searched."""
-
-SEARCHED = (
+TASKS = (
     "zones", "cascade", "heavy-car", "swimmer-changed", "mountaincar", "mountaincar-discrete",
     "swimmer", "hopper", "pendulum-inverted", "pendulum-double", "reacher", "cartpole", "acrobot",
     "pendulum", "frozenlake", "walker", "cheetah",

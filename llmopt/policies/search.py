@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -57,12 +57,12 @@ from llmopt.policies.finalists import choose
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, EXTENDED, Box, PolicySpace
 from llmopt.policies.picture import write_gif
-from llmopt.policies.report import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.report import EpisodeStatistics
 from llmopt.policies.saved import save_policy
 from llmopt.policies.source import policy_source
 from llmopt.policies.steps import describe_data, initial_states
-from llmopt.policies.words.describe import MAX_WORDS, EnvironmentWords
-from llmopt.policies.words.task_words import Words, describe_task
+from llmopt.policies.words.describe import EnvironmentWords
+from llmopt.policies.words.task_words import describe_task
 from llmopt.progress import Progress, say_kept, text_of_search
 from llmopt.prompt import PromptCapabilities, prompt_for
 from llmopt.resume import stored_options
@@ -110,21 +110,12 @@ class PolicySearch(Views, Closing):
         wrappers: Functions that wrap the environment, the innermost first, such as
             ``[gymnasium.wrappers.ClipAction]``; ``"usual"`` scales observations and actions as
             ``llmopt run`` does (`llmopt.policies.scaling`). Policies then act in `make_env`.
-        clip: Whether to clip an action to its bounds before the environment receives it; some
-            environments penalize actions outside them.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
             place of the docstring's; for a ``Discrete`` observation one text on how the states
             are numbered.
         actions: Names of the actions or choices in the same form.
-        words: ``"all"``, ``"names"`` to omit the docstring, or ``"none"`` to hide the task:
-            numbered parameters and no description.
-        threshold: Whether the prompt states the return from which Gymnasium considers the task
-            solved, if there is one.
         ceiling: The maximum possible mean return, if you know it: the model can end the search
             there.
-        feedback: Whether each score comes with a report on the policy's episodes.
-        max_words: Maximum characters of the environment's docstring.
-        max_feedback: Maximum characters of one evaluation's report.
         seed: Seed of the search and of its initial states.
         warmup: Random policies before the first request; see `llmopt.LLMOptimizer`.
             ``"auto"`` for 5 with a prompt that reads words, 30 for a numeric-only model, and 10
@@ -158,15 +149,9 @@ class PolicySearch(Views, Closing):
         bias: bool | None = None,
         box: Box | Literal["auto"] = "auto",
         wrappers: Sequence[Wrap] | Literal["usual"] = (),
-        clip: bool = True,
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
-        words: Words = "all",
-        threshold: bool = True,
         ceiling: float | None = None,
-        feedback: bool = True,
-        max_words: int = MAX_WORDS,
-        max_feedback: int = MAX_FEEDBACK,
         seed: int = 0,
         warmup: int | Sequence[Any] | Literal["auto"] = "auto",
         max_steps: int | None = None,
@@ -176,12 +161,8 @@ class PolicySearch(Views, Closing):
         own = inspect.signature(PolicySearch).parameters
         others = [name for name in SearchOptions.names() if name != "seeded"]  # episodes replace it
         check_names("PolicySearch", options, (*own, *others))
-        one_of("words", words, get_args(Words))
         starts = whole_number("starts", starts, 1, MAX_STARTS)
         self.seed = seed = whole_number("seed", seed, 0, MOST_SEED)
-        max_words = whole_number("max_words", max_words, 0)
-        self._feedback = feedback
-        self._max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:
             max_steps = whole_number("max_steps", max_steps, 1)
         if ceiling is not None:
@@ -191,7 +172,7 @@ class PolicySearch(Views, Closing):
         with closing(self._make()) as made:
             if bias is None:
                 bias = not isinstance(made.observation_space, spaces.Discrete)
-            self.policy = LinearPolicy.for_env(made, bias, clip=clip)
+            self.policy = LinearPolicy.for_env(made, bias, clip=True)
             self._step_cap = step_cap(made, max_steps)
             if max_steps is None and (made.spec is None or not made.spec.max_episode_steps):
                 logger.warning(
@@ -213,15 +194,11 @@ class PolicySearch(Views, Closing):
             self.policy,
             self.starts,
             self._step_cap,
-            words=words,
             description=description or "",
             observations=observations,
             actions=actions,
-            threshold=threshold,
-            max_chars=max_words,
             ceiling=ceiling,
             choices=self.policy.chooses,
-            starts=feedback,
             extended=extended > 1 and not self.policy.chooses,
         )
         self.words: EnvironmentWords = told.environment
@@ -266,7 +243,6 @@ class PolicySearch(Views, Closing):
                 **self._make.wrapped_in,
                 "starts": starts,
                 "seed": seed,
-                "clip": clip,
                 "max_steps": self._step_cap,
                 "box": np.asarray(reach, dtype=float).tolist(),
                 **({"extended": extended} if extended > 1 else {}),
@@ -385,13 +361,11 @@ class PolicySearch(Views, Closing):
             params: A point of the search's space. The result is not recorded.
             seeds: Seeds of other initial states.
         """
-        steps = EpisodeStatistics(
-            self.policy, self._inputs, self._outputs, max_chars=self._max_feedback
-        )
+        steps = EpisodeStatistics(self.policy, self._inputs, self._outputs)
         flat = self._parameters.flat(params)
         outcome = self._evaluator.evaluate(flat, seeds or self.starts, watch=steps)
         self._data = steps.data(self.policy.bind(flat)) if self._reads_words else None
-        return outcome, steps.text(outcome) if self._feedback else ""
+        return outcome, steps.text(outcome)
 
     def _tell(self, params: Any, outcome: Evaluation, text: str) -> Trial[dict[str, Any]]:
         optimizer = self.optimizer

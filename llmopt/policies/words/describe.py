@@ -54,9 +54,6 @@ def describe_environment(
     words: str = "",
     observations: Sequence[str] = (),
     actions: Sequence[str] = (),
-    docstring: bool = True,
-    threshold: bool = True,
-    max_chars: int = MAX_WORDS,
     step_cap: int | None = None,
     more: Sequence[str] = (),
 ) -> EnvironmentWords:
@@ -69,10 +66,6 @@ def describe_environment(
             ``"name: meaning"``; for a ``Discrete`` observation one text on how the states
             are numbered. Empty to use the docstring's names.
         actions: Names of the actions or choices in the same form.
-        docstring: Whether to include the environment's docstring. Names come from it in any case.
-        threshold: Whether to state the return at which Gymnasium considers the task solved, if
-            there is one and the environment has its registered arguments.
-        max_chars: Maximum characters of the docstring.
         step_cap: Maximum steps of an episode.
         more: Further lines, such as `probe_bounds` and `render_text` return.
 
@@ -86,10 +79,9 @@ def describe_environment(
     given = [f"{k}={_brief(v)}" for k, v in arguments.items() if k not in _NO_ARGUMENTS]
     title = title_of(env)
     lines = [f"Environment: {title}{', made with ' * bool(given)}{', '.join(given)}."]
-    if docstring:
-        tables = not all(q.meaning for q in (*seen, *done))  # else the lists below hold them
-        lines += [quote(sections, max_chars, tables=tables, arguments=bool(given))]
-    lines += _limits(env, step_cap, threshold)
+    tables = not all(q.meaning for q in (*seen, *done))  # else the lists below hold them
+    lines += [quote(sections, MAX_WORDS, tables=tables, arguments=bool(given))]
+    lines += _limits(env, step_cap)
     if isinstance(env.observation_space, spaces.Discrete):
         states, first = int(env.observation_space.n), int(env.observation_space.start)
         meaning = f": {seen[0].meaning}" if seen[0].meaning else ""
@@ -97,7 +89,7 @@ def describe_environment(
     else:
         lines += ["Observed:", *_listing(seen, env.observation_space)]
     lines += ["Actions:", *_listing(done, acting_space(env))]
-    lines += describe_physics(env.unwrapped) if docstring else []
+    lines += describe_physics(env.unwrapped)
     names = [type(layer).__name__ for layer in stack(env)]
     wrappers = [name for name in names if name not in _SILENT]
     lines += [f"Wrapped, from the inside out, in: {', '.join(wrappers)}."] if wrappers else []
@@ -111,7 +103,7 @@ def _brief(value: Any) -> str:
     return cut(re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split())), 80)
 
 
-def _limits(env: gym.Env[Any, Any], step_cap: int | None, threshold: bool) -> list[str]:
+def _limits(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     """Return lines on the length of an episode and of a step, and on solved returns."""
     lines, limit = [], _limit(env)
     if limit is not None and limit <= (step_cap or limit):
@@ -126,7 +118,7 @@ def _limits(env: gym.Env[Any, Any], step_cap: int | None, threshold: bool) -> li
         if isinstance(step, float) and 0 < step < 1e6:
             lines += [f"A step is {step:.4g} s."]
             break
-    if threshold and (solved := solved_from(env, step_cap)) is not None:
+    if (solved := solved_from(env, step_cap)) is not None:
         lines += [f"A mean return of {solved:g} counts as solved; more may be possible."]
     most = _limit(env, step_cap)
     if most is not None and title_of(env) in _ONE_A_STEP and _as_registered(env):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,8 +15,6 @@ from llmopt.errors import warn_user
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.scaling import acting_space, bounds_of, centre_and_size, title_of
 from llmopt.policies.words.describe import EnvironmentWords, describe_environment, probe_bounds
-
-Words = Literal["all", "names", "none"]
 
 _MOST_INPUTS = 12  # with more observed numbers, initial states are not listed
 _MOST_STARTS = 20
@@ -30,9 +28,8 @@ class TaskWords:
     """The description of a search for the prompt."""
 
     environment: EnvironmentWords
-    # a name for each observed number; empty for a table, or if names are hidden
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]  # a name for each action or choice; empty if names are hidden
+    inputs: tuple[str, ...]  # a name for each observed number; empty for a table
+    outputs: tuple[str, ...]  # a name for each action or choice
     scaled: bool
     text: str
 
@@ -43,41 +40,31 @@ def describe_task(
     seeds: Sequence[int],
     step_cap: int,
     *,
-    words: Words = "all",
     description: str = "",
     ceiling: float | None = None,
     choices: bool = False,
-    starts: bool = True,
     extended: bool = False,
     **environment: Any,
 ) -> TaskWords:
     """Describe the goal of the search, the environment, and the meaning of the parameters.
 
-    ``words="names"`` omits the docstring, ``"none"`` everything but `description`. `starts` lists
-    the initial states, `extended` says that usual weights lie within a tenth of their ranges.
-    Further arguments are those of `describe_environment`.
+    `extended` says that usual weights lie within a tenth of their ranges. Further arguments are
+    those of `describe_environment`.
     """
     # One after the other: some environments allow one live instance.
     more = [] if policy.clips else [probe_bounds(make)]
-    more += [render_text(make, seeds[0])] if words == "all" else []
+    more.append(render_text(make, seeds[0]))
     env = make()
     try:
         told = describe_environment(
-            env,
-            words=description,
-            docstring=words == "all",
-            step_cap=step_cap,
-            more=more,
-            **environment,
+            env, words=description, step_cap=step_cap, more=more, **environment
         )
         scaled = centre_and_size(env) is not None
         clipped = acting_space(env) is not env.action_space
-        seen = _first_seen(env, seeds) if starts and words == "all" else []
+        seen = _first_seen(env, seeds)
         check_seeding(env, seeds[0])
     finally:
         env.close()
-    if words == "none":
-        return TaskWords(told, (), (), scaled, description.strip())
     table = isinstance(policy.observation_space, spaces.Discrete)
     inputs = () if table else tuple(q.name for q in told.observations)
     outputs = tuple(q.name for q in told.actions)
