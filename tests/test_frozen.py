@@ -223,6 +223,7 @@ class Case:
 
 
 CODE, REWARD = "--steps 10 --episodes 5", "--steps 5"
+REACTIONS = ("alkylation", "buchwald-hartwig", "reductive-amination", "suzuki-informer")
 SWIMMER = "--iterations 25 --warmup 5 --episodes 10"
 MUJOCO: Any = {"rel": 1e-4, "packages": ("mujoco",)}  # sums are rounded by processor
 CONFINED: Any = MUJOCO | {"marks": (needs_confinement,)}
@@ -260,7 +261,7 @@ CASES = {
     },
     **{
         f"{name}-llm-words-0": Case(reaction(name), rel=0.0)
-        for name in ("alkylation", "reductive-amination")
+        for name in REACTIONS
     },
 }
 
