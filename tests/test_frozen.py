@@ -223,7 +223,14 @@ class Case:
 
 
 CODE, REWARD = "--steps 10 --episodes 5", "--steps 5"
-REACTIONS = ("alkylation", "buchwald-hartwig", "reductive-amination", "suzuki-informer")
+REACTIONS = (
+    "alkylation",
+    "buchwald-hartwig",
+    "chan-lam",
+    "reductive-amination",
+    "suzuki",
+    "suzuki-informer",
+)
 SWIMMER = "--iterations 25 --warmup 5 --episodes 10"
 MUJOCO: Any = {"rel": 1e-4, "packages": ("mujoco",)}  # sums are rounded by processor
 CONFINED: Any = MUJOCO | {"marks": (needs_confinement,)}
