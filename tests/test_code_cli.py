@@ -323,7 +323,6 @@ def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tm
         (("code", "NoSuch-v0"), "unknown task 'NoSuch-v0'"),
         (("code", "mountaincar", "--steps", "0"), "--steps 0"),
         (("code", "mountaincar", "--resume"), "--out"),
-        (("code", "cartpole", "--feedback", "hp"), "no language feedback"),
         (("code", "swimer"), "did you mean 'swimmer'"),
         (("code", "no_such_module:Env-v0"), "no_such_module"),
         (("code", "mountaincar", "--model", "replay:none.jsonl"), "cannot read the recording"),

@@ -216,14 +216,6 @@ class TestRegistry:
             assert (optimizer.dimension, optimizer.budget, optimizer.num_workers) == (3, 50, 2)
             assert optimizer.name == name
 
-    def test_entry_is_configured_by_calling_it(self):
-        client = ScriptedClient(points((0.1, 0.2)))
-        configured = ng.optimizers.registry["ParametrizedLLM"](model=client, warmup=0)
-        assert isinstance(configured, ParametrizedLLM)
-        np.testing.assert_array_equal(configured(2, 5).ask().value, [0.1, 0.2])
-        direct = LLM(2, 5, model=ScriptedClient(points((0.3, 0.2))), warmup=0)
-        np.testing.assert_array_equal(direct.ask().value, [0.3, 0.2])
-
     @pytest.mark.parametrize(
         ("config", "error", "words"),
         [
@@ -710,10 +702,8 @@ class TestSeeds:
         assert run(12, 1) != run(13, 1)
 
 
-def test_a_model_may_be_given_by_position_and_is_no_parametrization():
+def test_a_model_may_be_given_by_position():
     assert ParametrizedLLM("network").name == ParametrizedLLM(model="network").name
-    with pytest.raises(TypeError, match=r"model='network'"):
-        ng.optimizers.registry["ParametrizedLLM"]("network")
 
 
 # -- constraints, several objectives, failures ---------------------------------------------

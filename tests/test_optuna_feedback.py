@@ -15,12 +15,10 @@ from search_contract import Keyless
 from llmopt import (
     Categorical,
     ClientError,
-    Completion,
     FallbackWarning,
     Float,
     Int,
     MissingKeyError,
-    Reply,
     ScriptedClient,
     Space,
     SpaceError,
@@ -331,30 +329,6 @@ def test_a_stopped_trial_is_no_start_up_trial():
     study = study_of(sampler)
     study.optimize(bowl, n_trials=5)
     assert study.trials[-1].state == TrialState.PRUNED
-
-
-def test_the_dashboards_note_says_why(tmp_path):
-    dashboard = pytest.importorskip("optuna_dashboard")
-    reply = Reply(
-        (Completion("x: 1.5\nlarger was **better**"),),
-        model="answerer",
-        prompt_tokens=90,
-        completion_tokens=8,
-        cost=0.25,
-    )
-    sampler = LLMSampler(
-        ScriptedClient([reply]), prompt="props", n_startup_trials=1, dashboard_notes=True, seed=0
-    )
-    study = optuna.create_study(sampler=sampler, storage=f"sqlite:///{tmp_path}/study.db")
-    notes = []
-
-    def objective(trial):
-        x = trial.suggest_float("x", -5, 5)
-        notes.append(dashboard.get_note(trial))
-        return x
-
-    study.optimize(objective, n_trials=2)
-    assert notes == ["", "larger was **better**\n\n*answerer, 90 + 8 tokens, $0.250000*"]
 
 
 def test_no_description_may_be_none():

@@ -61,18 +61,6 @@ def test_a_trial_that_runs_shifts_the_points_of_the_prompt():
     assert "Beyond trial 2, as point 3 of the prompt." in page_of(study)
 
 
-def test_a_note_of_the_dashboard_has_the_numbers_of_the_study():
-    dashboard = pytest.importorskip("optuna_dashboard")
-    sampler = make([new(1.5, 1), f"{LESSON}Proposal:\nx: 2.5"], dashboard_notes=True)
-    study = study_of(sampler)
-    study.optimize(bowl, n_trials=1)
-    trial = study.ask(XY)
-    note = dashboard.get_note(trial)
-    assert "trial 1 is worse than trial 0." in note
-    assert "Start from: trial 0" in note
-    assert "#" not in note
-
-
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

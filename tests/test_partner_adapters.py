@@ -222,7 +222,6 @@ class TestNevergrad:
         (LLMSampler, "max_request", "max_requests"),
         (ParametrizedLLM, "warm_up", "warmup"),
         (ParametrizedLLM, "on_eror", "on_error"),
-        (ng.optimizers.registry["ParametrizedLLM"], "descripton", "description"),
     ],
 )
 def test_an_unknown_argument_is_answered_with_the_nearest(make, wrong, meant):

@@ -7,8 +7,7 @@
     llm.ParametrizedLLM(model="openai:gpt-6-luna", prompt="opro")(parametrization, budget=100)
 
 `LLM` asks the embedded model, which needs no key. `ParametrizedLLM` takes the model, the prompt and
-the caps; the registry's entry of this name has the defaults, and calling it configures it:
-``registry["ParametrizedLLM"](model="openai:gpt-6-luna")``.
+the caps; the registry's entry of this name has the defaults.
 """
 
 from __future__ import annotations
@@ -517,43 +516,6 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             **{k: v for k, v in self._config.items() if k != "options"},
             **self._config["options"],
         }
-
-    def __call__(
-        self,
-        parametrization: Any = None,
-        budget: int | None = None,
-        num_workers: int = 1,
-        **config: Any,
-    ) -> Any:
-        """Make an optimizer; without a parametrization, a further configured one of these.
-
-        Args:
-            parametrization: What to optimize, or its dimension.
-            budget: Total number of evaluations.
-            num_workers: Number of parallel evaluations.
-            **config: Arguments to change, by the names that the class documents.
-
-        Returns:
-            A Nevergrad optimizer, or a `ParametrizedLLM`.
-        """
-        if config:
-            if "client" in config:
-                config["model"] = one_model(config.pop("client"), config.get("model"))
-            changed = ParametrizedLLM(**{**self.config(), **config})
-            if parametrization is None:
-                return changed
-            return changed(parametrization, budget, num_workers)
-        if parametrization is None:
-            raise TypeError(
-                f"{self.name} got no parametrization: give one (or a dimension) to make an "
-                "optimizer, or arguments such as model=... to configure it"
-            )
-        if isinstance(parametrization, str):
-            raise TypeError(
-                f"{self.name}({parametrization!r}) expects a parametrization, or a dimension: give "
-                f"a model by name, (model={parametrization!r})"
-            )
-        return super().__call__(parametrization, budget, num_workers)
 
 
 def _register(name: str) -> ParametrizedLLM:

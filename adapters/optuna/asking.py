@@ -26,7 +26,6 @@ from llmopt.adapters.optuna.records import (
     note_wait,
     publish,
     read_note,
-    write_dashboard_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
@@ -137,7 +136,6 @@ class Asker:
         hints: Names of the study's user attributes for the model; ``None`` for all.
         known: The parameters that the user names beforehand.
         curves: Whether the model sees reported values.
-        notes: Whether to write the note of optuna-dashboard.
         earlier: What the sampler had spent of which this one is a copy.
     """
 
@@ -150,7 +148,6 @@ class Asker:
     hints: Sequence[str] | None
     known: Known
     curves: bool
-    notes: bool
     earlier: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
@@ -265,8 +262,6 @@ class Asker:
             annotate(
                 study, trial, offer.proposal, offer.start, offer.cost, offer.model, offer.named
             )
-            if self.notes:
-                write_dashboard_note(study, trial)
             note_wait(study, trial, time.monotonic() - began)
         except BaseException:  # the point waits for the next trial: it may be paid for
             with contextlib.suppress(Exception):

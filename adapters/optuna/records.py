@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from optuna.study import Study
@@ -19,7 +18,6 @@ from llmopt.optuna_trials import (
     PREFIX,
     WAITED,
     amount_of,
-    for_readers,
     json_of,
     note_of,
     number_of,
@@ -151,24 +149,6 @@ def raised_in_objective() -> str:
             if isinstance(error, Exception):
                 return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
     return ""
-
-
-def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:
-    """Show in optuna-dashboard's note of a trial why the model proposed it, and what that cost."""
-    from optuna_dashboard import save_note
-
-    now = current(study, trial)
-    if read_note(now, "source") != "llm":
-        return
-    tokens = [round(amount_of(read_note(now, f"{k}_tokens"))) for k in ("prompt", "completion")]
-    cost = read_note(now, "cost")
-    facts = f"{text_of(read_note(now, 'model')) or 'model'}, {tokens[0]} + {tokens[1]} tokens"
-    facts += f", ${amount_of(cost):.6f}" if cost is not None else ""
-    named = read_named(json_of(now.system_attrs, NAMED))
-    reasons = for_readers(text_of(read_note(now, "explanation")), named) or "(no reasons given)"
-    # Of a running trial only its id and its study are used, which a `FrozenTrial` has not.
-    place = SimpleNamespace(storage=study._storage, study=study, _trial_id=trial._trial_id)
-    save_note(place, f"{reasons}\n\n*{facts}*")
 
 
 def read_note(trial: FrozenTrial, name: str) -> Any:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Unpack
@@ -136,8 +135,6 @@ class LLMSampler(BaseSampler):
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The prompt
             states them, and only points that satisfy them are proposed; an enqueued point that
             violates one ranks after all feasible ones. See `llmopt.Space`.
-        dashboard_notes: Whether to also write the model's reasons, tokens and cost into the note of
-            each trial in optuna-dashboard; needs the package `optuna-dashboard`.
         **options: See `llmopt.options.AskOptions`: ``description``, ``total``,
             ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
             ``compute`` and the caps. Here ``on_error="fallback"`` is the default: ``"raise"``
@@ -179,7 +176,6 @@ class LLMSampler(BaseSampler):
         intermediate: bool = True,
         partner: Partners | BaseSampler | Sequence[str | BaseSampler] = None,
         constraints: str | Iterable[str] = (),
-        dashboard_notes: bool = False,
         **options: Unpack[AskArguments],
     ) -> None:
         own = inspect.signature(LLMSampler).parameters
@@ -204,11 +200,6 @@ class LLMSampler(BaseSampler):
         self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
         self._others += [independent_sampler] if independent_sampler is not None else []
         self._partner = partner
-        if dashboard_notes and find_spec("optuna_dashboard") is None:
-            raise ImportError(
-                "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
-                name="optuna_dashboard",
-            )
         self._entropy = (seed_or_fresh(seed),)
         self._ended: StudyStopped | None = None  # why the model ended a search
         known = Known({}, {}) if space is None else read_space(space)
@@ -219,7 +210,7 @@ class LLMSampler(BaseSampler):
         asking = replace(asking.with_tool(tool), explores=alone)
         self._asker = Asker(
             client, asking, given.limits, partners, self._constraints, self.batch_size, self.hints,
-            known, intermediate, dashboard_notes,
+            known, intermediate,
         )  # fmt: skip
         self._may_stop = given.may_stop
         start = whole_or_auto("n_startup_trials", n_startup_trials, 0)

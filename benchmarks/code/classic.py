@@ -88,8 +88,8 @@ TAUGHT = tuple(_TEACHERS)
 """Ids of the environments that have a teacher."""
 
 
-def make_env(env_id: str, **options: Any) -> LanguageFeedback:
-    """Make one of `TAUGHT` with language feedback, whose options are `LanguageFeedback`'s."""
+def make_env(env_id: str) -> LanguageFeedback:
+    """Make one of `TAUGHT` with language feedback."""
     if env_id not in _TEACHERS:
         raise LLMOptError(f"no teacher for {env_id!r}. Valid: {', '.join(_TEACHERS)}")
-    return LanguageFeedback(gym.make(env_id), _TEACHERS[env_id](), **options)
+    return LanguageFeedback(gym.make(env_id), _TEACHERS[env_id]())

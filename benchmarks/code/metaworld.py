@@ -268,15 +268,7 @@ def _target_in_words(target: np.ndarray) -> str:
     return f"move the hand to [{x:.3f}, {y:.3f}, {z:.3f}] and {grip} the gripper ({effort:+.1f})"
 
 
-def make_env(
-    name: str,
-    seed: int = 0,
-    held_out: bool = False,
-    **options: Any,
-) -> LanguageFeedback:
-    """Make a Meta-World task with target-pose actions and language feedback.
-
-    Arguments are those of `TargetPose`, and of `LanguageFeedback`.
-    """
+def make_env(name: str, seed: int = 0, held_out: bool = False) -> LanguageFeedback:
+    """Make a Meta-World task with target-pose actions and language feedback."""
     env = TargetPose(name, seed, held_out)
-    return LanguageFeedback(env, MetaWorldTeacher(env), **options)
+    return LanguageFeedback(env, MetaWorldTeacher(env))

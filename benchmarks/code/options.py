@@ -13,7 +13,6 @@ from typing import Any
 from llmopt.benchmarks.code.folder import CodeRun, read_starts
 from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.benchmarks.engine.folder_settings import check_given
-from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
 from llmopt.util.files import read_text
@@ -43,9 +42,6 @@ class _Option:
             what = "a number" if self.kind is float else "a whole number"
             most = "" if valid[1] == math.inf else f", at most {valid[1]:g}"
             words = f"{what}, {valid[0]} or more{most}"
-        elif self.kind is list:
-            sound = isinstance(value, list) and all(v in valid for v in value)
-            words = f"some of {', '.join(valid)}"
         elif valid:
             sound = any(value == each and type(value) is type(each) for each in valid)
             words = f"one of {', '.join(map(str, valid))}"
@@ -74,15 +70,6 @@ _OPTIONS = {
     "call_seconds": _Option(10.0, float, "limit of one call of code", (0.001, 1e6), metavar="S"),
     "held_out": _Option(20, int, "held-out initial states of the final score", _COUNT, free=True),
     "episodes": _Option(10, int, "starts that candidates are compared on", _COUNT, metavar="K"),
-    "feedback": _Option(
-        list(FEEDBACK_KINDS),
-        list,
-        "language feedback on the steps that the model sees: r (reward), hp (good moves), hn (bad "
-        "moves), fp (what the expert would do); for tasks that have it (default: all)",
-        FEEDBACK_KINDS,
-        command="code",
-        metavar="KIND",
-    ),
     "training": _Option(200, int, "episodes of a training", (1, 1e10), command="reward"),
     "trainings": _Option(
         3,
@@ -125,11 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         if not option.help or option.command not in ("", command):
             continue
         form: dict[str, Any] = {"type": option.kind, "metavar": option.metavar}
-        if option.kind is list:
-            form = {"nargs": "*", "choices": option.range, "metavar": option.metavar}
-        elif option.kind is str and option.range:
-            form = {"choices": option.range}
-        known = "" if option.default in (None, "") or form.get("nargs") else option.default
+        known = "" if option.default in (None, "") else option.default
         words = f"{option.help} (default: {known})" if known else option.help
         add(f"--{name.replace('_', '-')}", help=words, **form)
     add(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,6 @@ import numpy as np
 from llmopt.benchmarks.code import classic
 from llmopt.benchmarks.tasks import TASKS
 from llmopt.benchmarks.tasks.table import UnknownTaskError, get_task
-from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium
@@ -121,37 +120,32 @@ def _words_and_statistics(
     return words.text, partial(EpisodeStatistics, policy, seen, done, max_chars=_STATISTICS)
 
 
-def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
+def find_task(name: str, seed: int = 0) -> CodeTask:
     """Return the task of a name.
 
     It is one of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any Gymnasium id
     (``"module:Id-v0"`` imports the module first). `seed` is that of Meta-World's
-    goals; `feedback` are kinds of it, for tasks with a teacher.
+    goals.
 
     Raises:
         ImportError: A package is missing; the message says which extra has it.
         LLMOptError: There is no such task.
     """
     if name.startswith("metaworld:"):
-        return _metaworld_task(name, seed, feedback)
+        return _metaworld_task(name, seed)
     try:
         known = get_task(name)  # of its form for linear policies nothing is taken
     except UnknownTaskError as error:
         raise LLMOptError(f"{error}, or metaworld:TASK-v3") from error
     env_id = known.env_id
     taught = env_id in classic.TAUGHT
-    if not taught and set(feedback) != set(FEEDBACK_KINDS):
-        raise LLMOptError(
-            f"{name} gives no language feedback, so none can be chosen; that is for "
-            f"{', '.join(classic.TAUGHT)} and metaworld:TASK-v3"
-        )
     env = make_gymnasium(env_id)
     cap = known.step_cap(env)
     limit = env.spec.max_episode_steps if env.spec is not None else None
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
         if taught:
-            return classic.make_env(env_id, feedback=feedback)
+            return classic.make_env(env_id)
         return make_gymnasium(env_id)
 
     try:
@@ -198,7 +192,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     )
 
 
-def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
+def _metaworld_task(name: str, seed: int) -> CodeTask:
     from llmopt.benchmarks.code import metaworld
 
     task = name.partition(":")[2]
@@ -221,7 +215,7 @@ def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return metaworld.make_env(task, seed, held_out, feedback=feedback)
+        return metaworld.make_env(task, seed, held_out)
 
     def draw() -> gym.Env[Any, Any]:
         choose_renderer()

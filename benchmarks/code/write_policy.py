@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _search(run: CodeRun) -> None:
     config = run.config
-    task = find_task(config["task"], config["seed"], config["feedback"])
+    task = find_task(config["task"], config["seed"])
     env = task.make(False)
     starts = starts_of(run, task, env)
     seeds = starts.selection(config["episodes"])

@@ -21,7 +21,7 @@ _OF_EVERY_RUN = "seed description gif max_requests max_tokens max_cost"
 _OF_RUN = "iterations episodes heldout finalists bias box batch methods statistics"
 _OF_CODE = (  # `initial` is the code itself
     "command llmopt steps initial attempts temperature "
-    "max_output_tokens call_seconds held_out feedback training trainings "
+    "max_output_tokens call_seconds held_out training trainings "
     "numbered_starts"  # a run that this makes guessable says so
 )
 _HARMLESS = frozenset(f"{_OF_EVERY_RUN} {_OF_RUN} {_OF_CODE}".split())

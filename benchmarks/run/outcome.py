@@ -10,20 +10,6 @@ from llmopt.benchmarks.engine.search import FINAL_ROUNDS
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.run.config import RunConfig
 
-STANDS_STILL = (
-    "The best policy does no better than one whose parameters are all zero: the search has found "
-    "nothing yet. Try another --seed, a larger --warmup, or more --iterations (also of this run, "
-    "with --resume)."
-)
-"""What is said where nothing was found."""
-
-UNSOLVED = (
-    "Not solved: Gymnasium takes {task} for solved from a mean return of {solved:g} on; the best "
-    "policy ({best.label}) has {best.heldout:.2f} on held-out starts. More --iterations may help "
-    "(also of this run, with --resume), or another --model.\n"
-)
-"""What is said where something was found, but less than the environment asks for."""
-
 
 @dataclass(frozen=True)
 class MethodResult:

@@ -33,13 +33,7 @@ from llmopt.benchmarks.run.folder import (
     is_empty,
     read_config,
 )
-from llmopt.benchmarks.run.outcome import (
-    STANDS_STILL,
-    UNSOLVED,
-    MethodResult,
-    RunResult,
-    format_table,
-)
+from llmopt.benchmarks.run.outcome import MethodResult, RunResult, format_table
 from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.table import Task
@@ -50,15 +44,10 @@ from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.saved import save_policy
-from llmopt.policies.words.describe import solved_from
 from llmopt.util.files import (
     write_bytes_atomically,
     write_text_atomically,
 )
-
-_ZERO = "zero"  # the policy whose parameters are all zero, among the held-out records
-_STILL_STARTS = 20
-_STILL_SHARE = 0.01  # of the size of what standing still returns
 
 
 def run(
@@ -202,35 +191,12 @@ class _Session:
             self.progress.line(now=True)
         self.chosen[name] = self.contest.judge(name)
 
-    def _stands_still(self, best: MethodResult) -> bool:
-        """Whether a policy whose parameters are all zero does as well as the best one."""
-        if best.heldout is None or best.params is None:
-            return False
-        if _ZERO not in self.folder.heldout:
-            params, seeds = (0.0,) * len(best.params), self.contest.heldout_seeds[:_STILL_STARTS]
-            self.contest.run_on(params, seeds, _ZERO, 0, _ZERO, "heldout")
-        zero = self.folder.heldout[_ZERO].mean
-        return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
-
-    def _unsolved(self, best: MethodResult) -> str:
-        """Say so if the best policy is below what Gymnasium takes for solved."""
-        env = self.task.make_env()
-        try:
-            solved = solved_from(env, self.task.step_cap(env))
-        finally:
-            env.close()
-        if solved is None or best.heldout is None or best.heldout >= solved:
-            return ""
-        return UNSOLVED.format(task=self.task.env_id, solved=solved, best=best)
-
     def _finish(self) -> RunResult:
         results = tuple(self._result(name) for name in self.config.methods)
         scored = [r for r in results if r.final is not None]
         best = max(scored, key=_final, default=None)
         episodes = self.contest.terms.episodes
         table = format_table(results, self.config, episodes)
-        if best is not None:
-            table += f"{STANDS_STILL}\n" if self._stands_still(best) else self._unsolved(best)
         path, warmup = self.folder.path, self.folder.records[WARMUP]
         rows = json.dumps([asdict(r) for r in results], indent=2)
         write_text_atomically(path / SUMMARY, rows + "\n")

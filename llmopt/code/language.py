@@ -13,12 +13,6 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from llmopt.util.arguments import one_of
-
-FEEDBACK_KINDS = ("r", "hp", "hn", "fp")
-"""Reward; hindsight positive (the move was good), negative (it was bad); future positive
-(what to do next): LLF-Bench's names."""
-
 PHRASES = {
     "reward": "The reward of this step is {reward:.3g}.",
     "good": "That was a good move: it goes where the expert would go.",
@@ -78,26 +72,12 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     Args:
         env: The environment.
         teacher: What to say about it.
-        feedback: Which of `FEEDBACK_KINDS` to give.
-
-    Raises:
-        ValueError: A kind of feedback does not exist.
     """
 
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        teacher: Teacher,
-        feedback: Sequence[str] = FEEDBACK_KINDS,
-    ) -> None:
-        gym.utils.RecordConstructorArgs.__init__(
-            self, _disable_deepcopy=True, teacher=teacher, feedback=feedback
-        )
+    def __init__(self, env: gym.Env[Any, Any], teacher: Teacher) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, _disable_deepcopy=True, teacher=teacher)
         super().__init__(env)
-        for kind in feedback:
-            one_of("feedback", kind, FEEDBACK_KINDS)
         self.teacher = teacher
-        self.feedback = tuple(feedback)
         self._seen: list[Any] = []
         self._rewards: list[float] = []
 
@@ -135,15 +115,10 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         return self.teacher.conclude(self._seen, self._rewards, info)
 
     def _words(self, reward: float, verdict: Verdict) -> str:
-        parts = []
-        if "r" in self.feedback:
-            parts.append(PHRASES["reward"].format(reward=reward))
-        if verdict.good is True and "hp" in self.feedback:
-            parts.append(PHRASES["good"])
-        if verdict.good is False and "hn" in self.feedback:
-            parts.append(PHRASES["bad"])
-        if "hp" in self.feedback or "hn" in self.feedback:
-            parts += verdict.remarks
-        if verdict.suggestion and "fp" in self.feedback:
+        parts = [PHRASES["reward"].format(reward=reward)]
+        if verdict.good is not None:
+            parts.append(PHRASES["good" if verdict.good else "bad"])
+        parts += verdict.remarks
+        if verdict.suggestion:
             parts.append(PHRASES["suggestion"].format(suggestion=verdict.suggestion))
         return " ".join(parts)
