@@ -1,4 +1,4 @@
-"""Statistics of benchmarks: groups of comparable runs, and the probability of improvement."""
+"""Statistics of benchmarks: the probability of improvement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.stats import (
     Pairing,
     fewest_tasks,
@@ -15,53 +14,6 @@ from llmopt.benchmarks.report.stats import (
     pair,
     sign_flip_test,
 )
-
-CMA, RANDOM, MODEL = "CMA-ES", "random search", "smollm2 (opro)"
-OPTIONS = {"batch": 0, "heldout": 100, "max_tokens": 0, "wrappers": None, "finalists": 0}
-
-
-def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
-    cell = {"method": method, "seed": seed, "evaluations": 1, "episodes": 2, "warmup": 1}
-    return {
-        "cell": {**OPTIONS, **cell, "task": task, **more.pop("cell", {})},
-        "task": f"{task}/linear-v1",
-        "env_id": task,
-        "box": [-6.0, 6.0],
-        "bias": True,
-        "model": "smollm2" if method.startswith("llm") else "",
-        "means": list(means),
-        "selection": max((m for m in means if m is not None), default=None),
-        "heldout": heldout,
-        "sources": {},
-        "usage": None,
-        "seconds": {"proposing": 1.0, "evaluating": 2.0},
-        "episodes": 4,
-        **more,
-    }
-
-
-def test_groups_hold_what_is_comparable():
-    lines = [
-        line("random", 1),
-        line("random", 0),
-        line("llm-opro", 0),
-        line("cma", 0, cell={"evaluations": 400}),
-        line("cma", 0, task="Swimmer-v5"),
-        line("random", 1, heldout=99.0),
-    ]
-    grouped = group(lines)
-    assert [(k.task, k.evaluations, list(r)) for k, r in grouped.items()] == [
-        ("Swimmer-v5/linear-v1", 1, [CMA]),
-        ("CartPole-v1/linear-v1", 1, [MODEL, RANDOM]),
-        ("CartPole-v1/linear-v1", 400, [CMA]),
-    ]
-    runs = list(grouped.values())[1][RANDOM]
-    assert runs.seeds == (0, 1)
-    assert runs.heldout.tolist() == [1.0, 1.0]  # the first of equal cells counts
-    ways = [line("llm-opro", 0, cell={"model": m, "batch": b}) for m in "ab" for b in (1, 4)]
-    (labels,) = (list(runs) for runs in group(ways).values())
-    assert f"{MODEL}, a, 4 a request" in labels
-    assert len(labels) == 4  # no run is lost
 
 
 def test_holm_corrects_for_several_tests():

@@ -7,9 +7,8 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from llmopt.benchmarks.bench.cells import (
     BenchConfigError,
@@ -24,7 +23,7 @@ from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.budgets import budgets
-from llmopt.benchmarks.report.lines import group, titles
+from llmopt.benchmarks.report.lines import label_of, score
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.reactions import REACTIONS, get_reaction
 from llmopt.benchmarks.tasks.table import TASKS, get_task
@@ -127,16 +126,18 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
     if any(line["task"] in REACTIONS for line in lines):
         best = {name: get_reaction(name).best for name in REACTIONS}
         return "\n".join(budgets(lines, best).text())
-    grouped = group(lines)
-    names = titles(grouped)
+    scores: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        title = f"{line['task']}, {line['cell']['evaluations']} evaluations"
+        scores.setdefault(title, {}).setdefault(label_of(line), []).append(score(line))
     head = ("method", "held-out median", "least", "largest", "seeds")
     blocks = []
-    for key, runs in grouped.items():
-        rows = []
-        for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
-            spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
-            rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
-        blocks += ["", clean(names[key]), *Table.of(head, rows).text()]
+    for title, runs in scores.items():
+        rows = [
+            (label, *(f"{x:,.4g}" for x in (median(own), min(own), max(own))), str(len(own)))
+            for label, own in sorted(runs.items(), key=lambda item: -median(item[1]))
+        ]
+        blocks += ["", clean(title), *Table.of(head, rows).text()]
     return "\n".join(blocks)
 
 

@@ -14,7 +14,7 @@ from llmopt.benchmarks.engine.folder_settings import check_given, resume_command
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
-from llmopt.benchmarks.run.folder import folder_to_resume, is_empty, read_config
+from llmopt.benchmarks.run.folder import is_empty, read_config
 from llmopt.benchmarks.run.outcome import RunResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=True,
         metavar="DIR",
-        help="resume the run in DIR or in --out, else the latest of this task in runs/",
+        help="resume the run in DIR, or in --out",
     )
     add_search_options(parser)
     add(
@@ -118,10 +118,11 @@ def _config(given: dict[str, Any], out: Any, resume: Any) -> tuple[RunConfig, An
     if resume:
         if out is not None and is_empty(Path(out)):
             raise StorageError(
-                f"--resume: {out} holds no run; give the folder of one. To resume the latest run "
-                "of a task, name the task first: llmopt run TASK --resume"
+                f"--resume: {out} holds no run; give the folder of one: llmopt run --resume DIR"
             )
-        out = folder_to_resume(given) if out is None else Path(out)
+        if out is None:
+            raise RunConfigError("--resume: got no folder; give that of the run: --resume DIR")
+        out = Path(out)
         stored = RunConfig.from_dict(read_config(out)["run"])
         config = replace(stored, **given)
         check_given(out, _settings(config), given)

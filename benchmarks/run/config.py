@@ -130,12 +130,6 @@ class RunConfig:
             ) from error
 
 
-def changes(config: RunConfig, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options that a run with a configuration would not resume with."""
-    names = (f.name for f in fields(RunConfig) if f.name in options and f.name not in _MINOR)
-    return [name for name in names if getattr(config, name) != options[name]]
-
-
 def check_same(config: RunConfig, stored: Mapping[str, Any], path: Path) -> None:
     """Raise if a configuration is not that of the run in a folder; it may have more iterations."""
     before = RunConfig.from_dict(stored["run"])
@@ -144,9 +138,11 @@ def check_same(config: RunConfig, stored: Mapping[str, Any], path: Path) -> None
             f"{path} holds a run of {before.iterations} iterations: give as many or more to resume "
             f"it, not {config.iterations}"
         )
+    there, now = asdict(before), asdict(config)
     changed = [
-        f"{name} (there {getattr(before, name)!r}, now {getattr(config, name)!r})"
-        for name in changes(before, asdict(config))
+        f"{name} (there {there[name]!r}, now {now[name]!r})"
+        for name in there
+        if name not in _MINOR and there[name] != now[name]
     ]
     if changed:
         raise RunConfigError(

@@ -38,14 +38,13 @@ from typing import Any
 
 from llmopt.benchmarks.engine.lines import LinesFile
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
-from llmopt.benchmarks.run.config import RunConfig, changes
 from llmopt.benchmarks.run.published import (
     OverallLog,
     WarmupPoint,
     parameters_text,
     rollout_text,
 )
-from llmopt.errors import LLMOptError, StorageError
+from llmopt.errors import StorageError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.util.closing import Closing
 from llmopt.util.files import (
@@ -209,23 +208,3 @@ def default_folder(*parts: str) -> Path:
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
     numbered = (Path("runs") / f"{name}{f'-{k}' if k > 1 else ''}" for k in itertools.count(1))
     return next(path for path in numbered if is_empty(path))
-
-
-def folder_to_resume(options: Mapping[str, Any]) -> Path:
-    """Return the run in ``runs/`` to resume: the latest interrupted one, else the latest."""
-    fitting: list[tuple[bool, int, Path]] = []
-    for file in Path("runs").glob("*/config.json"):
-        folder = file.parent
-        try:
-            config = RunConfig.from_dict(read_config(folder)["run"])
-        except LLMOptError:
-            continue
-        if not changes(config, options):
-            latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
-            fitting.append((not (folder / SUMMARY).exists(), latest, folder))
-    if not fitting:
-        raise StorageError(
-            f"--resume: runs/ holds no run of {options['task']} with these options: give the "
-            "folder of a run, or omit --resume to begin one"
-        )
-    return max(fitting)[2]
