@@ -197,6 +197,17 @@ def ceilings() -> Numbers:
         yield from (f"{value:.1f}" for value in medians(found[task, "random"])[1:])
 
 
+def reactions_of_the_model() -> Numbers:
+    """Return the tables, experiments, and on how many the model leads, is level, and is last."""
+    rows = lines_of("reactions")
+    after = {key: medians(own)[-1] for key, own in searches(rows).items()}
+    rivals = {method for _, method in after} - {"llm-words"}
+    leads = [after[task, "llm-words"] - max(after[task, r] for r in rivals) for task in REACTIONS]
+    last = [after[t, "llm-words"] < min(after[t, r] for r in rivals) for t in REACTIONS]
+    yield from (len(leads), rows[0]["evaluations"])
+    yield from (sum(x > 0 for x in leads), sum(x == 0 for x in leads), sum(last))
+
+
 CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("README.md", "{} searches of Hopper, {} to {} evaluations: {} ({} to {}); {} cut", hoppers),
     ("README.md", "medians of {} (CMA-ES) and {} (CMA-ES of the suite) on Hopper", hopper_rivals),
@@ -205,6 +216,11 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
         "benchmarks/results/archive.md",
         "returns of {} and {} (HalfCheetah), {} and {} (Walker2d), {} to {} evaluations",
         others,
+    ),
+    (
+        "README.md",
+        "{} screens of reactions, {} experiments: ahead on {}, level on {}, behind on {}",
+        reactions_of_the_model,
     ),
     ("README.md", "{} policies: {} written, {} changed, {} known", policies),
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
