@@ -44,7 +44,6 @@ class Entrant:
     name: str  # of its records
     spec: MethodSpec
     seed_name: str = ""  # the name from which its seed is derived
-    told: bool | None = None  # whether it reads reports of the policies; `None`: under `words`
 
     @property
     def named(self) -> bool:
@@ -54,7 +53,7 @@ class Entrant:
     @property
     def reads(self) -> bool:
         """Whether its prompt shows reports of the policies."""
-        return self.spec.asks_model and (self.named if self.told is None else self.told)
+        return self.spec.asks_model and self.named
 
 
 @dataclass(frozen=True)

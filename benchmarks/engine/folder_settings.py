@@ -18,7 +18,7 @@ from llmopt.prompt import is_shipped
 from llmopt.util.text import short
 
 _OF_EVERY_RUN = "seed description gif max_requests max_tokens max_cost"
-_OF_RUN = "iterations episodes heldout finalists bias box batch methods statistics"
+_OF_RUN = "iterations episodes heldout finalists bias box batch methods"
 _OF_CODE = (  # `initial` is the code itself
     "command llmopt steps initial attempts temperature "
     "max_output_tokens call_seconds held_out training trainings "

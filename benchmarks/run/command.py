@@ -80,12 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
     add(
-        "--statistics",
-        action=argparse.BooleanOptionalAction,
-        help="tell the model what each policy did in its episodes; words, props, props-plus "
-        "and opro show it (default: for words)",
-    )
-    add(
         "--compute",
         action=argparse.BooleanOptionalAction,
         help="let the model compute in Python, confined, before it proposes (default: chat models "

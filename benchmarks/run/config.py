@@ -49,7 +49,6 @@ class RunConfig:
     # `llmopt.benchmarks.methods.METHODS`
     methods: tuple[str, ...] = DEFAULT_METHODS
     description: str | None = None  # the task in words; `None` for the task's own
-    statistics: bool | None = None  # report what a policy did; `None`: under the prompt `words`
     heldout: int = 100  # held-out initial states that score each method's best policy
     gif: bool = True  # draw the model's best policy, or the best of all without one
     max_requests: int | None = None  # calls after which the run stops, failed ones included

@@ -49,7 +49,7 @@ class Contestants(Closing):
                 spec = prompt_spec(f"{{model}} ({prompt.name})", prompt)
                 seed_name = f"llm-{prompt.name}"
             if spec is not None:
-                self.entrants[name] = Entrant(name, spec, seed_name, config.statistics)
+                self.entrants[name] = Entrant(name, spec, seed_name)
         self.labels = {
             name: entrant.spec.label.format(model=self.model) if name in asks else name
             for name, entrant in self.entrants.items()

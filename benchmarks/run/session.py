@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,6 @@ def run(
         if name in METHODS:
             check_method(name)
     contestants = Contestants(config, client)
-    if config.statistics is None and not any(e.reads for e in contestants.entrants.values()):
-        config = replace(config, statistics=False)
     episodes = config.episodes or task.episodes
     terms = Terms(config.seed, config.iterations, episodes, config.heldout, config.finalists)
     with contestants, task.evaluator() as evaluator:
