@@ -317,10 +317,6 @@ class ProviderContract:
             (10 * reply.prompt_tokens + 20 * reply.completion_tokens) / 1e6
         )
 
-    # The account.
-
-    # What a server may not do.
-
     # Before the first request.
 
     def test_what_is_missing_is_said_before_anything_is_sent(self, server, monkeypatch):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from string import ascii_lowercase
 
 import numpy as np
@@ -27,7 +26,6 @@ from llmopt.cli import main
 from llmopt.errors import ClientError
 from llmopt.policies.episode_seeds import held_out_seeds, selection_seeds
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
 

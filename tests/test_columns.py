@@ -85,12 +85,6 @@ def test_one_line_leads_to_better_points():
     assert reward("s") > reward("m") > reward("g")
 
 
-def test_a_line_is_read_as_it_was_written():
-    assert write_line(3, True, [0, 25, 2]) == "c a z c"
-    assert read_line("c a z c") == (3, True, [0, 25, 2])
-    assert read_line(write_line(40, False, [1])) == (26, False, [1])
-
-
 def test_discrete_values_are_read_off_the_cells():
     """Neighbours of a whole number stay in reach however much the elites agree."""
     space = Space({"k": Int(1, 9), "s": Float(0, 1, step=0.25), "x": Float(0, 1)})
@@ -221,10 +215,6 @@ def test_with_nothing_to_show_the_middle_shows_the_form():
 
 
 # A longer search
-
-
-def read_all(query, texts):
-    return [query.read(text, i, texts[:i]) for i, text in enumerate(texts)]
 
 
 def test_a_long_recorded_search_is_replayed(tmp_path):
@@ -364,9 +354,6 @@ def test_a_line_to_learn_from_is_that_of_the_prompt():
     shown = zip(*Window(points, losses).lines, strict=True)
     written = [write_line(3, bool(leading), levels) for levels, leading, _ in shown]
     assert tuple(written) == asked.columns
-
-
-# -- many parameters ----------------------------------------------------------------------
 
 
 # -- branches -----------------------------------------------------------------------------

@@ -361,13 +361,6 @@ def test_what_a_block_finds():
     assert data_of(space, several, ("p", "q"))["f"].tolist() == [[1.0, 2.0]]
 
 
-def test_it_is_off_and_says_nothing_by_default():
-    optimizer, client = search([python("print(1)"), point(0.5)], compute=False)
-    optimizer.ask()
-    assert "python" not in client.requests[0].text.lower()
-    assert optimizer.usage.rejected == {"unreadable": 1}
-
-
 def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
     with pytest.raises(TemplateError, match="compute=True: the prompt 'props' takes no Python"):
         search([], prompt="props")

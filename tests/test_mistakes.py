@@ -181,8 +181,3 @@ def test_warnings_of_the_log_say_whose_they_are(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert done.stderr.startswith("llmopt: ")
-
-
-def test_a_missing_attribute_is_an_attribute_error():
-    assert getattr(LLMOptimizer(SPACE, "network"), "best_params", None) is None
-    assert not hasattr(llmopt, "Integer")

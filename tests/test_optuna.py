@@ -386,13 +386,6 @@ def test_a_best_trial_on_the_edge_is_said_once(caplog):
     assert "y =" not in said
 
 
-def conditional(trial: optuna.Trial) -> float:
-    trial.suggest_int("depth", 1, 9)
-    if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
-        return trial.suggest_float("rate", 0, 1) + trial.suggest_float("decay", 0, 1)
-    return 1.0 + trial.suggest_float("prune", 0, 1)
-
-
 class TestConditional:
     @staticmethod
     def branches(trial: optuna.Trial) -> float:

@@ -157,13 +157,6 @@ class TestStart:
         options = {"prompt": "words", "seed": 1, **options}
         assert LLMSampler(ScriptedClient([]), **options).n_startup_trials == drawn
 
-    def test_the_first_trial_gives_the_space(self):
-        sampler = make([new(1.5, 1)], n_startup_trials="auto", description="a bowl")
-        study = optuna.create_study(sampler=sampler)
-        study.optimize(bowl, n_trials=2)
-        sources = [t.user_attrs["llmopt:source"] for t in study.trials]
-        assert sources == ["warmup", "llm"]
-
     @pytest.mark.parametrize("space", [XY, {"x": Float(-5, 5), "y": Int(0, 9)}])
     def test_with_a_space_the_model_designs_the_first_trial(self, space):
         sampler = make([new(1.5, 1)], n_startup_trials="auto", description="a bowl", space=space)
@@ -220,17 +213,6 @@ class TestDescription:
     def test_without_a_source_the_error_says_what_to_do(self, function):
         with pytest.raises(ValueError, match=r"source cannot be read .* in words"):
             make([], description=function)
-
-
-class TestNoise:
-    def test_points_may_be_measured_again_and_are_merged(self):
-        sampler = make([new(0.5, 0), new(0.5, 0)], noisy=True)
-        study = study_of(sampler)
-        study.tell(study.ask(XY), 3.0)
-        assert study.ask(XY).params == {"x": 0.5, "y": 0}
-        assert "2 ± 1 (2 times)" in texts(sampler)[1]
-        assert sampler.usage.proposals == {"llm": 2}
-        assert sampler.usage.rejected == {}
 
 
 class TestStop:
@@ -329,12 +311,6 @@ def test_a_stopped_trial_is_no_start_up_trial():
     study = study_of(sampler)
     study.optimize(bowl, n_trials=5)
     assert study.trials[-1].state == TrialState.PRUNED
-
-
-def test_no_description_may_be_none():
-    sampler = make(["Start from: new\nProposal:\nx: 1, y: 1"], description=None)
-    study_of(sampler).ask(XY)
-    assert len(sampler.client.requests) == 1
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\u2028"])

@@ -23,11 +23,6 @@ from llmopt.progress import in_notebook
 SPACE = {"x": Float(-5, 5)}
 
 
-def answers(request):
-    """A model that depends on the seed alone."""
-    return json.dumps({"x": request.seed % 9973 / 2000})
-
-
 class Model(ScriptedClient):
     """Proposes another point with every answer."""
 
@@ -87,15 +82,6 @@ def test_evaluations_run_at_once():
     assert len({t.values for t in result.trials}) == 20
 
 
-def test_a_batch_size_is_kept_and_none_is_asked_for_beyond_the_end():
-    model = Model()
-    assert len(search(square, 9, model, n_jobs=2, warmup=0, batch_size=6).trials) == 9
-    assert model.count >= 9
-    model = Model()
-    search(Crowd(4), 8, model, n_jobs=4, warmup=2)
-    assert model.count == 6
-
-
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_an_executor_of_the_user_is_used_and_left_open(kind, tmp_path):
     with kind(2) as executor:
@@ -147,11 +133,6 @@ def test_a_worker_that_dies_ends_the_search_and_loses_no_result(tmp_path):
     assert all(t.params["x"] >= -2 for t in result.trials if t.state == "complete")
     assert not result.optimizer.pending
     assert len(search(square, storage=path).trials) == 12
-
-
-@pytest.mark.parametrize("n_jobs", [1, 3])
-def test_a_timeout_of_centuries_is_none(n_jobs):
-    assert len(search(square, n_jobs=n_jobs, timeout=1e300).trials) == 12
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit])

@@ -6,12 +6,10 @@ from contextlib import closing
 
 import pytest
 
-import llmopt
 from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.prompt import Reading, get_prompt
-from llmopt.prompt.answer import notes_of
 from llmopt.prompt.situation import Question, Situation
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -160,15 +158,6 @@ Hypothesis: the end is best.
 Start from: new
 Proposal: x: 1
 """
-
-
-def test_an_answer_of_words_holds_three_experiments():
-    client = ScriptedClient([THREE])
-    result = llmopt.maximize(lambda p: p["x"], SPACE, 3, client, prompt="words", warmup=0)
-    assert [t.params["x"] for t in result.trials] == [0.25, 0.5, 1.0]
-    said = [notes_of(t.explanation).hypothesis for t in result.trials]
-    assert said == ["it rises.", "it falls.", "the end is best."]
-    assert result.usage.requests == 1
 
 
 def test_the_shell_hands_out_the_points_of_one_answer(tmp_path, monkeypatch, capsys):

@@ -464,7 +464,7 @@ class Tilt(gym.Env):
         return np.full(2, 2, np.float32), float(action[0]), False, False, {}
 
 
-@pytest.mark.parametrize("runs", [(15, 30), (12, 40), (10, 20, 30)])
+@pytest.mark.parametrize("runs", [(12, 40), (10, 20, 30)])
 def test_a_longer_resumed_search_samples_no_more_random_policies(tmp_path, runs, caplog):
     for evaluations in runs:
         with PolicySearch(

@@ -432,22 +432,6 @@ def test_template_errors_name_template_line_and_variable(text, message):
         own(text).prepare(situation())
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ("prosp", r"unknown prompt 'prosp'; did you mean 'props'\? Valid: 'props', "),
-        ("zzz",
-         r"unknown prompt 'zzz'; Valid: 'columns', 'opro', 'props', 'props-ab', 'props-plus'"),
-        ("nowhere.j2", "cannot read nowhere.j2: No such file"),
-        (Path("props"), "cannot read props"),
-        ("x" * 5000, r"unknown prompt 'xxx.*…'"),
-    ],
-)  # fmt: skip
-def test_unknown_prompt(prompt, message):
-    with pytest.raises(TemplateError, match=message):
-        get_prompt(prompt)
-
-
 def test_wrong_options():
     with pytest.raises(TypeError, match="colour"):
         get_prompt("props", colour="red")
@@ -594,9 +578,6 @@ def test_long_templates_are_refused(tmp_path):
     for prompt in (tmp_path / "long.j2", {"template": long}, long):
         with pytest.raises(TemplateError, match="more than 1,000,000 characters"):
             get_prompt(prompt)
-
-
-# Facts of the model
 
 
 # Reading

@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from test_optimizer import SPACE, answers, make, numbered, outcome, search
+from test_optimizer import SPACE, make, numbered, outcome, search
 
 from llmopt import (
     Float,
@@ -177,15 +177,6 @@ class TestResume:
             with pytest.raises(StorageError, match=r"line 1|as llmopt wrote it"):
                 call()
 
-    def test_load_takes_a_model_by_that_name(self, tmp_path):
-        optimizer = make(answers((1.5, 7)))
-        optimizer.tell(optimizer.ask(), 1.0)
-        optimizer.save(tmp_path / "saved.jsonl")
-        client = ScriptedClient([])
-        assert LLMOptimizer.load(tmp_path / "saved.jsonl", model=client).client is client
-        with pytest.raises(TypeError, match="two names"):
-            LLMOptimizer.load(tmp_path / "saved.jsonl", client, model=client)
-
     def test_save_where_the_storage_vanished(self, tmp_path):
         optimizer = self.open(tmp_path / "run.jsonl")
         optimizer.tell({"x": 0.5, "k": 1}, 1.0)
@@ -201,13 +192,6 @@ class TestResume:
         second = self.open(tmp_path / "a.jsonl", seed=None)
         assert second.seed == first.seed
 
-    def test_two_writers_are_refused(self, tmp_path):
-        first = self.open(tmp_path / "a.jsonl")
-        with pytest.raises(StorageError, match="in use"):
-            self.open(tmp_path / "a.jsonl")
-        first.close()
-        self.open(tmp_path / "a.jsonl")
-
     def test_load_reads_a_storage_file_without_touching_it(self, whole):
         path, expected = whole
         before = path.read_bytes()
@@ -215,16 +199,6 @@ class TestResume:
         assert outcome(loaded) == expected
         loaded.ask()
         assert path.read_bytes() == before
-
-    def test_saved_file_goes_on_as_storage(self, tmp_path):
-        client = ScriptedClient(numbered)
-        first = self.open(tmp_path / "a.jsonl")
-        search(first, 6)
-        first.save(tmp_path / "b.jsonl")
-        second = self.open(tmp_path / "b.jsonl", client)
-        search(first, 12)
-        search(second, 12)
-        assert outcome(first) == outcome(second)
 
 
 def test_a_setting_that_only_the_entry_point_makes_is_no_change(tmp_path, caplog):

@@ -258,12 +258,3 @@ def test_what_is_no_search_is_named_and_left_as_it_is(tmp_path, monkeypatch, sou
     with pytest.raises(StorageError, match=re.escape(said)):
         llmopt.report(source)
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
-
-
-def test_what_cannot_be_written_or_shown():
-    with pytest.raises(TypeError, match="expected a search"):
-        llmopt.report(3)
-    with pytest.raises(TypeError, match="expected the path of a page"):
-        words().report(3)
-    with pytest.raises(StorageError, match=r"ends in \.html"):
-        words().report("page.pdf")

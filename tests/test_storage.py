@@ -16,30 +16,7 @@ import pytest
 from stubs import Gate
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.errors import MissingKeyError, StorageError
-
-
-class Stingy:
-    """A file that takes a few bytes at a time, and none at all after a while."""
-
-    def __init__(self, file, room=10**9):
-        self.file, self.room = file, room
-
-    def write(self, data):
-        if not self.room:
-            raise OSError(28, "No space left on device")
-        written = self.file.write(bytes(data[: min(3, self.room)]))
-        self.room -= written
-        return written
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
-# -- durable logs ------------------------------------------------------------------------------
-
-
-# -- an optimizer over one ---------------------------------------------------------------------
+from llmopt.errors import StorageError
 
 
 def answer(request):
@@ -177,14 +154,6 @@ def test_a_search_goes_on_whatever_its_warm_up_and_its_planned_end(tmp_path, war
         return len(optimizer.trials)
 
     assert [go(5), go(9)] == [1, 2]
-
-
-class Keyless(ScriptedClient):
-    key = False
-
-    def check_ready(self):
-        if not self.key:
-            raise MissingKeyError("set the environment variable", requests=0)
 
 
 def test_an_empty_file_of_somebody_else_is_left(tmp_path):

@@ -20,7 +20,6 @@ from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.folder import RunFolder, read_config
 from llmopt.cli import main
-from llmopt.client.base import Message, Request
 from llmopt.client.folder import next_request
 from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
@@ -38,7 +37,6 @@ from llmopt.util.files import seal, unseal
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "100"))
 SPACE = {"x": Float(-5, 5)}
-QUESTION = Request((Message("user", "x?"),))
 
 
 def answer(request):

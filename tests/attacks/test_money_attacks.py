@@ -17,12 +17,6 @@ def made(client, path=None, **options):
     return LLMOptimizer(SPACE, client, "props", seed=1, warmup=0, storage=path, **options)
 
 
-def numbered():
-    """A model that proposes 0, 1, 2, ..."""
-    replies = iter(range(1000))
-    return ScriptedClient(lambda request: f"x: {next(replies) / 1000}")
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
 def test_what_is_cut_off_in_a_request_counts(tmp_path, error):
     def cut(request):
