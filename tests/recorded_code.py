@@ -28,7 +28,7 @@ def play(name, task, folder, requests):
     text = recording.read_text(encoding="utf-8")
     steps = re.search(r"This is try 1 of (\d+)", text)[1]
     starts = re.search(r"over (?:the same )?(\d+) random starts", text)[1]
-    options = f"--steps {steps} --episodes {starts} --max-requests {requests} --held-out 2 --no-gif"
+    options = f"--steps {steps} --episodes {starts} --max-requests {requests} --held-out 1 --no-gif"
     model = ["--model", f"replay:{recording}?strict=false", *options.split(), "--out", str(folder)]
     assert cli([command, task, *model]) == 0
     files = sorted((folder / "candidates").glob("*.json"))

@@ -21,7 +21,6 @@ SCRIPTS = {
     "parallel.py": (["--quick"], [], r"first: .*timeout=.*second: 40 evaluations.*best 0\.\d"),
     "pareto.py": ([], [], r"12 trials, \d+ on the Pareto front\n  .* kg, bends"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),
-    "kiln.py": ([], [], r"39\.613 K.*0\.056 K.*recommends point 3"),
     "laboratory.py": (["--simulate", "--quick"], [], r"best yield [4-9]\d\.\d with"),
     "nevergrad_mixed.py": (
         ["--quick"],

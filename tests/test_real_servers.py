@@ -102,19 +102,6 @@ def test_check(address, capsys):
     assert "x, y = " in shown
 
 
-def test_a_run(address):
-    pytest.importorskip("matplotlib")
-    model = f"{address}?{SHORT}"
-    command = ["run", "mountaincar", "--model", model, "--prompt", "props", "--iterations", "2"]
-    command += ["--episodes", "1", "--warmup", "2", "--heldout", "1", "--no-gif"]
-    assert main([*command, "--methods", "llm", "--out", "r"]) == 0
-    with open("r/trials.jsonl") as file:
-        trials = [trial for trial in map(json.loads, file) if trial["round"] == "search"]
-    sources = [trial["source"] for trial in trials if trial["method"] == "llm"]
-    assert len(sources) == 2
-    assert "llm" in sources
-
-
 def test_a_study(address):
     optuna = pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
