@@ -145,11 +145,6 @@ def costs_of_the_sandbox():
     )
 
 
-def attacks_on_the_sandbox():
-    text = (RESULTS / "archive.md").read_text(encoding="utf-8").partition("## Attacks on the")[2]
-    return (" ".join(re.search(r"\| attack.*", text, re.DOTALL)[0].split()),)
-
-
 def protocol():
     cells = [x["cell"] for x in lines("policies")]
     assert {c["evaluations"] for c in cells} == {100}
@@ -208,7 +203,6 @@ SHOWN = [
      "{} for NGOpt", nevergrads),
     ("docs/sandbox.md", "one call of a trivial policy takes {} and {} µs, a rollout {} and {} ms",
      costs_of_the_sandbox),
-    ("docs/sandbox.md", "{}", attacks_on_the_sandbox),
     ("docs/benchmarks.md", "MountainCarContinuous has {} episodes, as published, of Swimmer {}, of "
      "most others {}", protocol),
     ("docs/benchmarks.md", "The first {} policies are drawn", of_every_cell("warmup")),
