@@ -7,10 +7,8 @@ conditional, trials fail, some report curves. Validation rows choose the setting
 it. Each sampler is used as its users use it, with its own start-up trials, on the same objective.
 
 The arms of a chat model are ``words`` (task, curves, notes and failures) and ``plain`` (words that
-give no solution away; six tasks). ``design-tpe`` begins with the trials of a recorded study until
-the model was asked a second time; from there on TPE continues. The committed studies of ``words``
-had version 7 of the prompt, those of ``plain`` version 9, with which the arm ``compute`` was
-measured, too. The arms ``compute`` and ``llambo`` of the file are of commit b7408d3f.
+give no solution away; six tasks). The committed studies of ``words`` had version 7 of the prompt,
+those of ``plain`` version 9. results/README.md names the commits of the file's other arms.
 
     python -m llmopt.benchmarks.experiments.studies --jobs 2 --seeds 0 1 2 3 4 \
         --methods network-tpe tpe tpe-five gp cma random
@@ -34,7 +32,7 @@ import optuna
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.engine.cell import Cell, Row
-from llmopt.benchmarks.experiments.command import Experiment, answering, load
+from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.regret import TRIALS, judged_after
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.libraries import quietly
@@ -43,7 +41,7 @@ from llmopt.errors import LLMOptError
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 CHAT = ("words", "plain")
-METHODS = (*CHAT, "network-tpe", "tpe", "tpe-five", "design-tpe", "gp", "cma", "random")
+METHODS = (*CHAT, "network-tpe", "tpe", "tpe-five", "gp", "cma", "random")
 Objective = Callable[[optuna.Trial], float]
 
 
@@ -65,7 +63,7 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
     seed, samplers = cell.seed, optuna.samplers
     if cell.method == "random":
         return samplers.RandomSampler(seed=seed)
-    if cell.method in ("tpe", "tpe-five", "design-tpe"):
+    if cell.method in ("tpe", "tpe-five"):
         count = 10 if cell.method == "tpe" else 5  # ten are the default
         return samplers.TPESampler(n_startup_trials=count, multivariate=True, group=True, seed=seed)
     if cell.method == "gp":
@@ -112,15 +110,10 @@ def run_study(cell: Cell, client: Any) -> Row:
         return judged.valid
 
     began = time.perf_counter()
-    begun: Sequence[optuna.trial.FrozenTrial] = ()
-    if cell.method == "design-tpe":
-        begun = designed(cell, task, objective)
-        del values[len(begun) :], tests[len(begun) :]
     with quietly():
         sampler = make_sampler(cell, client, task)
         study = optuna.create_study(sampler=sampler)
-        study.add_trials(begun)
-        study.optimize(objective, n_trials=cell.evaluations - len(begun), catch=(Exception,))
+        study.optimize(objective, n_trials=cell.evaluations, catch=(Exception,))
     line = cell.line(
         values=values,
         tests=tests,
@@ -137,19 +130,6 @@ def run_study(cell: Cell, client: Any) -> Row:
             "stopped": len(values) < cell.evaluations,
         }
     return line
-
-
-def designed(
-    cell: Cell, task: StudyTask, objective: Objective
-) -> Sequence[optuna.trial.FrozenTrial]:
-    """Return the trials of a recorded study up to the last one of the model's first answer."""
-    client = load(f"replay:study-{cell.task}-words-{cell.seed}")
-    with quietly():
-        sampler = LLMSampler(client, seed=cell.seed, total=TRIALS, description=task.description)
-        study = optuna.create_study(sampler=sampler)
-        while sampler.usage.requests < 2:
-            study.optimize(objective, n_trials=1, catch=(Exception,))
-    return study.trials[:-1]  # the model was asked again for the last one
 
 
 def _summary(line: Row) -> str:
