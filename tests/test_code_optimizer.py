@@ -380,38 +380,37 @@ ODD = {
 
 
 @pytest.mark.parametrize("code", ODD.values(), ids=list(ODD))
-@pytest.mark.parametrize("crlf", [False, True], ids=["lf", "crlf"])
-def test_odd_code_is_taken(code, crlf):
-    text = f"Sure!\n```python\n{code}\n```\nIt returns 3."
-    optimizer, client = make(text.replace("\n", "\r\n") if crlf else text)
+def test_odd_code_is_taken(code):
+    optimizer, client = make(f"Sure!\n```python\n{code}\n```\nIt returns 3.")
     with optimizer:
         assert optimizer.ask()(np.ones(1)) == 3.0
     assert len(client.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "no code"),
-        ("I'm sorry, I cannot help with that.", "no code"),
-        ("```python\nasync def f(x):\n    return 1.0\n```", "plain function"),
-        ("```python\nclass A:\n    def f(self, x):\n        return 1.0\n```", "no code"),
-        ("```python\ndef g(x):\n    return 1.0\n```", "is missing"),
-        ("```python\ndef f(x):\n    yield 1.0\n```", "plain function"),
-        ("```python\ndef f(x):\n    return f(x)\n```", "RecursionError"),
-        ("```python\ndef f(x):\n    return '1'\n```", "expected numbers"),
-        ("```python\ndef f(x):\n    return 1.0 #\0\n```", "null bytes"),
-        (Reply((Completion("", "filter"),)), "content filter"),
-        (Reply((Completion("no", "refusal"),)), "declined"),
-        (Reply((Completion("```python\n", "length"),)), "cut off"),
-        (Reply((Completion("```python\ndef f(x):\n    return (x.su", "length"),)), "cut off"),
-    ],
-)
-def test_garbage_is_sent_back_and_never_fatal(text, said):
-    optimizer, client = make(text, fenced("return 1.0"))
+GARBAGE = [
+    ("", "no code"),
+    ("I'm sorry, I cannot help with that.", "no code"),
+    ("```python\nasync def f(x):\n    return 1.0\n```", "plain function"),
+    ("```python\nclass A:\n    def f(self, x):\n        return 1.0\n```", "no code"),
+    ("```python\ndef g(x):\n    return 1.0\n```", "is missing"),
+    ("```python\ndef f(x):\n    yield 1.0\n```", "plain function"),
+    ("```python\ndef f(x):\n    return f(x)\n```", "RecursionError"),
+    ("```python\ndef f(x):\n    return '1'\n```", "expected numbers"),
+    ("```python\ndef f(x):\n    return 1.0 #\0\n```", "null bytes"),
+    (Reply((Completion("", "filter"),)), "content filter"),
+    (Reply((Completion("no", "refusal"),)), "declined"),
+    (Reply((Completion("```python\n", "length"),)), "cut off"),
+    (Reply((Completion("```python\ndef f(x):\n    return (x.su", "length"),)), "cut off"),
+]
+
+
+def test_garbage_is_sent_back_and_never_fatal():
+    texts = [text for text, _ in GARBAGE]
+    optimizer, client = make(*texts, fenced("return 1.0"), attempts=len(texts) + 1)
     with optimizer:
         assert optimizer.ask()(np.ones(1)) == 1.0
-    assert said in client.requests[1].messages[-1].content
+    for request, (text, said) in zip(client.requests[1:], GARBAGE, strict=True):
+        assert said in request.messages[-1].content, text
 
 
 def test_nothing_is_asked_where_nothing_can_run(monkeypatch):

@@ -266,10 +266,7 @@ CASES = {
         )
         for name in ("door-open", "pick-place", "push")
     },
-    **{
-        f"{name}-llm-words-0": Case(reaction(name), rel=0.0)
-        for name in REACTIONS
-    },
+    **{f"{name}-llm-words-0": Case(reaction(name), rel=0.0) for name in REACTIONS},
 }
 
 

@@ -411,36 +411,37 @@ class TestForksAndThreads:
 class TestHonestCode:
     """What honest code needs is there before the worker closes itself off."""
 
-    @pytest.mark.parametrize(
-        "body",
-        [
-            "größe = 2.0\n    return größe",
-            "return float(len('\\N{GREEK SMALL LETTER ALPHA}') + 1)",
-            "return float('２')",
-            "return np.longdouble(2)",
-            "return float(np.char.str_len(np.array(['ab']))[0])",
-            "import numpy.typing as npt\n    return float(2)",
-            "from numpy.lib import recfunctions\n    return np.rec.array([(2.0,)], names='a').a[0]",
-            "from numpy.lib.stride_tricks import sliding_window_view\n    return 2.0",
-            "return float(f'{np.float64(2)!s:>9}')",
-            "return 2.0 if np.array2string(np.eye(2)) and print('é', np.eye(2)) is None else 0.0",
-            "return 2.0 if '\\d' else 0.0",
-            "return (np.float64(1) / np.float64(0) > 0) * 2.0",
-            "return float(np.roots([1, -2])[0])",
-            "return float(np.polynomial.Polynomial([0, 2])(1))",
-            "return float(np.linalg.svd(np.eye(2) * 2)[1][0])",
-            "return float(np.ma.masked_array([2.0, 9.0], [0, 1]).mean())",
-            "return float(np.fft.fft(np.ones(2))[0].real)",
-            "return float(np.random.default_rng(0).normal() * 0 + 2)",
-            "return float(np.einsum('ij,jk', np.eye(2) * 2, np.eye(2), optimize=True)[0, 0])",
-            "return float('2'.encode('latin-1').decode('utf-16-le' if 0 else 'ascii'))",
-        ],
+    BODIES = (
+        "größe = 2.0\n    return größe",
+        "return float(len('\\N{GREEK SMALL LETTER ALPHA}') + 1)",
+        "return float('２')",
+        "return np.longdouble(2)",
+        "return float(np.char.str_len(np.array(['ab']))[0])",
+        "import numpy.typing as npt\n    return float(2)",
+        "from numpy.lib import recfunctions\n    return np.rec.array([(2.0,)], names='a').a[0]",
+        "from numpy.lib.stride_tricks import sliding_window_view\n    return 2.0",
+        "return float(f'{np.float64(2)!s:>9}')",
+        "return 2.0 if np.array2string(np.eye(2)) and print('é', np.eye(2)) is None else 0.0",
+        "return 2.0 if '\\d' else 0.0",
+        "return (np.float64(1) / np.float64(0) > 0) * 2.0",
+        "return float(np.roots([1, -2])[0])",
+        "return float(np.polynomial.Polynomial([0, 2])(1))",
+        "return float(np.linalg.svd(np.eye(2) * 2)[1][0])",
+        "return float(np.ma.masked_array([2.0, 9.0], [0, 1]).mean())",
+        "return float(np.fft.fft(np.ones(2))[0].real)",
+        "return float(np.random.default_rng(0).normal() * 0 + 2)",
+        "return float(np.einsum('ij,jk', np.eye(2) * 2, np.eye(2), optimize=True)[0, 0])",
+        "return float('2'.encode('latin-1').decode('utf-16-le' if 0 else 'ascii'))",
     )
+
     @pytest.mark.filterwarnings("ignore")
-    def test_it_runs(self, honest, body):
-        source = f"def f(x):\n    {body}\n"
-        check(honest, source, [Function("f(x)", output=Output(), samples=((1.0,),))])
-        assert Output().read(honest.call("f", 1.0)) == 2.0
+    def test_it_runs(self, honest):
+        numbered = list(enumerate(self.BODIES))
+        source = "\n".join(f"def f{i}(x):\n    {body}\n" for i, body in numbered)
+        functions = [Function(f"f{i}(x)", output=Output(), samples=((1.0,),)) for i, _ in numbered]
+        check(honest, source, functions)
+        for i, body in numbered:
+            assert Output().read(honest.call(f"f{i}", 1.0)) == 2.0, body
 
 
 class TestFailClosed:
