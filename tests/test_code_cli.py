@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from stubs import needs_confinement
 
-from llmopt import ClientError, ScriptedClient
+from llmopt import ClientError, ScriptedClient, get_client
 from llmopt.benchmarks.code import common, write_reward
 from llmopt.cli import main as cli
 from llmopt.code.reward.reward import train_linear
@@ -22,7 +22,7 @@ from llmopt.code.secret_seeds import Starts
 from llmopt.history import Usage
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
-PUMP = "Pump.\n```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
+PUMP = "Pump.\n```python\ndef controller(obs):\n    return [40 * obs[1]]\n```"
 TAGS = "```python\ndef controller(obs):\n    '<script>alert(1)</script>'\n    return [0.1]\n```"
 SHAPED = """```python
 def energy(obs):
@@ -31,6 +31,12 @@ def reward(obs, action, next_obs, info):
     gain = 1e4 * (energy(next_obs) - energy(obs))
     return gain, {"gain": gain}
 ```"""
+
+
+@pytest.fixture(autouse=True)
+def short_episodes(monkeypatch):
+    """The car of `PUMP` is at the flag by then, and one that stays below is given up soon."""
+    monkeypatch.setattr(gym.spec("MountainCarContinuous-v0"), "max_episode_steps", 260)
 
 
 def give(monkeypatch, *replies):
@@ -59,13 +65,6 @@ class TestCode:
         assert json.loads((folder / "held_out.json").read_text())["starts"] == 4
         assert f"report: llmopt report {folder}" in out
         assert "flag at position 0.45" in client.requests[0].text
-
-    def test_the_folder_of_runs_is_made(self, monkeypatch, tmp_path):
-        give(monkeypatch, IDLE)
-        monkeypatch.chdir(tmp_path)
-        assert cli([*self.ARGS[:-1], "--steps", "1"]) == 0
-        (folder,) = (tmp_path / "runs").iterdir()
-        assert (folder / "candidates" / "001.py").exists()
 
     def test_a_run_is_resumed(self, monkeypatch, tmp_path, capsys):
         give(monkeypatch, IDLE, ClientError("the connection broke"))
@@ -99,7 +98,10 @@ class TestCode:
         assert "hunter2" not in capsys.readouterr().err
         assert not folder.exists()
         give(monkeypatch, IDLE)
-        assert cli([*args, "--model", "m"]) == 0
+        monkeypatch.chdir(tmp_path)
+        assert cli([*self.ARGS[:-1], "--steps", "1"]) == 0
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert (folder / "candidates" / "001.py").exists()
 
     def test_ctrl_c_names_the_command_that_goes_on(self, monkeypatch, tmp_path, capsys):
         def interrupt(request):
@@ -162,18 +164,17 @@ class TestCode:
         for name, more in (
             ("one", ["--record", str(recording)]),
             ("two", []),
-            ("three", ["--starts", str(tmp_path / "one")]),
-            ("four", ["--starts", str(tmp_path / "one" / "starts.json")]),
+            ("three", ["--starts", str(tmp_path / "one" / "starts.json")]),
             ("other", ["--seed", "1"]),
         ):
             give(monkeypatch, PUMP)
             assert cli([*self.ARGS, str(tmp_path / name), *args, *more]) == 0
             scores[name] = json.loads((tmp_path / name / "held_out.json").read_text())
-        monkeypatch.undo()
+        monkeypatch.setattr(common, "get_client", get_client)
         replay = [*self.ARGS, str(tmp_path / "again"), *args, "--model", f"replay:{recording}"]
         assert cli(replay) == 0
         scores["again"] = json.loads((tmp_path / "again" / "held_out.json").read_text())
-        assert scores["one"] == scores["three"] == scores["four"] == scores["again"]
+        assert scores["one"] == scores["three"] == scores["again"]
         means = {scores[name]["mean return"] for name in ("one", "two", "other")}
         assert len(means) == 3
         secret = json.loads((tmp_path / "one" / "starts.json").read_text())["secret"]
@@ -229,14 +230,14 @@ class TestCode:
 def test_reward(monkeypatch, tmp_path, capsys):
     give(monkeypatch, SHAPED)
     args = ["reward", "mountaincar", "--model", "m", "--steps", "1", "--episodes", "2",
-            "--training", "4", "--held-out", "3", "--out", str(tmp_path / "run")]  # fmt: skip
+            "--training", "2", "--held-out", "3", "--out", str(tmp_path / "run")]  # fmt: skip
     assert cli(args) == 0
     assert "held out: starts 3" in capsys.readouterr().out
     first = json.loads((tmp_path / "run" / "candidates" / "001.json").read_text())
     assert [len(policy) for policy in first["policies"]] == [3, 3, 3]
     assert first["score"] == first["mean_return"]
     assert len(first["samples"]) == 3
-    assert len(first["components"][0]["gain"]) == 10
+    assert len(first["components"][0]["gain"]) == 8
     assert "standard error of 3 trainings" in first["feedback"]
     assert len(first["curves"]) == 3
     with Image.open(tmp_path / "run" / "best.gif") as picture:
@@ -269,7 +270,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     assert (first.temperature, first.max_tokens) == (0.25, 77)
     assert len(second.messages) == 3
     # The code to begin from, too, and twice each.
-    assert trained == [{"episodes": 2, "seed": k, "cap": 999} for k in (3, 4)] * 2
+    assert trained == [{"episodes": 2, "seed": k, "cap": 260} for k in (3, 4)] * 2
     start = json.loads((tmp_path / "run" / "search.jsonl").read_text().splitlines()[0])
     assert start["identity"]["seed"] == 3
 

@@ -29,7 +29,7 @@ from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox
 
 CAR = "MountainCarContinuous-v0"
-PUMP = "def controller(obs):\n    return [11.5 * obs[1]]\n"
+PUMP = "def controller(obs):\n    return [40 * obs[1]]\n"
 IDLE = "def controller(obs):\n    return [0.0]\n"
 PUSH = "def controller(obs):\n    return [1.0]\n"
 
@@ -143,7 +143,7 @@ def controller(obs):
         tables = [np.ones(1 << 20) for _ in range(12)]
         kept = list(range(1 << 20))
         np.kept = getattr(np, "kept", []) + [tables, kept]  # where a reload does not free it
-    return [11.5 * obs[1]]
+    return [40 * obs[1]]
 """
 
 
