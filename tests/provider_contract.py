@@ -250,11 +250,6 @@ class ProviderContract:
         assert "all 16424 tokens before it wrote an answer" in caplog.text
         assert "reasoning_tokens=" in caplog.text
 
-    def test_texts_to_continue_have_the_room_they_ask_for(self, server, connected):
-        server.play(Say(self.body("x")))
-        connected.complete(Request((Message("user", "1, 2,"),), style="completion", max_tokens=9))
-        assert _cap(server.seen[0].body) == 9
-
     efforts: ClassVar[dict[str, Any]]
     """What the body holds for each effort that is tried."""
 

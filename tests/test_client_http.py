@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import email.utils
-
 import pytest
 
 from llmopt.client.base import Message, Request
@@ -18,18 +16,14 @@ from llmopt.client.http.refusals import Learned
         ({"retry-after": "0.5"}, 0.5),
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
-        ({"retry-after": email.utils.formatdate(1030, usegmt=True)}, 30.0),
-        ({"retry-after": email.utils.formatdate(900, usegmt=True)}, 0.0),
-        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
         ({"retry-after": "99999999999999999999"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after-ms": "inf", "retry-after": "7"}, 7.0),
-        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None),
-        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 GMT"}, None),
     ],
 )
 def test_retry_after(headers, seconds):
-    assert parse_retry_after(headers, now=lambda: 1000.0) == seconds
+    assert parse_retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from llmopt.client.http.transport import is_local
 from llmopt.client.model_facts import model_facts
 from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
-from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.errors import ClientError
 
 __all__ = ["no_proxies", "server"]
 
@@ -226,14 +226,6 @@ def test_a_prompt_that_the_filter_refuses_is_an_answer_with_a_price(server):
     assert reply.cost > 0
 
 
-def test_a_model_of_another_endpoint_is_not_said_to_be_missing(server, openai):
-    said = "This model is only supported in v1/responses and not in v1/chat/completions."
-    server.play(Say(openai_error(said, param="model"), 404))
-    with pytest.raises(ClientError, match="does not answer chat requests") as caught:
-        openai.complete(ASK)
-    assert not isinstance(caught.value, ModelNotFoundError)
-
-
 def _search(trials: int) -> Request:
     history = "".join(f"x = {k / 7:.4f}, y = {k / 3:.4f}, reward = {k}\n" for k in range(trials))
     text = f"Find the best x and y.\n{history}Iteration {trials + 1} of 400."
@@ -299,22 +291,6 @@ def test_the_address_of_a_hosted_server_asks_for_its_variable():
         assert OpenAIClient("m", base_url=lookalike).key_variables == ("LLMOPT_API_KEY",)
 
 
-def test_plain_completions(server):
-    client = OpenAIClient("m", base_url=f"{server.url}/v1", endpoint="completions")
-    body = {
-        "id": "c", "object": "text_completion", "created": 1, "model": "m",
-        "choices": [{"index": 0, "text": " 3, 4", "finish_reason": "length"}],
-    }  # fmt: skip
-    server.play(Say(body))
-    request = Request((Message("user", "1, 2,"),), style="completion", max_tokens=5)
-    reply = client.complete(request)
-    assert (reply.completions[0].text, reply.completions[0].finish_reason) == (" 3, 4", "length")
-    assert server.seen[0].path == "/v1/completions"
-    assert server.seen[0].body["prompt"] == "1, 2,"
-    assert server.seen[0].body["max_tokens"] == 5
-    assert client.default_prompt == "props"
-
-
 def test_grammar_goes_to_llamacpp(server, monkeypatch):
     monkeypatch.setitem(SERVERS, "llamacpp", Server(f"{server.url}/v1", "", "test"))
     client = OpenAIClient("m", server="llamacpp")
@@ -361,7 +337,6 @@ def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, n
         {"base_url": "host:80/v1"},
         {"timeout": 0},
         {"timeout": float("inf")},
-        {"endpoint": "responses"},
     ],
 )
 def test_wrong_options(options):

@@ -149,7 +149,6 @@ def test_a_parameter_named_like_a_word_of_schemas_stays_in_strict_ones():
         ("openai:gpt-6-luna", True),
         ("openai:gpt-6-luna?structured=false", False),
         ("openai:gpt-6-luna?structured=auto", True),
-        ("openai:gpt-6-luna?endpoint=completions&structured=true", False),
         ("anthropic:claude-haiku-4-5", True),
         ("gemini:gemini-3.5-flash", True),
         ("gemini-legacy:gemini-3.5-flash", False),

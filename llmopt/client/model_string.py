@@ -1,33 +1,27 @@
 """Model strings: the client for ``"smollm2"`` or ``"openai:gpt-6-luna?effort=low"``.
 
 Commands, run folders and adapters pass on only a model string, so it can also carry options of the
-client's class, after a question mark. Their types are those of the class's signature. API keys
-cannot be part of a model string, because model strings are shown and stored.
+client's class, after a question mark, as JSON or plain text. API keys cannot be part of a model
+string, because model strings are shown and stored.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import inspect
 import json
 import re
-import types
-import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, quote
 
 from llmopt.client.base import Client
 from llmopt.client.http.endpoint import ADDRESS, SERVERS
-from llmopt.client.prices import Price
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
 from llmopt.util.text import short
 
-_SECRET = "api_key"
-_LEFT_OUT = {"self", _SECRET, "header"}
 _NO_KEY = (
     "api_key cannot be part of a model string, which is shown and stored: set the provider's "
     "environment variable (`llmopt models` names it)"
@@ -106,10 +100,10 @@ def get_client(model: str | Client, **options: Any) -> Client:
         raise OptionError(_NO_KEY)
     bare, texts = split_options(model)
     if texts:
-        kind = type(get_client(bare))
+        get_client(bare)
         try:
-            return get_client(bare, **{**_typed_options(kind, texts), **options})
-        except ValueError as error:
+            return get_client(bare, **{n: _value(text) for n, text in texts.items()} | options)
+        except (TypeError, ValueError) as error:
             raise OptionError(f"model {bare!r}: {error}") from error
     # The longest prefix first: one provider's prefix may begin another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
@@ -147,38 +141,29 @@ def _make_client(
     try:
         return cast(Client, make(*argument, **options))
     except TypeError:
-        names = _options_of(type(make(*argument)), {"self"}) if options else {}
+        names = _options_of(type(make(*argument)))
         unknown = next((name for name in options if name not in names), None)
         if unknown is None:
             raise
         raise TypeError(
-            f"get_client({model!r}) has no argument {unknown!r}; {did_you_mean(unknown, names)}"
+            f"{model!r} has no option {unknown!r}; {did_you_mean(unknown, names, 0.7)}"
         ) from None
 
 
 def _unknown_model(model: str) -> ModelNotFoundError:
-    address = re.fullmatch(r"(https?://[^/\s]+(?:/[^:\s]*)?)(?::(\S+))?", model)
-    if address:
-        name = address[2] or "MODEL"
-        hint = f"a server that speaks OpenAI's protocol is 'openai+{address[1]}:{name}'"
-    elif model.lower().endswith(".gguf") and ":" not in model:
-        hint = f"did you mean 'gguf:{model}'?"
-    else:
-        name, _, rest = model.lower().partition(":")
-        written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
-        # Some names, such as the embedded model's, have no part after ':'.
-        near = [
-            f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
-            for n in difflib.get_close_matches(name, written, n=3, cutoff=0.7)
-        ]
-        hint = (
-            f"did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else (
-                "expected PROVIDER:MODEL, such as 'openai:gpt-6-luna', or 'smollm2', the embedded "
-                "model, or 'network', the small network."
-            )
-        )
+    name, _, rest = model.lower().partition(":")
+    written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
+    # Some names, such as the embedded model's, have no part after ':'.
+    near = [
+        f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
+        for n in difflib.get_close_matches(name, written, n=3, cutoff=0.7)
+    ]
+    hint = (
+        f"did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else "expected PROVIDER:MODEL, such as 'openai:gpt-6-luna', 'gguf:PATH' or "
+        "'openai+http://HOST:PORT/v1:MODEL', or 'smollm2' or 'network'."
+    )
     return ModelNotFoundError(
         f"unknown model {model!r}: {hint} `llmopt models` lists all model strings"
     )
@@ -225,74 +210,23 @@ def with_options(model: str, options: Sequence[str]) -> str:
     return bare + "?" + "&".join(f"{n}={quote(v, safe=':/,.-')}" for n, v in known.items())
 
 
-def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Convert options from text to the types of a client's class."""
-    hints = _options_of(kind)
-    for name in texts:
-        if name == _SECRET:
-            raise OptionError(_NO_KEY)
-        if name not in hints:
-            raise OptionError(f"it has no option {name!r}; {did_you_mean(name, hints, 0.7)}")
-    return {name: _read(name, text, hints[name]) for name, text in texts.items()}
+def _options_of(kind: type) -> list[str]:
+    """Return the names of the keyword arguments of a class, including forwarded ones."""
+    parameters = [
+        p
+        for cls in kind.__mro__
+        if inspect.isfunction(cls.__dict__.get("__init__"))
+        for p in inspect.signature(cls.__init__).parameters.values()
+    ]
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 
-def _options_of(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
-    """Return the keyword arguments of a class with their types, including forwarded ones."""
-    options: dict[str, Any] = {}
-    for cls in kind.__mro__:
-        init: Any = cls.__dict__.get("__init__")
-        if not inspect.isfunction(init):
-            continue
-        parameters = inspect.signature(init).parameters.values()
-        hints = typing.get_type_hints(init)
-        for p in parameters:
-            if p.kind is p.KEYWORD_ONLY and p.name not in left_out:
-                options.setdefault(p.name, hints.get(p.name, str))
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return options
-
-
-def _read(name: str, text: str, hint: Any) -> Any:
-    """Return an option's value: JSON if its type allows that, or else its text."""
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(hint) if union else (hint,)
-    literals = [c for kind in kinds if typing.get_origin(kind) is Literal for c in kind.__args__]
+def _value(text: str) -> Any:
+    """Return the value of an option's text: JSON, or else the text itself."""
     try:
-        python = {"none": "null", "true": "true", "false": "false"}
-        value = json.loads(python.get(text.lower(), text))
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
     except ValueError:
-        value = text
-    if text in literals:
         return text
-    for kind in kinds:
-        if kind is Price and isinstance(value, dict):
-            with contextlib.suppress(TypeError):
-                return Price(**value)
-        if kind is float and type(value) is int:
-            return float(value)
-        origin = typing.get_origin(kind) or kind
-        if (
-            origin is not Literal
-            and isinstance(value, origin)
-            and (kind is bool or not isinstance(value, bool))
-        ):
-            return value
-        if origin not in (*_WORDS, Literal, types.NoneType):
-            return text
-    words = [_WORDS[k] for k in (typing.get_origin(k) or k for k in kinds) if k in _WORDS]
-    if literals:
-        words.insert(0, f"one of {', '.join(map(str, literals))}")
-    raise OptionError(f"option {name}={text!r}: expected {' or '.join(words)}")
-
-
-_WORDS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    Price: 'dollars per million tokens, such as {"input": 2.0, "output": 10.0}',
-    Mapping: "a JSON object",
-}
 
 
 # Providers whose model strings contain an address, a file, a folder or a command.

@@ -8,7 +8,6 @@ Python, if it may compute; every other line is ``{"request": {...}, "reply": {..
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
@@ -17,9 +16,9 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.model_facts import ModelFacts, model_facts
@@ -34,12 +33,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 500_000_000  # of a recording
 _FACTS = b'{"facts":'
-_BEGINNINGS = (_FACTS, b'{"request":', b'{"block":')  # how a line begins
-_OFFER = re.compile(r"^# ?How to compute$", re.MULTILINE)
-_WORKERS = re.compile(r"^- pmap\(.*computed by (\d{1,2}) worker", re.MULTILINE)
-_KINDS = {**get_type_hints(ModelFacts), "style": str}
-for _name in ("name", "most_cost"):
-    del _KINDS[_name]
+_FAULTS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class RecordClient(Wrapper):
@@ -49,8 +43,8 @@ class RecordClient(Wrapper):
     header or address. Failed requests are not recorded. A recorder can continue an existing file,
     and several recorders can share one.
 
-    If the file cannot be written (a full disk), the paid reply is still returned, with a warning,
-    and the next request is rejected before it is sent.
+    If the file cannot be written (a full disk), the paid reply is still returned, with a warning in
+    the log, and the next request is rejected before it is sent.
 
     Args:
         client: The client that answers.
@@ -71,19 +65,9 @@ class RecordClient(Wrapper):
         Raises:
             StorageError: The file cannot be opened, or an earlier exchange cannot be written.
         """
-        if self._unwritten:
-            self._append(b"")
-        elif not self._begun:
-            self._append(None)
+        self._write()
         reply = self.client.complete(request)
-        try:
-            self._append(_line({"request": request.to_dict(), "reply": reply.to_dict()}))
-        except StorageError as error:
-            warnings.warn(
-                f"{error}. The answer is used all the same, and the next request waits for it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._note({"request": request.to_dict(), "reply": reply.to_dict()})
         return reply
 
     def record_tool(self, facts: Mapping[str, Any]) -> None:
@@ -92,54 +76,49 @@ class RecordClient(Wrapper):
 
     def record_block(self, block: Mapping[str, Any]) -> None:
         """Append the result of a block of Python, so that a replay need not run it."""
-        try:
-            self._append(_line({"block": dict(block)}))
-        except StorageError as error:
-            logger.warning("%s", error)  # the next request is rejected before it is sent
+        self._note({"block": dict(block)})
 
     def close(self) -> None:
         """Write pending exchanges, and close the other client."""
         try:
             if self._unwritten:
-                self._append(b"")
+                self._write()
         finally:
             super().close()
 
-    def _append(self, data: bytes | None) -> None:
-        """Append pending and new lines; with ``None``, only open the file."""
-        facts = model_facts(self.client)
-        stored = {name: getattr(facts, name) for name in ("name", *_KINDS)}
-        tool = {"tool": self._tool} if self._tool else {}
-        head = _line({"facts": stored, "prompts": PROMPT_VERSION, **tool})
+    def _note(self, entry: dict[str, Any]) -> None:
         with self._lock:
-            self._unwritten += data or b""
+            self._unwritten += _line(entry)
             try:
-                with open_to_append(self.path) as file:
-                    if data is not None:
-                        self._write(file, b"" if self._begun else head, head)
-            except OSError as error:
-                raise StorageError(
-                    f"cannot write the recording {self.path}: {error.strerror or error}: "
-                    f"{room_for(error)}, or record to another file"
-                ) from error
+                self._write()
+            except StorageError as error:
+                logger.warning("%s. The next request waits for it", error)
 
-    def _write(self, file: Any, begin: bytes, head: bytes) -> None:
-        size = file.seek(0, os.SEEK_END)
-        if size:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":  # a recorder was killed during a write
-                begin = b"\n" + head
-        lines = begin + self._unwritten
+    def _write(self) -> None:
+        """Append pending lines, behind the facts of the model if the file lacks them."""
+        tool = {"tool": self._tool} if self._tool else {}
+        facts = model_facts(self.client).to_json()
+        head = _line({"facts": facts, "prompts": PROMPT_VERSION, **tool})
         try:
-            # One write of whole lines, so that recorders sharing a file do not interleave;
-            # unbuffered, since a buffer would be written again when the file is closed.
-            if file.write(lines) < len(lines):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with contextlib.suppress(OSError):
-                file.truncate(size)
-            raise
-        self._begun, self._unwritten = True, b""
+            with self._lock, open_to_append(self.path) as file:
+                if not self._unwritten:
+                    return  # the file can be opened
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                torn = file.read(1) not in (b"", b"\n")  # a recorder was killed during a write
+                begin = (b"\n" if torn else b"") + (b"" if self._begun and not torn else head)
+                lines = begin + self._unwritten
+                # One unbuffered write of whole lines, so that recorders sharing a file do not
+                # interleave.
+                if file.write(lines) < len(lines):
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._begun, self._unwritten = True, b""
+        except OSError as error:
+            raise StorageError(
+                f"cannot write the recording {self.path}: {error.strerror or error}: "
+                f"{room_for(error)}, or record to another file"
+            ) from error
 
 
 @dataclass
@@ -204,17 +183,12 @@ class ReplayClient:
     @property
     def computes(self) -> bool:
         """Whether the recorded model was offered to compute in Python."""
-        offered = any(_OFFER.search(request.text) for request, _ in self.exchanges)
-        return offered or bool(self._read().blocks)
+        return bool(self.tool or self._read().blocks)
 
     @property
     def tool(self) -> dict[str, Any]:
         """What the recorded prompts state of the process that ran the model's Python."""
-        if tool := self._read().tool:
-            return tool
-        stated = (_WORKERS.search(request.text) for request, _ in self.exchanges)
-        count = next((int(match[1]) for match in stated if match), None)
-        return {} if count is None else {"workers": count}
+        return self._read().tool
 
     def replay_block(self, code: str) -> dict[str, Any] | None:
         """Return the result of the next block with this code; ``None`` if none was recorded."""
@@ -299,7 +273,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
     # After a line that a kill cut off, a recorder continues with its facts.
     after = [*lines[1:], b"" if data.endswith(b"\n") else _FACTS][: len(lines)]
     for number, (line, following) in enumerate(zip(lines, after, strict=True), start=1):
-        if following.startswith(_FACTS) and _is_cut_off(line):
+        if following.startswith(_FACTS) and not _is_json(line):
             logger.warning("%s, line %d is cut off: its recorder was killed", path, number)
             continue
         try:
@@ -316,7 +290,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
                 reply = Reply.from_dict(entry["reply"])
                 recording.exchanges.append((request.digest(), request, reply))
                 recording.prompts.add(version)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (*_FAULTS, StorageError) as error:
             raise ClientError(
                 f"{path}, line {number}: not an exchange as RecordClient wrote it "
                 f"({error}). Restore the file from a copy, remove the line, or record again",
@@ -325,31 +299,24 @@ def _parse(data: bytes, path: Path) -> _Recording:
     return recording
 
 
-def _is_cut_off(line: bytes) -> bool:
-    """Whether a line is the truncated beginning of a recorder's line."""
-    if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
-        return False
+def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
     except (ValueError, RecursionError):
-        return True
-    return False
+        return False
+    return True
 
 
 def _line(entry: dict[str, Any]) -> bytes:
     return seal(json.dumps(entry).encode()) + b"\n"
 
 
-def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
+def _checked_facts(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded facts that this version knows, checked."""
-    facts = {name: data[name] for name in _KINDS if name in data}
-    for name, value in facts.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        # A prompt's name could be the path of a template, which a recording must not choose.
-        if (
-            (whole and not 1 <= value < 2**63)
-            or not isinstance(value, _KINDS[name])
-            or not re.fullmatch(r"[\w-]+", str(value))
-        ):
-            raise ValueError(f"its fact {name} is {value!r}")
+    names = {f.name for f in fields(ModelFacts)} - {"name", "most_cost"}
+    facts = {name: data[name] for name in names if name in data}
+    checked = ModelFacts("").restored(facts | {"name": ""})
+    # A prompt's name could be the path of a template, which a recording must not choose.
+    if not re.fullmatch(r"[\w-]+", checked.default_prompt):
+        raise ValueError(f"its fact default_prompt is {checked.default_prompt!r}")
     return facts

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import json
 import math
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -115,12 +113,6 @@ class Fault(Exception):
             return ClientError(
                 f"{name} does not allow this with the given API key (HTTP {self.status}): {said}. "
                 f"Check {keys} and what its account may use",
-                status=status,
-            )
-        if status == 404 and self.parameter == "model" and self.code != "model_not_found":
-            return ClientError(
-                f"{name} exists there, but does not answer chat requests (HTTP 404): {said}. Take "
-                'another model, or endpoint="completions" for one that only continues texts',
                 status=status,
             )
         if status == 404:
@@ -254,18 +246,13 @@ def words(body: object, deepest: int = _DEEPEST) -> str:
     return ""
 
 
-def parse_retry_after(
-    headers: Mapping[str, str], now: Callable[[], float] = time.time
-) -> float | None:
-    """Return the seconds in ``retry-after-ms``, or in ``retry-after`` (RFC 9110, 10.2.3)."""
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds in ``retry-after-ms`` or ``retry-after``; a date is not read."""
     for value, scale in (headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0):
-        seconds = math.nan
-        with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
-            seconds = email.utils.parsedate_to_datetime(value or "").timestamp() - now()
         with contextlib.suppress(TypeError, ValueError):
             seconds = float(value) * scale  # type: ignore[arg-type]
-        if seconds <= _LONGEST_WAIT:
-            return max(0.0, seconds)
+            if seconds <= _LONGEST_WAIT:
+                return max(0.0, seconds)
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http.api_keys import Secret, find_key, redact
 from llmopt.client.http.endpoint import LISTS, SCHEMAS, Documented, Endpoint, Server
 from llmopt.client.http.faults import Fault, raise_if_error, sdk_fault
@@ -36,7 +36,7 @@ from llmopt.errors import (
     RefusedKeyError,
 )
 from llmopt.util.arguments import number, one_of, whole_number
-from llmopt.util.text import first_line
+from llmopt.util.text import first_line, short
 from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,6 @@ class RemoteClient:
     """Cap on an answer's tokens if the request has none and the protocol requires one."""
     fields: ClassVar[Mapping[str, str]] = {}
     """The parameter for each field name that the provider uses in errors."""
-    style: Style = "chat"
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class RemoteClient:
         api_key: str | None = None,  # by default from the environment
         base_url: str | None = None,  # another address with the same protocol
         timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; a call may take five times that
-        price: Price | None = None,  # takes precedence over `llmopt.client.prices`
+        price: Price | Mapping[str, float] | None = None,  # before the lists
         effort: Effort | None = None,  # of reasoning; ``None`` leaves the model's default
         cache: Cache = "short",  # how long the provider keeps a prefix, if it can be chosen
         reasoning_tokens: int | None = None,  # in addition to `Request.max_tokens`
@@ -121,6 +120,9 @@ class RemoteClient:
         number("patience", patience, 0.0)
         whole_number("transport_attempts", transport_attempts, 1)
         whole_number("reasoning_tokens", reasoning_tokens or 0, 0)
+        for name, value in (("price", price), ("extra_body", extra_body)):
+            if not isinstance(value, Mapping | Price | None):
+                raise TypeError(f"{name}={short(value)}: expected a mapping, in JSON an object")
         one_of("effort", effort, (None, *get_args(Effort)))
         one_of("cache", cache, get_args(Cache))
         one_of("structured", structured, (True, False, "auto"))
@@ -128,7 +130,7 @@ class RemoteClient:
         self.name = f"{self.provider}:{model}"
         self.base_url = check_url(base_url) if base_url else None
         self.timeout = timeout
-        self.price = price
+        self.price = Price(**price) if isinstance(price, Mapping) else price
         self.effort = effort
         self.cache = cache
         self.reasoning_tokens = reasoning_tokens
@@ -211,17 +213,14 @@ class RemoteClient:
     @property
     def default_prompt(self) -> str:
         """The prompt that suits the model."""
-        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "props"
+        return chat_prompt(size_in_name(self.name))
 
     def facts(self) -> ModelFacts:
         """Return the facts of the model; its context may be known only after the first answer."""
-        style: Style = "completion" if self.style == "completion" else "chat"
-        schema = style == "chat" and not self._learned.without & SCHEMA_FIELDS
+        schema = not self._learned.without & SCHEMA_FIELDS
         documented = SCHEMAS in self.where.documents
         return ModelFacts(
             name=self.name,
-            style=style,
-            chats=style == "chat",
             context_tokens=self.context_tokens,
             default_prompt=self.default_prompt,
             parameters=size_in_name(self.name),
@@ -409,12 +408,12 @@ class RemoteClient:
             room = ROOM if reasons else 0
             if self.reasoning_tokens is not None:
                 room = self.reasoning_tokens
-            cap = request.max_tokens + (0 if request.style == "completion" else room)
+            cap = request.max_tokens + room
         return self._learned.cap(cap, request)
 
     def _warn_of_room(self, request: Request, completion: Completion) -> None:
         starved = completion.finish_reason == "length" and not completion.text.strip()
-        if starved and request.max_tokens is not None and request.style != "completion":
+        if starved and request.max_tokens is not None:
             logger.warning(
                 "%s used up all %d tokens before it wrote an answer: raise reasoning_tokens=",
                 self.name, request.max_tokens,

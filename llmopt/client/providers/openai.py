@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
@@ -35,6 +35,7 @@ from llmopt.client.http.transport import ASIDE_SECONDS, load
 from llmopt.client.http.urls import check_url, is_local
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.errors import ModelNotFoundError, did_you_mean
+from llmopt.util.arguments import one_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,6 @@ class OpenAIClient(RemoteClient):
         *,
         server: str = "openai",  # one of `SERVERS`
         base_url: str | None = None,  # any other address with the same protocol
-        endpoint: Literal["chat", "completions"] = "chat",  # "completions" continues plain text
         # Whether the model runs on the user's own machine and is free. By default only for such
         # servers of `SERVERS`: any other local server may be a gateway to paid models.
         local: bool | None = None,
@@ -77,15 +77,11 @@ class OpenAIClient(RemoteClient):
     ) -> None:
         if server not in SERVERS:
             raise ValueError(f"server={server!r} is unknown: {did_you_mean(server, SERVERS)}")
-        if endpoint not in ("chat", "completions"):
-            raise ValueError(f"endpoint={endpoint!r}: expected 'chat' or 'completions'")
+        one_of("local", local, (True, False, None))
         super().__init__(model, base_url=base_url, **options)
         self._local = local
         self._asked_context = self._noted_thoughts = False
         self.server = server
-        self.endpoint = endpoint
-        if endpoint == "completions":
-            self.style = "completion"
         self.name = f"openai+{self.base_url}:{model}" if self.base_url else f"{server}:{model}"
 
     def _endpoint(self) -> Endpoint:
@@ -134,7 +130,7 @@ class OpenAIClient(RemoteClient):
         """
         gpt = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
         version = (int(gpt[1]), int(gpt[2] or 0)) if gpt else (0, 0)
-        return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
+        return version >= (5, 6) and self.where.server == "openai"
 
     def _missing(self, connection: Connection) -> str:
         if connection.endpoint.key_path:
@@ -166,11 +162,10 @@ class OpenAIClient(RemoteClient):
         return ""
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        chat = self.endpoint == "chat"
         parameters: dict[str, Any] = {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "reasoning_effort": self.effort if chat else None,
+            "reasoning_effort": self.effort,
             "temperature": request.temperature,
             "stop": list(request.stop) or None,
             "seed": request.seed,
@@ -178,12 +173,12 @@ class OpenAIClient(RemoteClient):
         if request.max_tokens is not None:
             # OpenAI has renamed it; most other servers know only the old name.
             caps = ["max_completion_tokens", "max_tokens"]
-            if not chat or self.server != "openai" or self.base_url:
+            if self.server != "openai" or self.base_url:
                 caps.reverse()
             cap = next((n for n in caps if n not in self._learned.without), None)
-            if cap == "max_tokens" or (cap and chat):
+            if cap:
                 parameters[cap] = request.max_tokens
-        if request.json_schema is not None and chat:
+        if request.json_schema is not None:
             schema = {"name": "answer", "schema": closed(request.json_schema), "strict": True}
             parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
         # llama.cpp's own field; other servers ignore it, or reject it once.
@@ -201,19 +196,15 @@ class OpenAIClient(RemoteClient):
         return parameters
 
     def _events(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Iterator[Any]:
-        required: dict[str, Any]
-        if self.endpoint == "completions":
-            create, required = sdk.completions.create, {"prompt": request.text}
-        else:
-            marked = "prompt_cache_key" in parameters
-            create = sdk.chat.completions.create
-            required = {"messages": _messages(request, marked)}
+        messages = _messages(request, "prompt_cache_key" in parameters)
         options: dict[str, Any] = {"stream": parameters.pop("stream", False)}
         if not options["stream"]:  # no byte until it is complete
             options["timeout"] = DEADLINE * self.timeout
         # All else in the body, because releases of the SDK differ in their arguments.
         body = merged({"model": self.model, **parameters}, self.extra_body)
-        answer = create(model=body.pop("model"), extra_body=body, **required, **options)
+        answer = sdk.chat.completions.create(
+            model=body.pop("model"), messages=messages, extra_body=body, **options
+        )
         yield from answer_events(answer)
 
     def _read(self, events: list[Any]) -> Reply:
@@ -338,10 +329,10 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
 def _add(choice: dict[str, Any], piece: Mapping[str, Any]) -> None:
     """Add a piece of a stream, or the whole, to a choice."""
     holder = next((piece[n] for n in ("delta", "message") if piece.get(n) is not None), None)
-    if holder is None and not isinstance(piece.get("text"), str):
-        raise TypeError("a choice holds neither a message nor a text")
-    text = piece.get("text") if holder is None else _text(holder.get("content"))
-    source: Mapping[str, Any] = holder or {}
+    if holder is None:
+        raise TypeError("a choice holds no message")
+    source: Mapping[str, Any] = holder
+    text = _text(source.get("content"))
     thoughts = next((source[n] for n in _THOUGHTS if isinstance(source.get(n), str)), "")
     refusal = source.get("refusal")
     choice["content"] = choice.get("content", "") + (text or "")
