@@ -9,9 +9,7 @@ the search's storage; blocks of Python read them (`llmopt.lab.blocks`).
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -23,7 +21,13 @@ import numpy as np
 
 from llmopt.errors import RewardError, StorageError
 from llmopt.packing import MOST_PACKED, DataError, pack, summary, unpack
-from llmopt.util.files import make_folder, read_bytes, refuse_link, write_bytes_atomically
+from llmopt.util.files import (
+    make_folder,
+    read_bytes,
+    read_table,
+    refuse_link,
+    write_bytes_atomically,
+)
 from llmopt.util.text import a_type, cut, short
 
 _FILE = re.compile(r"\d{6}(-\d{1,9})?\.npz")
@@ -240,28 +244,23 @@ def read_data_file(path: str | os.PathLike[str], *, links: bool = True) -> dict[
     if path.suffix.lower() not in (".npz", ".csv"):
         raise DataError(f"{path}: expected a file that ends in .npz or .csv")
     try:
-        content = read_bytes(path, most=MOST_PACKED, links=links)
+        if path.suffix.lower() == ".npz":
+            return unpack(read_bytes(path, most=MOST_PACKED, links=links))
+        columns = read_table(path, most=MOST_PACKED, links=links)
+    except StorageError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror or error})") from error
-    try:
-        return unpack(content) if path.suffix.lower() == ".npz" else {"table": _table(content)}
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+    if not any(columns.values()):
+        raise DataError(f"{path}: expected a header of names, and at least a row")
+    return {"table": {name: _column(cells) for name, cells in columns.items()}}
 
 
-def _table(content: bytes) -> dict[str, Any]:
-    """Return the columns of a CSV file: numbers if all of a column are, else texts."""
+def _column(cells: Sequence[str]) -> np.ndarray:
+    """Return numbers if all cells are, else texts."""
     try:
-        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"))))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"it is no table ({error})") from None
-    header, body = [name.strip() for name in rows[0]] if rows else [], [r for r in rows[1:] if r]
-    if not body or len(set(header)) != len(header) or any(len(r) != len(header) for r in body):
-        raise DataError("expected a header of different names, and as many cells in every row")
-    columns: dict[str, Any] = {}
-    for name, cells in zip(header, zip(*body, strict=True), strict=True):
-        try:
-            columns[name] = np.array([float(cell or "nan") for cell in cells])
-        except ValueError:
-            columns[name] = np.array(cells)
-    return columns
+        return np.array([float(cell or "nan") for cell in cells])
+    except ValueError:
+        return np.array(cells)

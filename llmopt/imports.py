@@ -1,13 +1,11 @@
 """Trials of an earlier search, read from a storage file, an Optuna study or a table.
 
 The report has the outcome of each row. A reward belongs to the point at which it was measured, so a
-row whose point is not in the space is refused, unless the caller moves it to the bound.
+row whose point is not in the space is refused.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +17,6 @@ from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
 from llmopt.history import Direction, Trial
 from llmopt.optuna_trials import (
-    PREFIX,
     parts_of,
     stderr_of,
     text_of,
@@ -30,17 +27,15 @@ from llmopt.optuna_trials import (
 from llmopt.resume import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.util.files import open_file, read_text
-from llmopt.util.text import a_type, clean, short
+from llmopt.util.files import read_table
+from llmopt.util.text import a_type, short
 
-Outcome = Literal["taken", "changed", "known", "refused"]
+Outcome = Literal["taken", "known", "refused"]
 _SHOWN = 20
-_PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
+_PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
 _PARTS = "parts_"  # of a column of a part of the reward
-_ATTRIBUTE = "user_attrs_"  # of a user attribute's column in tables of Optuna
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
-_SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
-_STATES = ("complete", "failed", "fail", "pruned")  # ours, and Optuna's
+_STATES = ("complete", "failed", "pruned")
 _OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
 
 
@@ -49,8 +44,8 @@ class ImportedRow:
     """The outcome of one row."""
 
     number: int  # from 1
-    outcome: Outcome  # "changed" if its point was moved, "known" if here already
-    reason: str = ""  # what was changed, or why it was refused
+    outcome: Outcome  # "known" if here already
+    reason: str = ""  # why it was refused
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class ImportReport:
     @property
     def taken(self) -> int:
         """The number of trials that were imported."""
-        return sum(row.outcome in ("taken", "changed") for row in self.rows)
+        return sum(row.outcome == "taken" for row in self.rows)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {outcome}" for outcome, n in self.counts.items()) or "none"
@@ -119,11 +114,14 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".csv":
-            return _of_table(str(path), _cells_of(path), objectives)
-        if "://" in str(source) or _is_sqlite(path):
-            shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
+            columns = read_table(path)
+            rows = zip(*columns.values(), strict=True)
+            cells = [dict(zip(columns, row, strict=True)) for row in rows]
+            return _of_table(str(path), cells, objectives)
+        if "://" in str(source):
             raise StorageError(
-                f"got {shown}: expected a storage file of llmopt. For an Optuna study, load it: "
+                "got the address of a database: expected a storage file of llmopt. For an Optuna "
+                "study, load it: "
                 "import_trials(optuna.load_study(study_name=NAME, storage=ADDRESS)), with "
                 "ADDRESS such as 'sqlite:///study.db'"
             )
@@ -141,34 +139,6 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
         "Optuna study, a DataFrame, or a list of dictionaries such as "
         '{"x": 0.5, "reward": 1.0}'
     )
-
-
-def _cells_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file by column; its line ends may be those of any system."""
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=None))
-    try:
-        columns = [clean(name) for name in reader.fieldnames or ()]
-        twice = [name for name, count in Counter(columns).items() if count > 1]
-        if twice:
-            raise ParameterError(
-                f"{path}: {len(twice)} columns have a name that another one has "
-                f"({short(twice[0])}): give each its own name"
-            )
-        reader.fieldnames = columns
-        return list(reader)
-    except csv.Error as error:
-        raise ParameterError(
-            f"{path}, line {reader.line_num}: it cannot be read as CSV ({error}). Expected a line "
-            f"of column names and cells of at most {csv.field_size_limit():,} characters"
-        ) from error
-
-
-def _is_sqlite(path: Path) -> bool:
-    try:
-        with open_file(path) as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except OSError:
-        return False  # reading it as a storage file says why
 
 
 def _of_storage(path: Path) -> OtherSearch:
@@ -221,32 +191,27 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
     state = str(cells.get("state", "complete")).lower()
-    columns = [name for name in ("reward", "value") if name in row][:1]
-    for start in ("reward_", "values_") if len(objectives) > 1 else ():
-        for names in (range(len(objectives)), objectives):
-            several = [f"{start}{name}" for name in names]
-            columns = several if all(name in row for name in several) else columns
+    columns = ["reward"]
+    for names in (range(len(objectives)), objectives) if len(objectives) > 1 else ():
+        several = [f"reward_{name}" for name in names]
+        columns = several if all(name in row for name in several) else columns
     found = [cells.pop(name, None) for name in columns]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
-    elif not columns and state == "complete":
+    elif columns[0] not in row and state == "complete":
         wanted = "reward" if len(objectives) == 1 else f"reward_{objectives[0]}"
         trouble = f"no reward found; rename its column to {wanted!r}"
-    attributes = {k.removeprefix(_ATTRIBUTE): v for k, v in cells.items() if _ATTRIBUTE in k}
-    for name in (f"{prefix}stderr" for prefix in ("", PREFIX)):
-        attributes[name] = _as_number(attributes.get(name))
-    words = _words_of(attributes)
-    words.update({name: cells.pop(name) for name in _WORDS if name in cells})
+    words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])
-    if any(_PREFIX in name for name in row):  # else a parameter may have such a name
-        parts = [name for name in cells if name.startswith(_PARTS)]
-        words["parts"] = {n.removeprefix(_PARTS): _as_number(cells[n]) for n in parts}
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
     start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
+    if start:  # else a parameter may have such a name
+        parts = [name for name in cells if name.startswith(_PARTS)]
+        words["parts"] = {n.removeprefix(_PARTS): _as_number(cells[n]) for n in parts}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     return Row(prefixed if start else cells, _as_number(reward), words, trouble, blank)
 
@@ -263,96 +228,66 @@ def _as_number(value: Any) -> Any:
         return value
 
 
-class Importer:
-    """Converts the rows of a source to points of a space."""
+def read_rows(
+    space: Space, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Result]
+) -> tuple[list[Result], tuple[ImportedRow, ...]]:
+    """Return the results to record, checked as by `tell`, and the outcome of each row.
 
-    def __init__(self, space: Space, out_of_range: Literal["reject", "clip"]) -> None:
-        self._space, self._clips = space, out_of_range == "clip"
-
-    def read(
-        self, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Result]
-    ) -> tuple[list[Result], tuple[ImportedRow, ...]]:
-        """Return the results to record, checked as by `tell`, and the outcome of each row.
-
-        Each existing trial marks one equal row as known.
-        """
-        known = Counter((self._space.key(t.values), t.rewards) for t in trials)
-        results: list[Result] = []
-        rows = []
-        for number, row in enumerate(source.rows, start=1):
-            try:
-                if row.trouble:
-                    raise ParameterError(row.trouble)
-                values, changed = self.values_of(row, source.table)
-                one = check(self._space.unflatten(values), row.reward, **row.words)
-            except (LLMOptError, TypeError) as error:
-                rows.append(ImportedRow(number, "refused", str(error)))
-                continue
-            key = self._space.key(one.values), one.rewards
-            known[key] -= 1
-            if known[key] >= 0:
-                rows.append(ImportedRow(number, "known"))
-                continue
-            results.append(one)
-            rows.append(ImportedRow(number, "changed" if changed else "taken", ", ".join(changed)))
-        return results, tuple(rows)
-
-    def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
-        """Return a row's point, and the changes that were necessary."""
-        others = [name for name in row.params if name not in self._space.names]
-        if others and not table:
-            raise ParameterError(
-                f"{others[0]!r} is no parameter of the space: import a table without it if the "
-                "reward does not depend on it"
-            )
-        values: list[Value] = []
-        changed: list[str] = []
-        troubles: dict[int, ParameterError] = {}
-        for index, name in enumerate(self._space.names):
-            if name not in row.params:
-                dimension = self._space.dimensions[index]
-                if name in row.blank and isinstance(dimension, Categorical):
-                    if None in dimension.choices:
-                        values.append(None)
-                        continue
-                if not self._space.condition(index):
-                    raise ParameterError(f"no value for {name!r}: add it to the table")
-                values.append(ABSENT)  # `check` says where it is needed
-                continue
-            try:
-                values.append(self._value(index, row.params[name], changed))
-            except ParameterError as error:
-                values.append(row.params[name])
-                troubles[index] = error
-        there = self._space.conform(values)
-        for index, trouble in troubles.items():
-            if there[index] is not ABSENT:  # what the point does not have is not looked at
-                raise trouble
-        return self._space.check(there), changed
-
-    def _value(self, index: int, value: Any, changed: list[str]) -> Value:
-        dimension, name = self._space.dimensions[index], self._space.names[index]
-        if isinstance(value, str) and not (
-            isinstance(dimension, Categorical) and value in dimension.choices
-        ):
-            value = self._space.parse_value(index, value)
+    Each existing trial marks one equal row as known.
+    """
+    known = Counter((space.key(t.values), t.rewards) for t in trials)
+    results: list[Result] = []
+    rows = []
+    for number, row in enumerate(source.rows, start=1):
         try:
-            return dimension.check(value)
+            if row.trouble:
+                raise ParameterError(row.trouble)
+            values = _values_of(space, row, source.table)
+            one = check(space.unflatten(values), row.reward, **row.words)
+        except (LLMOptError, TypeError) as error:
+            rows.append(ImportedRow(number, "refused", str(error)))
+            continue
+        key = space.key(one.values), one.rewards
+        known[key] -= 1
+        if known[key] < 0:
+            results.append(one)
+        rows.append(ImportedRow(number, "known" if known[key] >= 0 else "taken"))
+    return results, tuple(rows)
+
+
+def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
+    """Return a row's point."""
+    others = [name for name in row.params if name not in space.names]
+    if others and not table:
+        raise ParameterError(
+            f"{others[0]!r} is no parameter of the space: import a table without it if the "
+            "reward does not depend on it"
+        )
+    values: list[Value] = []
+    troubles: dict[int, ParameterError] = {}
+    for index, (name, dimension) in enumerate(zip(space.names, space.dimensions, strict=True)):
+        choices = dimension.choices if isinstance(dimension, Categorical) else ()
+        if name not in row.params:
+            if name in row.blank and None in choices:
+                values.append(None)
+                continue
+            if not space.condition(index):
+                raise ParameterError(f"no value for {name!r}: add it to the table")
+            values.append(ABSENT)  # `check` says where it is needed
+            continue
+        value = row.params[name]
+        try:
+            if isinstance(value, str) and value not in choices:
+                value = dimension.parse(value)
+            value = dimension.check(value)
         except ParameterError as error:
-            if isinstance(dimension, Categorical) or isinstance(value, (bool, str)):
-                raise ParameterError(f"{name}: {error}") from error
-            try:
-                inside = dimension.low <= value <= dimension.high
-                moved = dimension.clip(value)
-            except (TypeError, LLMOptError):
-                raise ParameterError(f"{name}: {error}") from error
-            if not inside and not self._clips:
-                raise ParameterError(
-                    f"{name} = {short(value)} is outside [{dimension.low:g}, {dimension.high:g}]: "
-                    "widen the space, or say out_of_range='clip'"
-                ) from error
-            changed.append(f"{name} {value:g} -> {moved:g}")
-            return moved
+            troubles[index] = error
+        values.append(value)
+    there = space.conform(values)
+    for index, trouble in troubles.items():
+        if there[index] is not ABSENT:  # what the point does not have is not looked at
+            raise trouble
+    return space.check(there)
 
 
 def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from llmopt.callbacks import Callbacks
 from llmopt.data import Evaluation
@@ -22,13 +22,10 @@ from llmopt.evaluations import (
 )
 from llmopt.evaluations import read_result as checked_result
 from llmopt.history import Kind, Params, Trial
-from llmopt.imports import Importer, ImportReport, notes_on, read_source
+from llmopt.imports import ImportReport, notes_on, read_rows, read_source
 from llmopt.options import SearchOptions
 from llmopt.results import Results
 from llmopt.state import Corrected, State, Told
-from llmopt.util.arguments import (
-    one_of,
-)
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, short
 from llmopt.views import outcome
@@ -237,12 +234,7 @@ class Tells(Results[Params], Closing):
             now,
         )
 
-    def import_trials(
-        self,
-        source: Any,
-        *,
-        out_of_range: Literal["reject", "clip"] = "reject",
-    ) -> ImportReport:
+    def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.
 
         Known trials are skipped, so a script may call this at each start.
@@ -251,11 +243,9 @@ class Tells(Results[Params], Closing):
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
-                `trials_dataframe`), ``reward`` or ``value`` (or ``reward_0``, ...), and optionally
+                `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr`` and ``constraint_violation``. A row with none of the
                 reward columns is refused.
-            out_of_range: ``"reject"`` refuses a row with a value outside its range, ``"clip"``
-                moves the value to its bound, although the reward belongs to another point.
 
         Returns:
             The outcome of each row; print it.
@@ -265,11 +255,10 @@ class Tells(Results[Params], Closing):
             StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """
-        one_of("out_of_range", out_of_range, ("reject", "clip"))
-        importer = Importer(self.space, out_of_range)
         other = read_source(source, self.directions, self.metrics)
         with self._journal.lock:  # not as one step: each of its trials is
-            results, rows = importer.read(other, list(self._journal.state.trials), self.read_result)
+            trials = list(self._journal.state.trials)
+            results, rows = read_rows(self.space, other, trials, self.read_result)
             for result in results:
                 self._record(result, "imported")
         return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +13,7 @@ import numpy as np
 from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
 from llmopt.space.dimensions import Categorical, Dimension, Float, Int
 from llmopt.space.values import ABSENT
-from llmopt.util.files import read_text
+from llmopt.util.files import read_table as read_columns
 from llmopt.util.text import a_type, clean, short
 
 Columns: TypeAlias = dict[str, list[Any]]
@@ -68,24 +65,7 @@ def read_table(table: Any) -> Columns:
 def _csv(path: Path) -> Columns:
     if path.suffix.lower() != ".csv":
         raise SpaceError(f"candidates={str(path)!r}: expected the path of a CSV file, NAME.csv")
-    reader = csv.reader(io.StringIO(read_text(path, links=False), newline=None))
-    try:
-        names = [clean(name).strip() for name in next(reader, [])]
-        rows = [row for row in reader if row]
-    except csv.Error as error:
-        raise SpaceError(
-            f"{path}, line {reader.line_num}: not readable as CSV ({error})"
-        ) from error
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    uneven = next((i for i, row in enumerate(rows, start=1) if len(row) != len(names)), 0)
-    if twice or uneven:
-        what = f"row {uneven} with {len(rows[uneven - 1])} cells" if uneven else ""
-        what = f"two columns `{twice[0]}`" if twice else what
-        raise SpaceError(
-            f"{path}: got {what}; expected a line of {len(names)} different names, "
-            "and a cell for each in every row"
-        )
-    return {name: list(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=False)}
+    return dict(read_columns(path, links=False))
 
 
 def _blank(cell: Any) -> bool:

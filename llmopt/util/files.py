@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
+import io
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, clean, short
 
 try:
     import fcntl
@@ -143,6 +145,33 @@ def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> di
     if not isinstance(data, dict):
         raise LLMOptError(f"{path} holds {a_type(data)}: expected an object")
     return data
+
+
+def read_table(
+    path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True
+) -> dict[str, list[str]]:
+    """Return the columns of a CSV file by the names in its first line; blank lines are skipped.
+
+    Raises:
+        StorageError: It cannot be read, two columns have one name, or a row is too short or long.
+    """
+    reader = csv.reader(io.StringIO(read_text(path, most=most, links=links), newline=None))
+    try:
+        names = [clean(name).strip() for name in next(reader, [])]
+        rows = [row for row in reader if row]
+    except csv.Error as error:
+        raise StorageError(
+            f"{path}, line {reader.line_num}: it cannot be read as CSV ({error})"
+        ) from error
+    twice = next((name for name in names if names.count(name) > 1), None)
+    uneven = next((i for i, row in enumerate(rows, start=1) if len(row) != len(names)), 0)
+    if uneven or twice is not None:
+        what = f"row {uneven} with {len(rows[uneven - 1])} cells" if uneven else ""
+        raise StorageError(
+            f"{path}: got {what or f'two columns {short(twice)}'}; expected a line of {len(names)} "
+            "different names, and a cell for each in every row"
+        )
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
 def read_toml(text: str) -> dict[str, Any]:
