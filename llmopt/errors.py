@@ -11,6 +11,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from llmopt.util.text import clean, short
 
@@ -237,25 +238,11 @@ def needs(what: str, package: str, *, extra: str = "", otherwise: str = "") -> I
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra, or several with commas, to llmopt as it is installed.
+    """Return the command that adds an extra, or several with commas, to llmopt.
 
     A checkout is installed from its folder, all else by name.
     """
-    import json
-    from importlib import metadata
-    from pathlib import Path
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    target, option = f"llmopt[{extra}]", ""
-    # PEP 610: pip notes here where it found a package, unless an index sent it. What a build leaves
-    # in a checkout (`llmopt.egg-info`) counts as a package, too, and has no such note.
-    found = metadata.distributions(name="llmopt")
-    notes = filter(None, (one.read_text("direct_url.json") for one in found))
-    origin = json.loads(next(notes, "{}"))
-    if "dir_info" in origin:
-        folder = Path(url2pathname(urlsplit(origin["url"]).path))
-        if (folder / "pyproject.toml").is_file():
-            target = f"{'.' if folder == Path.cwd() else folder}[{extra}]"
-            option = "-e " if origin["dir_info"].get("editable") else ""
-    return f'pip install {option}"{target}"'
+    root, target, option = Path(__file__).resolve().parents[1], "llmopt", ""
+    if (root / "pyproject.toml").is_file():
+        target, option = "." if root == Path.cwd() else str(root), "-e "
+    return f'pip install {option}"{target}[{extra}]"'

@@ -10,7 +10,6 @@ Only the standard library and NumPy are imported, since a confined worker unpack
 from __future__ import annotations
 
 import io
-import math
 import struct
 import zipfile
 import zlib
@@ -182,28 +181,14 @@ def _tree(packed: bytes) -> dict[str, Any]:
 
 
 def _plain_array(content: bytes) -> np.ndarray:
-    """Return the array of an ``.npy`` file, without a byte more than it holds."""
-    file = io.BytesIO(content)
-    version = _FORMAT.read_magic(file)
-    read: dict[Any, Any] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in read:
-        raise DataError(f"an array of format {version}")
-    shape, fortran, dtype = read[version](file)
-    if dtype.kind not in _KINDS or dtype.hasobject or not dtype.itemsize:
-        if dtype.kind not in "US":
-            raise DataError(f"an array of type {dtype}: {_WHAT}")
-    left = len(content) - file.tell()
-    if any(type(n) is not int or n < 0 for n in shape) or len(shape) > 32:
-        raise DataError(f"an array of shape {shape!s:.80}")
-    if math.prod(shape) * dtype.itemsize != left or (not left and max(shape, default=0) > 10**6):
-        raise DataError(f"an array of shape {shape!s:.80} with {left} bytes")
-    if not dtype.itemsize:
-        return np.zeros(shape, dtype)
-    flat = np.frombuffer(content, dtype, offset=file.tell())
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    """Return the array of an ``.npy`` file."""
+    try:
+        array: np.ndarray = _FORMAT.read_array(io.BytesIO(content), allow_pickle=False)
+    except MemoryError:
+        raise DataError("an array whose header claims more than the file holds") from None
+    if array.dtype.kind not in _KINDS or array.size > MOST_BYTES:
+        raise DataError(f"an array of type {array.dtype} and shape {array.shape!s:.80}: {_WHAT}")
+    return array
 
 
 def _listed(entry: Any) -> Any:

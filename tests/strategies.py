@@ -123,7 +123,6 @@ keys = st.text("abc", min_size=1, max_size=3)
 gymnasium_spaces = st.one_of(
     leaves,
     st.dictionaries(keys, leaves, min_size=1, max_size=3).map(spaces.Dict),
-    st.lists(leaves, min_size=1, max_size=3).map(spaces.Tuple),
 )
 any_spaces = st.one_of(plain_spaces, gymnasium_spaces.map(Space.of))
 seeds = st.integers(0, 2**32 - 1)

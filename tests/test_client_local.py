@@ -64,16 +64,6 @@ class TestHeader:
         assert header.chat
         assert header.parameters == 2 * 354 * 32 + 3 * 32 + 4 * 32 * 32 + 3 * 64 * 32
 
-    def test_a_split_model_counts_all_its_parts(self, model, tmp_path):
-        first = write_tiny_gguf(tmp_path / "split.gguf", parts=3)
-        assert read_header(first) == read_header(model)
-        second = tmp_path / "split-00002-of-00003.gguf"
-        with pytest.raises(ClientError, match=r"is not the first .*-00001-of-00003"):
-            read_header(second)
-        second.unlink()
-        with pytest.raises(ModelNotFoundError, match=r"no model file .*split-00002-of-00003"):
-            read_header(first)
-
     @pytest.mark.parametrize(
         ("content", "error", "said"),
         [

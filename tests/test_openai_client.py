@@ -291,14 +291,6 @@ def test_the_address_of_a_hosted_server_asks_for_its_variable():
         assert OpenAIClient("m", base_url=lookalike).key_variables == ("LLMOPT_API_KEY",)
 
 
-def test_grammar_goes_to_llamacpp(server, monkeypatch):
-    monkeypatch.setitem(SERVERS, "llamacpp", Server(f"{server.url}/v1", "", "test"))
-    client = OpenAIClient("m", server="llamacpp")
-    server.play(Say(openai_body("1")))
-    client.complete(Request((Message("user", "hi"),), grammar='root ::= "1"'))
-    assert server.seen[0].body["grammar"] == 'root ::= "1"'
-
-
 @pytest.mark.parametrize(
     ("name", "path", "body"),
     [

@@ -43,7 +43,6 @@ SPACES = {
             "on": spaces.MultiBinary(2),
         }
     ),
-    "tuple": spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 1, (1,)), spaces.Discrete(3))),
     "named": Space(
         {
             "lr": Float(1e-5, 0.1, log=True),

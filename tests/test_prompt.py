@@ -283,7 +283,6 @@ def test_selection():
     assert kept(history="last", last=3) == [9, 10, 11]
     assert kept(history="best", best=4) == sorted(order[:4])
     assert kept(history="best", best=4, order="ascending") == order[3::-1]
-    assert kept(history="best+last", best=2, last=3) == sorted({*order[:2], 9, 10, 11})
     assert kept(history="last", last=0) == []
     with pytest.raises(ValueError, match="history='newest'"):
         kept(history="newest")
@@ -294,7 +293,7 @@ def test_selection():
 
 @pytest.mark.parametrize("limit", [330, 400, 800, 4000, 100_000])
 @pytest.mark.parametrize(
-    "options", [{}, {"history": "best", "best": 70}, {"history": "best+last", "best": 30}]
+    "options", [{}, {"history": "best", "best": 70}, {"history": "last", "last": 30}]
 )
 def test_budget_is_kept_and_used(limit, options):
     count = estimate_tokens
@@ -450,7 +449,7 @@ def test_wrong_options():
     ("name", "options"),
     [
         ("props", {}),
-        ("props", {"history": "best+last", "best": 5, "last": 2, "optimum": 1.5}),
+        ("props", {"history": "last", "last": 2, "optimum": 1.5}),
         ("props-ab", {"temperature": 0.7}),
         ("props-plus", {"max_prompt_tokens": 900}),
         ("opro", {"best": 8}),

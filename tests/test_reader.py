@@ -20,9 +20,9 @@ from llmopt.code.answer import read_answer
 from llmopt.errors import ParseError
 from llmopt.prompt.answer import notes_of, start_of, with_start
 from llmopt.prompt.kept import Kept
-from llmopt.prompt.numbers import read_number
 from llmopt.prompt.reader import AnswerReader
 from llmopt.prompt.thoughts import cut_thoughts
+from llmopt.util.numbers import read_number
 
 SPACE = Space({"units": Int(1, 4096), "lr": Float(-10.0, 10.0)})
 TWO = Space({"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)})

@@ -52,12 +52,8 @@ def write_tiny_gguf(
     chat: bool = True,
     architecture: str = "llama",
     template: str = TEMPLATE,
-    parts: int = 1,
 ) -> Path:
-    """Write a one-layer llama whose tokens are bytes and printable ASCII characters.
-
-    With several `parts` it is split as llama.cpp splits models, and the first part is returned.
-    """
+    """Write a one-layer llama whose tokens are bytes and printable ASCII characters."""
     characters = ["▁", *(chr(c) for c in range(33, 127))]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *characters]
     kinds = [2, 3, 3] + [6] * 256 + [1] * len(characters)
@@ -98,24 +94,7 @@ def write_tiny_gguf(
     }
     rng = np.random.default_rng(0)
     tensors = [(n, rng.normal(0.0, 0.3, shape).astype("<f4")) for n, shape in shapes.items()]
-    if parts == 1:
-        return _write(path, metadata, tensors)
-    files = []
-    for number in range(parts):
-        split: dict[str, object] = {
-            "split.no": np.uint16(number),
-            "split.count": np.uint16(parts),
-            "split.tensors.count": np.int32(len(tensors)),
-        }
-        name = f"{path.stem}-{number + 1:05d}-of-{parts:05d}.gguf"
-        files.append(
-            _write(
-                path.with_name(name),
-                {**metadata, **split} if number == 0 else split,
-                tensors[number::parts],
-            )
-        )
-    return files[0]
+    return _write(path, metadata, tensors)
 
 
 def _write(path: Path, metadata: dict[str, object], tensors: list[tuple[str, np.ndarray]]) -> Path:

@@ -15,8 +15,8 @@ from llmopt.history import RANDOM_SOURCES, History, Trial
 from llmopt.prompt.situation import Complaint
 from llmopt.util.text import estimate_tokens
 
-Keep = Literal["all", "last", "best", "best+last"]
-KEEP = ("all", "last", "best", "best+last")
+Keep = Literal["all", "last", "best"]
+KEEP = ("all", "last", "best")
 
 
 def pick(history: History, keep: Keep, best: int, last: int) -> list[Trial]:
@@ -26,20 +26,14 @@ def pick(history: History, keep: Keep, best: int, last: int) -> list[Trial]:
 
     Args:
         history: All trials.
-        keep: ``"all"`` or ``"last"``: the latest first; ``"best"``: the best first;
-            ``"best+last"``: the best and the latest by turns, without repeats.
+        keep: ``"all"`` or ``"last"``: the latest first; ``"best"``: the best first.
         best: How many of the best.
         last: How many of the latest.
     """
-    latest = list(reversed(history.trials))
-    if keep in ("all", "last"):
-        return latest if keep == "all" else latest[:last]
-    top = ranked(history)[:best]
     if keep == "best":
-        return top
-    latest = latest[:last]
-    turns = [t for i in range(max(best, last)) for t in (*top[i : i + 1], *latest[i : i + 1])]
-    return list({id(t): t for t in turns}.values())
+        return ranked(history)[:best]
+    latest = list(reversed(history.trials))
+    return latest if keep == "all" else latest[:last]
 
 
 def ranked(history: History) -> list[Trial]:

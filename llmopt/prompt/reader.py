@@ -7,7 +7,7 @@ compares all values with the space.
 The values of a point are ``name: value`` or ``name = value``, several on a line between commas or
 semicolons, or one on each line; or one JSON object. A prompt that asks for reasons first has them
 under the heading ``Proposal:``; else the first lines that name all parameters count. A value that
-is not exactly readable is a complaint (`llmopt.prompt.numbers` lists the numbers that are read).
+is not exactly readable is a complaint (`llmopt.util.numbers` lists the numbers that are read).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class TemplatePrompt:
         template: The template's text.
         name: Short name for tables, files and messages.
         folder: Where the template's own includes are looked up.
-        history: Which trials are shown: ``"all"``, ``"last"``, ``"best"`` or ``"best+last"``.
+        history: Which trials are shown: ``"all"``, ``"last"`` or ``"best"``.
         best: How many of the best.
         last: How many of the latest.
         order: ``"time"`` or ``"ascending"`` (worst first).

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from llmopt.errors import ParseError
-from llmopt.prompt.numbers import PLAIN, read_number
 from llmopt.space import Categorical, Int, Space, Value
 from llmopt.space.values import ABSENT
+from llmopt.util.numbers import PLAIN, read_number
 from llmopt.util.text import cut
 
 _MOST_LISTED = 8  # names in a complaint

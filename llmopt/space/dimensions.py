@@ -26,10 +26,10 @@ from llmopt.space.values import (
     choice_to_json,
     fold,
     identity,
-    read_number,
     stable_repr,
 )
 from llmopt.space.when import When, read_when
+from llmopt.util.numbers import read_number
 from llmopt.util.text import a_type, nfc
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Forms: how the user gives and gets parameters.
 
-A form turns parameters (a dict, an array, a dict or tuple of arrays) into a flat list of values and
-back. It knows names, shapes and types, but not which values are valid.
+A form turns parameters (a dict, an array, a dict of arrays) into a flat list of values and back. It
+knows names, shapes and types, but not which values are valid.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Form:
-    """A leaf, or a dict or tuple of leaves.
+    """A leaf, or a dict of leaves.
 
     Attributes:
-        kind: ``"leaf"``, ``"dict"`` or ``"tuple"``.
+        kind: ``"leaf"`` or ``"dict"``.
         leaves: The leaves.
         keys: Keys of a dict.
         optional: Keys that a dict need not have.
@@ -93,17 +93,6 @@ class Form:
         """Return parameters as flat values, or raise `ParameterError`."""
         if self.kind == "leaf":
             return self.leaves[0].read(params, ROOT)
-        if self.kind == "tuple":
-            if not isinstance(params, tuple | list | np.ndarray) or getattr(params, "ndim", 1) == 0:
-                raise ParameterError(
-                    f"got {a_type(params)}; expected a tuple of {len(self.leaves)} parts."
-                )
-            if len(params) != len(self.leaves):
-                raise ParameterError(
-                    f"got {len(params)} parts; expected a tuple of {len(self.leaves)}."
-                )
-            parts = enumerate(zip(self.leaves, params, strict=True))
-            return [v for i, (leaf, part) in parts for v in leaf.read(part, f"[{i}]")]
         if not isinstance(params, Mapping):
             raise ParameterError(
                 f"got {a_type(params)}; expected a dict with the keys {list(self.keys)}."
@@ -125,8 +114,6 @@ class Form:
         built = [leaf.build(values) for leaf in self.leaves]
         if self.kind == "leaf":
             return built[0]
-        if self.kind == "tuple":
-            return tuple(built)
         pairs = zip(self.keys, built, strict=True)
         return {key: value for key, value in pairs if value is not ABSENT}
 
@@ -188,9 +175,6 @@ def read_gymnasium(space: Any) -> tuple[Form, list[tuple[str, Dimension]]]:
             raise SpaceError(f"the key {unnamed[0]!r} of a Dict is not a string; use one")
         leaves = [_leaf(part, key, named) for key, part in space.spaces.items()]
         return Form("dict", tuple(leaves), keys), named
-    if isinstance(space, spaces.Tuple):
-        leaves = [_leaf(part, f"[{i}]", named) for i, part in enumerate(space.spaces)]
-        return Form("tuple", tuple(leaves)), named
     return Form("leaf", (_leaf(space, ROOT, named),)), named
 
 
@@ -210,7 +194,7 @@ def _leaf(space: Any, path: str, out: list[tuple[str, Dimension]]) -> Leaf:
     else:
         raise SpaceError(
             f"`{path}`: {a_type(space)} space cannot be searched; use Box, Discrete, "
-            "MultiDiscrete, MultiBinary, or a Dict or Tuple of these."
+            "MultiDiscrete, MultiBinary, or a Dict of these."
         )
     for index in np.ndindex(*space.shape):
         name = f"{path}[{','.join(map(str, index))}]" if index else path

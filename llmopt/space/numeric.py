@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError, warn_user
-from llmopt.space.values import Value, as_number, decimal_places, read_number
+from llmopt.space.values import Value, as_number, decimal_places
 from llmopt.space.when import read_when
+from llmopt.util.numbers import read_number
 from llmopt.util.text import short
 
 _INT_LIMIT = 2**64  # integers are encoded as floats and stored as NumPy integers
@@ -247,10 +248,10 @@ class _Number(BaseDimension):
 
     def parse(self, text: str) -> Any:
         """Read the text of a finite number."""
-        number = read_number(text)
+        number = read_number(text, whole=isinstance(self, Int))
         if number is None:
             raise self._unreadable(text, self._expected())
-        return number if isinstance(self, Int) else float(number)
+        return number
 
 
 @dataclass(frozen=True, repr=False)

@@ -108,9 +108,9 @@ class Space:
         Args:
             obj: A `Space` (returned unchanged), a dict of dimensions or of Optuna's distributions,
                 a ``ConfigSpace.ConfigurationSpace``, or a Gymnasium space: a `Box` with finite
-                bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`, or a `Dict` or `Tuple` of these.
+                bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`, or a `Dict` of these.
                 `unflatten` then returns parameters that its ``contains`` accepts, and dimensions
-                are named ``params[0,1]``, ``key``, ``key[0]`` (`Dict`) and ``[0]`` (`Tuple`).
+                are named ``params[0,1]``, ``key`` and ``key[0]``.
             decimals: Of a Gymnasium space; see `Space`.
 
         Raises:

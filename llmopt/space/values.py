@@ -1,4 +1,4 @@
-"""Single values: numbers of any type, text of numbers, identity, and choices as JSON."""
+"""Single values: numbers of any type, identity, and choices as JSON."""
 
 from __future__ import annotations
 
@@ -72,22 +72,6 @@ def decimal_places(number: float) -> int:
 def fold(text: str) -> str:
     """Return text without case, quotes and white space, for a tolerant comparison."""
     return re.sub(r"[\s'\"`]+", "", nfc(text)).casefold()
-
-
-def read_number(text: str) -> float | int | None:
-    """Read a finite number, ``None`` if it is none. Integers stay exact, ``3.0`` becomes one."""
-    text = "x" if "_" in text else text.strip().replace("\N{MINUS SIGN}", "-")
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(number):
-        return None
-    return int(number) if number.is_integer() else number
 
 
 def choice_to_json(choice: Hashable) -> Any:

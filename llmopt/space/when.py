@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from typing import Any
 
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
@@ -199,7 +198,7 @@ def settled(dimensions: Mapping[str, Any]) -> dict[str, When]:
 
     Raises:
         SpaceError: A parameter that a condition names does not exist or cannot have the value
-            named, no value at all meets a condition, or conditions go round in a circle.
+            named, or conditions go round in a circle.
     """
     conditions = {
         name: exact(f"`{name}`: when", dimension.when, dimensions)
@@ -239,23 +238,4 @@ def exact(where: str, when: When, dimensions: Mapping[str, Any]) -> When:
         return replace(test, name=name)
 
     alternatives = [tuple(map(bound, tests)) for tests in when.alternatives]
-    for tests in alternatives:
-        for name in dict.fromkeys(test.name for test in tests):
-            own = [test for test in tests if test.name == name]
-            if not any(all(t.holds(v) for t in own) for v in _candidates(dimensions[name], own)):
-                raise SpaceError(
-                    f"{where} {' and '.join(t.words() for t in own)} never holds: `{name}` "
-                    f"is {dimensions[name]!r}; leave it out, or name values that `{name}` can have"
-                )
     return When(tuple(alternatives))
-
-
-def _candidates(dimension: Any, tests: Iterable[Test]) -> Sequence[Value]:
-    """Return values of a dimension that include one that meets the tests, if any value does."""
-    if choices := getattr(dimension, "choices", ()):
-        return tuple(choices)
-    named = [value for test in tests for value in test.values]
-    ends = sorted({dimension.low, dimension.high, *map(dimension.clip, named)})
-    step = dimension.step or 0
-    near = [v + d for v in ends for d in (0, -step, step)]
-    return [dimension.clip(v) for v in (*near, *((a + b) / 2 for a, b in pairwise(ends)))]

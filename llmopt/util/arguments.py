@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import numbers
@@ -15,8 +14,6 @@ import numpy as np
 
 from llmopt.errors import did_you_mean
 from llmopt.util.text import function_name, short
-
-_MOST_SOURCE = 20_000  # characters of a function's source that is sent
 
 MOST_AT_ONCE = 1000
 """Points, answers or repairs of one call: with more it would go on for hours."""
@@ -130,10 +127,8 @@ def describe(description: str | Callable[..., Any] | None) -> str:
     """Return a description in words: the text itself, or the source of a function.
 
     Args:
-        description: The task in words; or the objective, whose source (with its docstring)
-            the model is then shown. A lambda, a ``functools.partial``, a method or an object
-            with ``__call__`` may be given. Of bound arguments the names are shown, never
-            the values. ``None`` for no description.
+        description: The task in words; or the objective, whose source (with its docstring) the
+            model is then shown. ``None`` for no description.
 
     Raises:
         ValueError: It is neither, or its source cannot be had.
@@ -145,36 +140,14 @@ def describe(description: str | Callable[..., Any] | None) -> str:
             f"description={short(description)}: expected a string, or the objective function, "
             "whose source the model is then shown"
         )
-    function: Any = description
-    bound: list[str] = []
-    while isinstance(function, functools.partial):
-        positional = list(_parameter_names(function.func))[: len(function.args)]
-        bound = [*positional, *function.keywords, *bound]
-        function = function.func
-    if not (inspect.isroutine(function) or inspect.isclass(function)):
-        function = type(function)  # an object with __call__: all of its class
     try:
-        source = textwrap.dedent(inspect.getsource(function)).strip()
+        source = textwrap.dedent(inspect.getsource(description)).strip()
     except (OSError, TypeError, SyntaxError) as error:
-        name = getattr(function, "__qualname__", type(function).__name__)
         raise ValueError(
-            f"description={name}: its source cannot be read ({error}). Describe the task in "
-            "words, or define the function in a file"
+            f"description={function_name(description, 'a lambda')}: its source cannot be read "
+            f"({error}). Describe the task in words, or define the function in a file"
         ) from error
-    if len(source) > _MOST_SOURCE:
-        raise ValueError(
-            f"description={function.__qualname__}: its source has {len(source)} characters, "
-            f"expected at most {_MOST_SOURCE}. Describe the task in words"
-        )
-    given = f"\n(given beforehand: {', '.join(dict.fromkeys(bound))})" if bound else ""
-    return f"f is computed by this Python code:\n\n{source}{given}"
-
-
-def _parameter_names(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()
+    return f"f is computed by this Python code:\n\n{source}"
 
 
 def numbers_in(value: Any) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +28,14 @@ class GGUFHeader:
     architecture: str  # llama.cpp's name, such as "llama"
     context_tokens: int | None  # maximum context of its training, if stated
     chat: bool  # whether the file has a chat template
-    parameters: int  # weights, over all parts of a split model
+    parameters: int  # weights; of a split model those of this part
     thinks: bool = False  # whether the template can switch thinking on and off
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read a model's header (for a split model, of its first part); check tensor offsets."""
+    """Read the header of a model or of its first part; check tensor offsets."""
     path = Path(path)
     metadata, parameters = _read(path)
-    parts = metadata.get("split.count", 1)
-    if isinstance(parts, int) and parts > 1:
-        parameters += sum(_read(part)[1] for part in _other_parts(path, parts))
     architecture = str(metadata.get("general.architecture", "unknown"))
     context = metadata.get(f"{architecture}.context_length")
     template = metadata.get("tokenizer.chat_template")
@@ -50,20 +46,6 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
         parameters=parameters,
         thinks="thinking" in str(template),
     )
-
-
-def _other_parts(first: Path, parts: int) -> list[Path]:
-    """Return the other files of a split model, by llama.cpp's naming."""
-    stem = re.sub(rf"-00001-of-{parts:05d}$", "", first.stem)
-    if stem == first.stem:
-        raise ClientError(
-            f"{first} belongs to a model of {parts} files and is not the first by its name; give "
-            f"the path of the one that ends in -00001-of-{parts:05d}.gguf"
-        )
-    return [
-        first.with_name(f"{stem}-{number:05d}-of-{parts:05d}.gguf")
-        for number in range(2, parts + 1)
-    ]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], int]:

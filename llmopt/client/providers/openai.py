@@ -32,7 +32,7 @@ from llmopt.client.http.remote import (
 )
 from llmopt.client.http.request_form import WORTH_CACHING, closed, in_blocks, merged
 from llmopt.client.http.transport import ASIDE_SECONDS, load
-from llmopt.client.http.urls import check_url, is_local
+from llmopt.client.http.urls import check_url
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.errors import ModelNotFoundError, did_you_mean
 from llmopt.util.arguments import one_of
@@ -181,9 +181,6 @@ class OpenAIClient(RemoteClient):
         if request.json_schema is not None:
             schema = {"name": "answer", "schema": closed(request.json_schema), "strict": True}
             parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
-        # llama.cpp's own field; other servers ignore it, or reject it once.
-        if self.server == "llamacpp" or (self.base_url and is_local(self.url)):
-            parameters["grammar"] = request.grammar
         if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
