@@ -6,14 +6,13 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import numpy as np
 
 from llmopt.data import NO_DATA, TrialData
-from llmopt.util.arguments import number, whole_number
 from llmopt.util.text import clean, short
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ else:
 
 FAILED = (math.inf, math.inf)
 """The rank of a trial that has no reward."""
-
-_RARE = ("unpriced", "estimated", "blocks", "compute_seconds", "block_tokens")
-_ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
@@ -315,16 +311,6 @@ class History:
         feasible = [t for t in self.complete if t.rewards and t.constraint_violation <= 0]
         return min(feasible, key=lambda t: sign * (t.rewards or ())[objective], default=None)
 
-    @property
-    def best_so_far(self) -> list[Trial]:
-        """For each feasible trial of one objective, the best trial so far, for curves."""
-        found: list[Trial] = []
-        for trial in self.complete:
-            if trial.constraint_violation <= 0.0:
-                last = found[-1] if found else None
-                found.append(trial if last is None or self.better(trial, last) else last)
-        return found
-
     def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
         """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""
         signs = np.array([1.0 if d == "maximize" else -1.0 for d in self.directions])
@@ -501,30 +487,6 @@ class Usage:
     blocks: int = 0
     compute_seconds: float = 0.0
     block_tokens: int = 0
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Usage:
-        """Read the usage from a file.
-
-        Raises:
-            TypeError: A field is missing or unknown, or of another type.
-            ValueError: A number is negative or absurd: it would lift a cap.
-        """
-        usage = cls(**data)
-        kinds = (usage.proposals, usage.rejected)
-        counts = {f"of {key!r}": count for kind in kinds for key, count in kind.items()}
-        for name, value in {**vars(usage), **counts}.items():
-            if name in ("seconds", "cost", "compute_seconds"):
-                spent = 0.0 if name == "cost" and value is None else number(name, value, 0.0)
-                if spent >= _ABSURD:
-                    raise ValueError(f"{name}={short(value)}: expected a plausible amount")
-            elif name not in ("proposals", "rejected"):
-                whole_number(name, value, 0, _ABSURD)
-        return usage.copy()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form for `from_dict`, without rare fields that are 0."""
-        return {k: v for k, v in asdict(self).items() if k not in _RARE or v}
 
     @property
     def fallbacks(self) -> int:

@@ -183,13 +183,6 @@ def test_a_growing_history_is_merged_as_a_whole_one():
     assert merged.of(history) == copy.copy(merged).of(history)
 
 
-def test_the_best_so_far_follows_the_one_ranking():
-    found = history([1.0, 3.0, 2.0, 9.0, 4.0], violations=[0, 0, 0, 1, 0]).best_so_far
-    assert numbers(found) == [0, 1, 1, 4]
-    least = history([3.0, 1.0, 2.0], directions=("minimize",)).best_so_far
-    assert numbers(least) == [0, 1, 1]
-
-
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_either_end_of_an_objective_counts_with_three_of_them(direction):
     # The first point is an end of the first objective alone, and lies close to the last one.

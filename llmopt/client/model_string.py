@@ -212,12 +212,9 @@ def with_options(model: str, options: Sequence[str]) -> str:
 
 def _options_of(kind: type) -> list[str]:
     """Return the names of the keyword arguments of a class, including forwarded ones."""
-    parameters = [
-        p
-        for cls in kind.__mro__
-        if inspect.isfunction(cls.__dict__.get("__init__"))
-        for p in inspect.signature(cls.__init__).parameters.values()
-    ]
+    inits: list[Any] = [cls.__dict__.get("__init__") for cls in kind.__mro__]
+    signatures = [inspect.signature(init) for init in inits if inspect.isfunction(init)]
+    parameters = [p for signature in signatures for p in signature.parameters.values()]
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
 

@@ -104,14 +104,7 @@ class Log(Follower):
         self._entries: dict[tuple[int, bool], tuple[str, int]] = {}  # with their tokens
         self._budgets: dict[int, LogBudget] = {}
 
-    def read(
-        self,
-        history: History,
-        space: Space,
-        labels: tuple[str, ...],
-        *,
-        feedback_limit: int = FEEDBACK_CHARS,
-    ) -> Log:
+    def read(self, history: History, space: Space, labels: tuple[str, ...]) -> Log:
         """Take in the trials that are new, and show all of them; return itself.
 
         Args:
@@ -119,16 +112,14 @@ class Log(Follower):
                 begin with them or another argument has changed.
             space: The search space.
             labels: What the parameters are called.
-            feedback_limit: Characters of feedback shown for one trial.
         """
         noise = history.noisy and history.deviation
-        setting = space, labels, feedback_limit, history.directions, noise
+        setting = space, labels, history.directions, noise
         if self._setting != setting:
             self._reset()
         self._update(history)
         self._setting = setting
         self.history, self.space, self.labels = history, space, labels
-        self._feedback_limit = feedback_limit
         self._wide = len(labels) > _COLUMNS or any(map(_is_long, space.dimensions))
         if len(self._entries) > _MOST_ENTRIES:
             self._drop()  # budgets, too: later withdrawals are looked up among the entries
@@ -354,7 +345,7 @@ class Log(Follower):
             lines.append(f"outcome{outcome}")
         if answer.dropped:
             lines.append(f"left out of that answer: {in_one_line(answer.dropped, MAX_NOTE)}")
-        limit = self._feedback_limit
+        limit = FEEDBACK_CHARS
         if trial.source != "llm" and self._leaders[facts.run] != trial.number:
             limit = min(limit, _BRIEF)
         feedback = whole_lines(trial.feedback, limit)
