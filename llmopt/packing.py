@@ -182,11 +182,12 @@ def _tree(packed: bytes) -> dict[str, Any]:
 
 def _plain_array(content: bytes) -> np.ndarray:
     """Return the array of an ``.npy`` file."""
+    file = io.BytesIO(content)
     try:
-        array: np.ndarray = _FORMAT.read_array(io.BytesIO(content), allow_pickle=False)
+        array: np.ndarray = _FORMAT.read_array(file, allow_pickle=False)
     except MemoryError:
         raise DataError("an array whose header claims more than the file holds") from None
-    if array.dtype.kind not in _KINDS or array.size > MOST_BYTES:
+    if array.dtype.kind not in _KINDS or max(array.shape, default=0) > MOST_BYTES or file.read(1):
         raise DataError(f"an array of type {array.dtype} and shape {array.shape!s:.80}: {_WHAT}")
     return array
 

@@ -104,7 +104,7 @@ class RemoteClient:
         api_key: str | None = None,  # by default from the environment
         base_url: str | None = None,  # another address with the same protocol
         timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; a call may take five times that
-        price: Price | Mapping[str, float] | None = None,  # before the lists
+        price: Price | Mapping[str, Any] | None = None,  # before the lists
         effort: Effort | None = None,  # of reasoning; ``None`` leaves the model's default
         cache: Cache = "short",  # how long the provider keeps a prefix, if it can be chosen
         reasoning_tokens: int | None = None,  # in addition to `Request.max_tokens`
