@@ -597,7 +597,7 @@ def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
         )
         assert most - 20 < told.count("word ") * 5 <= most + 20
     docs = Path(__file__).parents[1] / "docs"
-    text = (docs / "prompts.md").read_text()
+    text = " ".join((docs / "prompts.md").read_text().split())
     assert f"Each trial shows {FEEDBACK_CHARS:,} characters" in text
     assert f"The other prompts show {SHORT_FEEDBACK_CHARS} characters" in text
     for page in docs.glob("*.md"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmopt.errors import ParseError
@@ -231,25 +231,11 @@ def values_in(data: Mapping[str, Any], pairs: PairReader) -> dict[int, Value] | 
     """Return the values that a JSON object gives by name, itself or one object in it, if any."""
     nodes = [data, *(v for v in data.values() if isinstance(v, dict))]
     given = [
-        [(name, value) for name, value in _leaves(node) if pairs.place(name) is not None]
+        [(name, value) for name, value in node.items() if pairs.place(name) is not None]
         for node in nodes
     ]
     most = max(given, key=len)
     return from_json(most, pairs) if most else None
-
-
-def _leaves(node: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the scalars of nested JSON as a space names them: ``key.sub``, ``key[0,1]``."""
-    stack: list[tuple[str, tuple[int, ...], Any]] = [("", (), node)]
-    while stack:
-        path, indices, value = stack.pop()
-        name = path + (f"[{','.join(map(str, indices))}]" if indices else "")
-        if isinstance(value, dict):
-            stack += [(f"{name}.{k}" if name else str(k), (), v) for k, v in value.items()]
-        elif isinstance(value, list):
-            stack += [(path, (*indices, i), v) for i, v in enumerate(value)]
-        else:
-            yield name, value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, Literal
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.data import NO_DATA
@@ -30,7 +31,6 @@ from llmopt.prompt.describe import (
     number,
     quoted,
 )
-from llmopt.prompt.environment import TemplateEnvironment
 from llmopt.prompt.kept import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import data_words, laboratory_variables, listed, shown_blocks
@@ -338,9 +338,8 @@ class TemplatePrompt:
     def _render(self, variables: dict[str, Any]) -> str:
         template = self._compile()
         try:
-            environment = template.environment
-            assert isinstance(environment, TemplateEnvironment)
-            return environment.render(template, variables)
+            # Not `template.render`, which would rewrite the traceback that names the line.
+            return "".join(template.root_render_func(template.new_context(variables)))
         except Exception as error:
             raise _template_error(str(template.name), error, tuple(variables)) from error
 
@@ -379,10 +378,29 @@ def _compiled(file: str, text: str, folder: str | None) -> jinja2.Template:
     beside = [] if folder is None else [jinja2.FileSystemLoader(folder)]
     shipped = jinja2.FunctionLoader(shipped_template)
     loader = jinja2.ChoiceLoader([jinja2.DictLoader({file: text}), *beside, shipped])
-    return TemplateEnvironment(loader, _SHOWN).get_template(file)
+    environment = _Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(file)
 
 
-_SHOWN = {
+class _Environment(ImmutableSandboxedEnvironment):
+    """Renders prompts. Of the objects in `_SHOWN` a template may use the names listed alone.
+
+    Loops and the text that they build are not limited: a template is to be read before it is used.
+    """
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether an attribute may be read."""
+        allowed = _SHOWN.get(type(obj))
+        return (allowed is None or attr in allowed) and super().is_safe_attribute(obj, attr, value)
+
+
+_SHOWN: dict[type, tuple[str, ...]] = {
     Entry: tuple(Entry.__annotations__),
     Log: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
