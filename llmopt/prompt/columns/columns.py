@@ -23,7 +23,6 @@ import numpy as np
 
 from llmopt.client.base import Message, Request
 from llmopt.history import Trial
-from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
@@ -81,9 +80,6 @@ class ColumnsPrompt:
             situation's seed; without it, in the middle. A line that one reply holds twice
             gives two points.
         temperature: Sampling temperature.
-        max_tokens: Cap on the answer; ``None`` for the needs of the longest row.
-        max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
-            dropped instead.
 
     Raises:
         ValueError: An option is not valid.
@@ -94,12 +90,10 @@ class ColumnsPrompt:
     best: int = ELITES
     dither: bool = True
     temperature: float | None = 0.7
-    max_tokens: int | None = None
-    max_prompt_tokens: int | None = None
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        check_counts(self, best=0, max_tokens=1, max_prompt_tokens=1)
+        check_counts(self, best=1)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
@@ -162,48 +156,31 @@ class ColumnsPrompt:
     def _ask_lines(self, situation: Situation) -> Question:
         """Ask for one letter after each line."""
         space, history = situation.space, situation.history
-        best = (history.ranked + history.failed)[: self.best]  # failed trials are the worst
-
-        def render(k: int, _: object) -> _Lines:
-            elites = best[:k]
-            least = np.full(len(space), LEAST)
-            if elites:
-                # On a logarithmic scale a step is as wide as it is where the best trial lies.
-                steps = space.steps(elites[0].values)
-                least = np.maximum(least, LEAST_STEPS * steps)
-            frame, leading = Frame(space), None
-            if k > 1:
-                units = encode_trials(elites, space)
-                frame = covariance_frame(space, units, SPREAD, least)
-            if frame.axes is not None:
-                ranked = history.ranked[:REGRESSION] + history.failed  # which share the last place
-                units = encode_trials(ranked, space)
-                frame, leading = slope_frame(frame, units, rank_places(ranked))
-            # With no trial the middle of the space shows a line's form.
-            points = [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
-            levels = frame.levels(points).T
-            lines = (write_line(len(space), i == leading, row) for i, row in enumerate(levels))
-            return _Lines(tuple(lines), frame)
-
-        max_tokens = self.max_tokens or 8 + 2 * len(space)  # one a character, with room
-        # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
-        model = replace(situation.model, context_tokens=None)
-        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
-        shown = fit(
-            self.name, render, lambda it: budget.size(it.messages, "completion"), budget, len(best)
-        )
+        elites = (history.ranked + history.failed)[: self.best]  # failed trials are the worst
+        # On a logarithmic scale a step is as wide as it is where the best trial lies.
+        steps = space.steps(elites[0].values)
+        least = np.maximum(np.full(len(space), LEAST), LEAST_STEPS * steps)
+        frame, leading = Frame(space), None
+        if len(elites) > 1:
+            frame = covariance_frame(space, encode_trials(elites, space), SPREAD, least)
+        if frame.axes is not None:
+            ranked = history.ranked[:REGRESSION] + history.failed  # which share the last place
+            units = encode_trials(ranked, space)
+            frame, leading = slope_frame(frame, units, rank_places(ranked))
+        levels = frame.levels([t.values for t in elites]).T
+        lines = [write_line(len(space), i == leading, row) for i, row in enumerate(levels)]
         request = Request(
-            messages=shown.messages,
+            messages=(Message("user", "\n".join(lines)),),
             style="completion",
             temperature=self.temperature,
-            max_tokens=max_tokens,
+            max_tokens=8 + 2 * len(space),  # one a character, with room
             stop=("\n",),
             seed=situation.seed,
-            grammar=row_grammar(shown.frame.varying),
-            columns=shown.lines,
+            grammar=row_grammar(frame.varying),
+            columns=tuple(lines),
             choices=_CHOICES,
         )
-        return Question(request, RowReader(shown.frame, situation.seed, self.dither))
+        return Question(request, RowReader(frame, situation.seed, self.dither))
 
 
 def _part(
@@ -229,18 +206,6 @@ def _part(
         space=space.part(chosen),
         history=replace(history, trials=trials, pending=pending),
     )
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a request, and what their letters stand for."""
-
-    lines: tuple[str, ...]
-    frame: Frame
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return (Message("user", "\n".join(self.lines)),)
 
 
 # The choices of each categorical position, with their ``(n_choices,)`` shares.
