@@ -65,7 +65,7 @@ def test_every_entry_leads_to_a_factory(prefix):
 def test_options_come_with_the_string_in_the_types_of_the_signature():
     client = get_client(
         "openai:gpt-6-luna?effort=low&timeout=60&reasoning_tokens=4&local=True&cache=off"
-        "&price=none&extra_body=%7B%22top_p%22%3A%200.9%7D"
+        "&extra_body=%7B%22top_p%22%3A%200.9%7D"
         "&price=%7B%22input%22%3A%202%2C%20%22output%22%3A%2010%7D"
     )
     assert client.model == "gpt-6-luna"
@@ -75,7 +75,6 @@ def test_options_come_with_the_string_in_the_types_of_the_signature():
     assert get_client("openai:gpt-6-luna?timeout=60", timeout=5.0).timeout == 5.0
     assert get_client("folder:mail?timeout=5").timeout == 5.0
     assert get_client("smollm2?threads=2").threads == 2
-    assert get_client("openai+http://127.0.0.1:1/v1:m?endpoint=completions").style == "completion"
 
 
 @pytest.mark.parametrize(
