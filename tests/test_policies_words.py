@@ -71,10 +71,14 @@ def tank():
 # -- the whole description ----------------------------------------------------------------
 
 
+def scaled(env):
+    return RescaleObservation(env, np.float32([-1, -1]), np.float32([1, 1]))
+
+
 @pytest.mark.parametrize(
     ("env", "options"),
     [
-        ("MountainCarContinuous-v0", {"wrappers": "usual"}),
+        ("MountainCarContinuous-v0", {"wrappers": [scaled]}),
         ("FrozenLake-v1", {"ceiling": 1}),
         (tank, {"description": "Keep it level."}),
     ],

@@ -13,21 +13,21 @@ from llmopt.policies import EnvMaker, Evaluator, LinearPolicy, PolicySearch
 from llmopt.policies.episode import Step
 from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.source import policy_source
-from llmopt.policies.steps import StepData, describe_data
+from llmopt.policies.steps import StepData
 
 SEEDS = (3, 5)
 
 
-def recorded(env, wrappers=(), steps=60, most=1 << 25, clip=True, scale=1.0):
+def recorded(env, steps=60, most=1 << 25, clip=True, scale=1.0):
     """A policy on an environment: the data of its episodes, the policy, and the maker."""
-    make = EnvMaker(env, wrappers)
-    with make(keep=True) as made:
+    make = EnvMaker(env)
+    with make() as made:
         bias = not isinstance(made.observation_space, spaces.Discrete)
         policy = LinearPolicy.for_env(made, bias, clip=clip)
     row = np.random.default_rng(0).normal(0, scale, policy.n_parameters)
     bound = policy.bind(row)
     data = StepData(most)
-    with Evaluator(lambda: make(keep=True), policy, steps) as evaluator:
+    with Evaluator(make, policy, steps) as evaluator:
         outcome = evaluator.evaluate(row, SEEDS, watch=data)
     return data.data(bound), bound, make, outcome
 
@@ -54,20 +54,6 @@ def test_every_step_is_kept_as_the_environment_gave_it():
         assert sum(data["rewards"][j]) == outcome.returns[j]
     assert data["observations"][0].dtype == np.float64
     assert data["actions"][0].dtype == np.float32
-    assert "scaled" not in data
-
-
-def test_observations_are_kept_raw_and_scaled_under_a_wrapper():
-    data, _, make, _ = recorded("Swimmer-v5", "usual", steps=20)
-    with make() as env:
-        observation, _ = env.reset(seed=SEEDS[0])
-        raw = env.unwrapped._get_obs()
-    assert data["scaled"][0][0].tolist() == observation.tolist()
-    assert data["observations"][0][0].tolist() == raw.tolist()
-    assert data["observations"][0].shape == data["scaled"][0].shape == (21, 8)
-    assert (np.abs(data["actions"][0]) <= 1).all()
-    with make(keep=True) as env:
-        assert env.spec.id == "Swimmer-v5"
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1"])
@@ -135,21 +121,14 @@ class Odd(gym.Env):
         return self.seen, 1.0, self.k == 4, False, info if self.k > 1 else {}
 
 
-CASES = [
-    ("Hopper-v5", ()),
-    ("Swimmer-v5", "usual"),  # normalized, actions clipped
-    ("Pendulum-v1", "usual"),  # rescaled observations and actions
-    ("MountainCarContinuous-v0", ()),
-    ("CartPole-v1", "usual"),
-    ("FrozenLake-v1", ()),
-]
+CASES = ["Hopper-v5", "Swimmer-v5", "MountainCarContinuous-v0", "CartPole-v1", "FrozenLake-v1"]
 
 
-@pytest.mark.parametrize(("env", "wrappers"), CASES)
+@pytest.mark.parametrize("env", CASES)
 @pytest.mark.parametrize("clip", [True, False])
-def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, clip):
-    data, bound, make, _ = recorded(env, wrappers, clip=clip, scale=3.0)
-    text, values, words = policy_source(bound.policy, make.scaling)
+def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, clip):
+    data, bound, *_ = recorded(env, clip=clip, scale=3.0)
+    text, values, words = policy_source(bound.policy)
     names = dict(values)
     exec(text, names)
     assert words.startswith("policy(weights, observation): ")
@@ -165,11 +144,6 @@ def test_the_text_of_a_policy_acts_like_the_search_to_the_bit(env, wrappers, cli
     assert count > 3
 
 
-def test_scaled_observations_are_described_only_if_there_are_some():
-    assert any("scaled" in line for line in describe_data(True))
-    assert not any("scaled" in line for line in describe_data(False))
-
-
 CHECK = """```python
 rows = data[2]["observations"][1]
 same = all(np.array_equal(policy(X[1], o), a) for o, a in zip(rows, data[2]["actions"][1]))
@@ -178,15 +152,14 @@ print(data[2]["initial_qpos"][1], data[2]["info"]["reward_ctrl"][1].sum())
 ```"""
 
 
-@pytest.mark.parametrize("wrappers", [(), "usual"])
-def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
+def test_a_model_computes_on_the_steps_of_a_search(tmp_path):
     head = "Hypothesis: h\nStart from: new\nProposal: "
     names: list[str] = []
     replies = [lambda: CHECK, lambda: head + ", ".join(f"{name}: 0.1" for name in names)]
     client = ScriptedClient(lambda request: replies.pop(0)())
     storage = tmp_path / "s.jsonl"
     options = {"starts": 2, "max_steps": 15, "warmup": 2, "storage": storage, "points": 1}
-    with PolicySearch("Swimmer-v5", client, "words", wrappers=wrappers, **options) as search:
+    with PolicySearch("Swimmer-v5", client, "words", **options) as search:
         names += search.optimizer.space.names
         search.run(3)
         second = search.optimizer.trials[1]
@@ -195,8 +168,7 @@ def test_a_model_computes_on_the_steps_of_a_search(tmp_path, wrappers):
         seen = client.requests[1].text
         assert "equal: True (16, 8) " in seen
         assert f"{second.samples[1]:.6g}"[:6] in seen
-    with PolicySearch("Swimmer-v5", ScriptedClient([]), "words", wrappers=wrappers,
-                      **options) as resumed:  # fmt: skip
+    with PolicySearch("Swimmer-v5", ScriptedClient([]), "words", **options) as resumed:
         again = resumed.optimizer.trials[1].data["observations"][0]
         assert again.tolist() == second.data["observations"][0].tolist()
 

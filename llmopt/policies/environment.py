@@ -6,8 +6,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from typing import Any, Literal, TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ from gymnasium.wrappers import NormalizeObservation
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.policies.episode import episode
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.scaling import Kept, Normal, Scaling, normalizes, scale, stack, title_of
+from llmopt.policies.scaling import Normal, stack, title_of
 from llmopt.util.text import a_type, first_line, function_name
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
@@ -31,23 +31,19 @@ class EnvMaker:
 
     Args:
         env: The environment, in one of the forms of `EnvLike`.
-        wrappers: Functions that wrap the environment, the innermost first, or ``"usual"`` for the
-            scaling of `llmopt.policies.scaling`.
+        wrappers: Functions that wrap the environment, the innermost first.
 
     Raises:
         LLMOptError: They are something else.
     """
 
-    def __init__(self, env: EnvLike, wrappers: Sequence[Wrap] | Literal["usual"] = ()) -> None:
-        self.scaled = isinstance(wrappers, str) and wrappers == "usual"
-        functions = isinstance(wrappers, Sequence) and all(map(callable, wrappers))
-        if not (self.scaled or functions):
+    def __init__(self, env: EnvLike, wrappers: Sequence[Wrap] = ()) -> None:
+        if not (isinstance(wrappers, Sequence) and all(map(callable, wrappers))):
             raise LLMOptError(
-                f"wrappers={wrappers!r}: expected 'usual', or a list of functions that wrap an "
-                "environment, such as [gymnasium.wrappers.ClipAction]"
+                f"wrappers={wrappers!r}: expected a list of functions that wrap an environment, "
+                "such as [gymnasium.wrappers.ClipAction]"
             )
-        self._wraps: tuple[Any, ...] = () if self.scaled else tuple(wrappers)
-        self._scaling: Scaling | None = None
+        self._wraps = tuple(wrappers)
         if isinstance(env, gym.Env):
             if env.spec is None:
                 raise LLMOptError(
@@ -68,27 +64,9 @@ class EnvMaker:
                 "environment"
             )
 
-    def __call__(self, render_mode: str | None = None, *, keep: bool = False) -> gym.Env[Any, Any]:
-        """Make the environment; `keep` adds a `Kept` beneath the scaling, if there is one."""
-        scaling = self.scaling
-        env = self._bare(render_mode)
-        return env if scaling is None else scale(Kept(env) if keep else env, scaling.normal)
-
-    @property
-    def scaling(self) -> Scaling | None:
-        """The scaling between the environment and a policy; ``None`` if there is none."""
-        if self.scaled and self._scaling is None:
-            with closing(self._bare(None)) as env:
-                spaces, normal = (env.observation_space, env.action_space), normalizes(env)
-            measured = measure_normal(lambda: scale(self._bare(None))) if normal else None
-            self._scaling = Scaling(*spaces, measured)
-        return self._scaling
-
     @property
     def wrapped_in(self) -> dict[str, Any]:
-        """The wrappers, and mean and variance of a normalization, in JSON types."""
-        if self.scaling is not None:
-            return {"wrappers": "usual", "normal": self.scaling.normal}
+        """The names of the wrappers, in JSON types."""
         names = [function_name(each, "wrapper") for each in self._wraps]
         return {"wrappers": names} if names else {}
 
@@ -99,7 +77,8 @@ class EnvMaker:
         plain = (bool, int, float, str, type(None))
         return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
 
-    def _bare(self, render_mode: str | None) -> gym.Env[Any, Any]:
+    def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """Make the environment."""
         source = self._source
         mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         if isinstance(source, str | EnvSpec):

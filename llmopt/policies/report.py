@@ -91,10 +91,10 @@ class EpisodeStatistics(StepData):
         said = f"Failed after {len(last.rewards)} steps of episode {len(tracks) - 1}"
         if evaluation.returns:
             said += f"; finished episodes returned {', '.join(map(_number, evaluation.returns))}"
-        if last.actions and last.seen:
+        if last.actions and last.observations:
             said += f"; last action: {self._action(last.actions[-1])}"
             if len(self.inputs) <= _MOST_INPUTS:
-                said += f"; last seen: {self._observation(last.seen[-2])}"
+                said += f"; last seen: {self._observation(last.observations[-2])}"
         return f"{said}."
 
     def _outcome(self, tracks: list[Track], evaluation: Evaluation) -> Iterator[str]:
@@ -125,10 +125,10 @@ class EpisodeStatistics(StepData):
             return
         yield self._actions(np.concatenate([np.stack(t.actions) for t in full]))
         if isinstance(self.policy.observation_space, spaces.Discrete):
-            pairs = (pair for t in full for pair in zip(t.seen, t.actions, strict=False))
+            pairs = (pair for t in full for pair in zip(t.observations, t.actions, strict=False))
             counts = Counter(f"s{seen[0]} {self._action(action)}" for seen, action in pairs)
             items = [f"{pair} {c / counts.total():.0%}" for pair, c in counts.most_common()]
-            last = Counter(f"s{t.seen[-2][0]} -> s{t.seen[-1][0]}" for t in full)
+            last = Counter(f"s{t.observations[-2][0]} -> s{t.observations[-1][0]}" for t in full)
             yield f"Last steps: {'; '.join(f'{c} × {step}' for step, c in last.most_common())}."
             yield f"States visited (action there, share of the steps): {'; '.join(items)}."
             return
@@ -137,7 +137,7 @@ class EpisodeStatistics(StepData):
         early = sorted((t for t in full if t.end == TERMINATED), key=lambda t: len(t.rewards))
         if early:
             yield self._early(early, len(full))
-        rows = np.concatenate([np.stack(t.seen) for t in full])
+        rows = np.concatenate([np.stack(t.observations) for t in full])
         items = [
             f"{name} [{_number(c.min())}, {_number(c.max())}] mean {_number(c.mean())}"
             for name, c in zip(self.inputs, rows.T, strict=True)
@@ -151,7 +151,7 @@ class EpisodeStatistics(StepData):
         if isinstance(space, spaces.Discrete):
             counts = Counter(map(self._action, taken)).most_common()
             return f"Actions: {'; '.join(f'{a} {c / len(taken):.0%}' for a, c in counts)}."
-        low, high = bounds_of(space if self._layer is None else self._layer.action_space)
+        low, high = bounds_of(space)
         items = []
         for name, column, least, most in zip(self.outputs, taken.T, low, high, strict=True):
             item = f"{name} {_number(column.mean())} sd {_number(column.std())}"
@@ -165,7 +165,7 @@ class EpisodeStatistics(StepData):
         """Report the last observations of the median of the episodes that ended early."""
         track, lengths = tracks[(len(tracks) - 1) // 2], [len(t.rewards) for t in tracks]
         back = min(10, len(track.rewards))
-        ends = zip(self.inputs, track.seen[-1 - back], track.seen[-1], strict=True)
+        ends = zip(self.inputs, track.observations[-1 - back], track.observations[-1], strict=True)
         items = [f"{name} {_number(before)}, {_number(last)}" for name, before, last in ends]
         return (
             f"{len(tracks)} of {count} ended early, after {lengths[0]} to {lengths[-1]} steps. "
@@ -179,7 +179,7 @@ class EpisodeStatistics(StepData):
         length = len(track.rewards)
         grid = np.geomspace(min(3, length), length, _SHOWN_STEPS).round().astype(int) - 1
         steps = sorted({*grid.tolist()})
-        rows, names = [np.stack(track.seen)[steps]], self.inputs
+        rows, names = [np.stack(track.observations)[steps]], self.inputs
         if isinstance(self.policy.action_space, spaces.Box):
             rows, names = [*rows, np.stack(track.actions)[steps]], names + self.outputs
         columns = zip(names, np.hstack(rows).T, strict=True)

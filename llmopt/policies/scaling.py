@@ -1,9 +1,8 @@
 """Scale the observations and actions of an environment to a size of about 1.
 
-`llmopt run` searches scaled policies; `PolicySearch` does with ``wrappers="usual"``. Observations
-that are not a ``Box`` are flattened. They are scaled to [-1, 1] if every number has bounds, else
-normalized by a mean and a variance that do not change. Bounded actions are scaled to [-1, 1] and
-clipped before the environment receives them.
+`llmopt run` searches scaled policies. Observations that are not a ``Box`` are flattened. They are
+scaled to [-1, 1] if every number has bounds, else normalized by a mean and a variance that do not
+change. Bounded actions are scaled to [-1, 1] and clipped before the environment receives them.
 """
 
 from __future__ import annotations
@@ -31,25 +30,6 @@ Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and variance of each observed number."""
 
 _WIDEST = 1e6  # larger bounds count as none
-
-
-class Kept(gym.Wrapper[Any, Any, Any, Any]):
-    """Remembers what an environment showed and received last, beneath its scaling."""
-
-    observation: Any = None
-    action: Any = None
-
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment."""
-        self.observation, info = self.env.reset(**options)
-        return self.observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step."""
-        self.action = action
-        returned = self.env.step(action)
-        self.observation = returned[0]
-        return returned
 
 
 def scale(env: Env, normal: Normal | None = None) -> Env:

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,8 +107,7 @@ class PolicySearch(Views, Closing):
             with a prompt that reads words and no partner, as a good weight may be large. Random
             points come from the inner part of the ranges.
         wrappers: Functions that wrap the environment, the innermost first, such as
-            ``[gymnasium.wrappers.ClipAction]``; ``"usual"`` scales observations and actions as
-            ``llmopt run`` does (`llmopt.policies.scaling`). Policies then act in `make_env`.
+            ``[gymnasium.wrappers.ClipAction]``.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
             place of the docstring's; for a ``Discrete`` observation one text on how the states
             are numbered.
@@ -148,7 +146,7 @@ class PolicySearch(Views, Closing):
         starts: int = 10,
         bias: bool | None = None,
         box: Box | Literal["auto"] = "auto",
-        wrappers: Sequence[Wrap] | Literal["usual"] = (),
+        wrappers: Sequence[Wrap] = (),
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
         ceiling: float | None = None,
@@ -250,10 +248,10 @@ class PolicySearch(Views, Closing):
             storage=storage,
             **options,
         )
-        self._evaluator = Evaluator(partial(self._make, keep=True), self.policy, self._step_cap)
+        self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
         if self._reads_words:  # its Python has the policy as a function, and the steps as data
-            text, values, line = policy_source(self.policy, self._make.scaling)
-            self.optimizer.equip(text, values, (line, *describe_data(self._make.scaled)))
+            text, values, line = policy_source(self.policy)
+            self.optimizer.equip(text, values, (line, *describe_data()))
 
     def _usual_sizes(self) -> np.ndarray | None:
         if self._scaled or isinstance(self.policy.observation_space, spaces.Discrete):
@@ -490,9 +488,7 @@ class PolicySearch(Views, Closing):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the best policy to a JSON file for `load_policy`.
 
-        The file is self-contained: it holds the scaling of ``wrappers="usual"``, so that the loaded
-        policy acts on the environment's own observations. Wrappers that are functions are a part
-        of the environment.
+        Wrappers are a part of the environment.
 
         Raises:
             NoTrialsError: There is no best policy yet.
@@ -500,9 +496,8 @@ class PolicySearch(Views, Closing):
             StorageError: The file cannot be written.
         """
         best = self.best
-        policy = replace(self.policy_of(best.params), scaling=self._make.scaling)
         save_policy(
-            policy,
+            self.policy_of(best.params),
             path,
             environment=self._make.title,
             arguments=self._make.arguments,

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import (
-    ClipAction,
-    DtypeObservation,
-    NormalizeObservation,
-    RescaleAction,
-    RescaleObservation,
-)
 
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.scaling import Scaling, stack
 
 
-def policy_source(
-    policy: LinearPolicy, scaling: Scaling | None = None
-) -> tuple[str, dict[str, Any], str]:
+def policy_source(policy: LinearPolicy) -> tuple[str, dict[str, Any], str]:
     """Return the source of ``policy(weights, observation)``, its constants, and a line about it.
 
-    ``weights`` is a row of ``X``, ``observation`` the environment's, before its `scaling`; the
-    action is the one that the environment receives.
+    ``weights`` is a row of ``X``; the action is the one that the environment receives.
     """
     constants: dict[str, Any] = {}
-    lines = [*_seen(scaling, constants), *_act(policy, constants), *_done(scaling, constants)]
+    lines = _act(policy, constants)
     body = "\n".join(f"    {line}" for line in [*lines, "return action"])
     text = f"import numpy as np\ndef policy(weights, observation):\n{body}"
     table = isinstance(policy.observation_space, spaces.Discrete)
@@ -61,41 +49,3 @@ def _act(policy: LinearPolicy, constants: dict[str, Any]) -> list[str]:
         constants |= {"low": acts.low, "high": acts.high}
         lines += ["action = np.clip(action, low, high)"]
     return [*lines, f"action = action.astype({np.dtype(acts.dtype).name!r})"]
-
-
-def _seen(scaling: Scaling | None, constants: dict[str, Any]) -> list[str]:
-    """Return the source lines that scale an observation, the innermost wrapper first."""
-    lines: list[str] = []
-    if scaling is None or not isinstance(scaling.observation_space, spaces.Box):
-        return lines  # an observation that is no array is recorded as the policy sees it
-    for layer in stack(scaling.env):
-        if isinstance(layer, NormalizeObservation):
-            constants |= {"mean": layer.obs_rms.mean, "var": layer.obs_rms.var}
-            scaled = f"(observation - mean) / np.sqrt(var + {layer.epsilon!r})"
-            lines += [f"observation = np.float32({scaled})"]
-        elif isinstance(layer, RescaleObservation):
-            constants |= _line(layer.func, "slope", "offset")
-            lines += ["observation = slope * observation + offset"]
-        elif isinstance(layer, DtypeObservation):
-            lines += ["observation = np.asarray(observation, dtype='float32')"]
-    return lines
-
-
-def _done(scaling: Scaling | None, constants: dict[str, Any]) -> list[str]:
-    """Return the source lines that scale an action, the outermost wrapper first."""
-    lines = []
-    for layer in reversed(stack(scaling.env) if scaling else ()):
-        if isinstance(layer, ClipAction):
-            space: Any = layer.env.action_space
-            constants |= {"least": space.low, "most": space.high}
-            lines += ["action = np.clip(action, least, most)"]
-        elif isinstance(layer, RescaleAction):
-            constants |= _line(layer.func, "factor", "shift")
-            lines += ["action = (action - shift) / factor"]
-    return lines
-
-
-def _line(function: Any, slope: str, offset: str) -> dict[str, np.ndarray]:
-    """Return slope and offset of a Gymnasium wrapper that rescales, under these names."""
-    inside = inspect.getclosurevars(function).nonlocals
-    return {slope: inside["gradient"], offset: inside["intercept"]}

@@ -14,7 +14,6 @@ import numpy as np
 from llmopt.packing import MOST_ARRAYS
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
 from llmopt.policies.linear import BoundPolicy
-from llmopt.policies.scaling import Kept, stack
 from llmopt.util.text import clean
 
 MAX_BYTES = 32 << 20
@@ -36,16 +35,10 @@ class Track:
 
     observations: list[np.ndarray]  # of the environment, one more than steps
     state: dict[str, np.ndarray]  # exact initial state
-    scaled: list[np.ndarray] = field(default_factory=list)  # observations, if they are scaled
     actions: list[np.ndarray] = field(default_factory=list)  # as the environment received them
     rewards: list[float] = field(default_factory=list)
     info: dict[str, dict[int, Any]] = field(default_factory=dict)
     end: str = CUT
-
-    @property
-    def seen(self) -> list[np.ndarray]:
-        """What the policy saw."""
-        return self.scaled or self.observations
 
     @property
     def complete(self) -> bool:
@@ -55,9 +48,8 @@ class Track:
 
     def forget(self) -> None:
         """Discard everything but rewards and end."""
-        for kept in (self.observations, self.scaled, self.actions):
+        for kept in (self.observations, self.actions, self.info):
             kept.clear()
-        self.info.clear()
 
 
 class StepData:
@@ -66,44 +58,31 @@ class StepData:
     def __init__(self, most: int = MAX_BYTES) -> None:
         self._most = most
         self._size = 0  # bytes
-        self._layer: Kept | None = None
         self.tracks: list[Track] = []
 
     def begin(self, observation: Any, env: gym.Env[Any, Any] | None) -> None:
         """Record the initial state of an episode."""
-        layers = stack(env) if isinstance(env, gym.Env) else ()
-        self._layer = next((layer for layer in layers if isinstance(layer, Kept)), None)
         state = _state(env.unwrapped) if isinstance(env, gym.Env) else {}
-        self.tracks.append(Track([self._raw(observation)], state))
-        if self._layer is not None:
-            self.tracks[-1].scaled.append(_array(observation))
+        self.tracks.append(Track([_array(observation)], state))
 
     def __call__(self, step: Step) -> None:
         """Record one step; one after an end begins an episode."""
         if not self.tracks or self.tracks[-1].end != CUT:
             self.begin(step.observation, step.env)
-        track, layer = self.tracks[-1], self._layer
+        track = self.tracks[-1]
         if step.terminated or step.truncated:
             track.end = TERMINATED if step.terminated else LIMIT
         track.rewards.append(step.reward)
         if self._size > self._most:
             track.forget()
             return
-        track.observations.append(self._raw(step.following))
-        track.actions.append(_array(step.action if layer is None else layer.action))
-        if layer is not None:
-            track.scaled.append(_array(step.following))
+        track.observations.append(_array(step.following))
+        track.actions.append(_array(step.action))
         for name, value in list(step.info.items())[:_NAMES]:
             if isinstance(name, str) and _is_number(value):
                 track.info.setdefault(name, {})[len(track.rewards) - 1] = value
-        arrays = (*track.observations[-1:], *track.actions[-1:], *track.scaled[-1:])
+        arrays = track.observations[-1], track.actions[-1]
         self._size += sum(array.nbytes for array in arrays) + 8 * (2 + len(step.info))
-
-    def _raw(self, observation: Any) -> np.ndarray:
-        """Return the environment's observation, or the policy's if that is not an array."""
-        if self._layer is not None and (raw := _array(self._layer.observation)).size:
-            return raw
-        return _array(observation)
 
     def data(self, policy: BoundPolicy | None = None) -> dict[str, Any]:
         """Return the entries for ``tell(data=)``: lists with an array for each initial state.
@@ -132,9 +111,7 @@ class StepData:
             "ended": [t.end for t in tracks],
         }
         if policy is not None and not policy.policy.chooses:
-            entries["proposed"] = each(lambda t: _proposed(policy, t.seen))
-        if any(t.scaled for t in full):
-            entries["scaled"] = each(lambda t: np.stack(t.scaled))
+            entries["proposed"] = each(lambda t: _proposed(policy, t.observations))
         for name in tracks[0].state:
             entries[f"initial_{name}"] = [t.state.get(name, none) for t in tracks]
         if len(full) < len(self.tracks):
@@ -179,10 +156,9 @@ _FURTHER = (
 )
 
 
-def describe_data(scaled: bool) -> list[str]:
+def describe_data() -> list[str]:
     """Return the prompt's lines on the entries of `StepData.data` for a linear policy."""
     seen = "of point k from initial state j, in the units and order of the task"
-    seen += '; "scaled"[j]: as the policy sees them' if scaled else ""
     done = '["proposed"][j]: the outputs of the policy before any clipping or choice'
     return [*(line.format(observations=seen, actions=done) for line in _DATA), _FURTHER]
 

@@ -33,7 +33,7 @@ _SAME_RETURN = {
     "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
 }  # fmt: skip
 _NO_ARGUMENTS = ("render_mode", "max_episode_steps")  # of an environment itself
-_SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "Kept"}
+_SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,7 @@ def _keeps_return(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
     if kind.__name__ in _SAME_RETURN and kind.__module__.startswith("gymnasium."):
         return True
     steps = (gym.Wrapper.step, gym.ObservationWrapper.step, gym.ActionWrapper.step)
-    return kind.__name__ == "Kept" or (
-        kind.step in steps and not isinstance(layer, gym.RewardWrapper)
-    )
+    return kind.step in steps and not isinstance(layer, gym.RewardWrapper)
 
 
 def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
