@@ -6,6 +6,7 @@ each evaluation. The best policy of each is then judged on starts that no search
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -39,6 +40,7 @@ from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client
+from llmopt.errors import SpaceError
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.evaluation import Evaluator
@@ -213,7 +215,8 @@ class _Session:
         if drawn is not None and drawn.params is not None:
             policy = self.task.bind(drawn.params)
             about = {"environment": self.task.env_id, "held_out_return": drawn.heldout}
-            save_policy(policy, path / "policy.json", **about)
+            with contextlib.suppress(SpaceError):  # a space that no file holds, such as a Dict
+                save_policy(policy, path / "policy.json", **about)
         if drawn is not None and not (self.config.gif and self._render(drawn)):
             drawn = None
         return RunResult(path, results, best, drawn, table)

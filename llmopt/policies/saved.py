@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -114,15 +113,7 @@ def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
             "low": _bounds(space.low),
             "high": _bounds(space.high),
         }
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": "binary", "shape": list(space.shape)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "discretes", "n": space.nvec.tolist(), "start": space.start.tolist()}
-    if isinstance(space, spaces.Dict):
-        return {"kind": "dict", "spaces": [[k, space_to_dict(v)] for k, v in space.items()]}
-    if isinstance(space, spaces.Tuple):
-        return {"kind": "tuple", "spaces": [space_to_dict(part) for part in space]}
-    raise SpaceError(f"{space} cannot be saved in a policy file: expected Box, Discrete, Dict, …")
+    raise SpaceError(f"{space} cannot be saved in a policy file: expected a Box or Discrete")
 
 
 def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
@@ -130,17 +121,6 @@ def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
     kind = data["kind"]
     if kind == "discrete":
         return spaces.Discrete(_size(data["n"]), start=int(data["start"]))
-    if kind == "binary":
-        return spaces.MultiBinary(_shape(data["shape"]))
-    if kind == "discretes":
-        counts = np.asarray(data["n"], dtype=np.int64)
-        _size(int(counts.sum()))
-        return spaces.MultiDiscrete(counts, start=np.asarray(data["start"], dtype=np.int64))
-    if kind == "dict":
-        # An ordered dict: Gymnasium sorts the keys of a plain one.
-        return spaces.Dict(OrderedDict((str(k), space_from_dict(s)) for k, s in data["spaces"]))
-    if kind == "tuple":
-        return spaces.Tuple([space_from_dict(part) for part in data["spaces"]])
     if kind != "box":
         raise ValueError(f"space of kind {kind!r}: expected box or discrete")
     shape, dtype = _shape(data["shape"]), np.dtype(str(data["dtype"]))
