@@ -159,9 +159,8 @@ def test_every_method_gets_the_same_episodes_and_warmup(tmp_path):
     # Each start is met once for each evaluation, and the held-out ones once for each method.
     seeds = Line.starts
     assert [seeds.count(s) for s in selection_seeds(1, 2)] == [3 + 3 * 4] * 2
-    # The fourth is the policy of zeros, which tells whether anything was found.
-    assert [seeds.count(s) for s in held_out_seeds(1, 5)] == [4] * 5
-    assert len(seeds) == 2 * 15 + 20
+    assert [seeds.count(s) for s in held_out_seeds(1, 5)] == [3] * 5
+    assert len(seeds) == 2 * 15 + 15
 
 
 def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
@@ -332,7 +331,7 @@ def test_a_loaded_warmup_is_not_evaluated_again(tmp_path):
     Line.starts.clear()
     config = replace(CONFIG, warmup=str(tmp_path / "first" / "warmup"))
     result = run(config, tmp_path / "second", client=model())
-    assert len(Line.starts) == 3 * 4 * 2 + 4 * 5
+    assert len(Line.starts) == 3 * 4 * 2 + 3 * 5
     assert {r.episodes for r in result.methods} == {8}
     before, after = (
         [(r.params, r.returns) for r in RunFolder(tmp_path / name).records["warmup"]]
