@@ -13,9 +13,9 @@ from llmopt.benchmarks.experiments import claims, findings
 
 NOT_AGAIN = {
     "the answers of the frontier chat model": "conversations with no fixed version of a model; "
-    "the recordings replay them (`--model replay:NAME`)",
-    "design, hpo, weak_models (.jsonl)": "searches by earlier prompts, whose code is in commits "
-    "that benchmarks/results/README.md names",
+    "the recordings replay them (benchmarks/recordings/INDEX.md)",
+    "words, rivals, design, hpo, weak_models (.jsonl)": "searches by earlier prompts, whose code "
+    "is in commits that benchmarks/results/README.md names",
     "first_command.json": "made by the README's first command; CMA-ES gives 141 with the AVX2 "
     "kernels of OpenBLAS and 60 with those of AVX-512 (OPENBLAS_CORETYPE=Haswell, SkylakeX)",
 }
