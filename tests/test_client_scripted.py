@@ -162,9 +162,6 @@ class TestRecordAndReplay:
             assert texts(replay.complete(request)) == [request.text.upper()]
         text = path.read_text()
         assert text.count("now 37") == 1
-        path.write_text(text.replace("now 37", "now 73"))
-        with pytest.raises(ClientError, match="its checksum is another one"):
-            ReplayClient(path).complete(requests[0])
 
     def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path):
         path = tmp_path / "run.jsonl"
@@ -213,8 +210,7 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match="is not among its 2"):
             ReplayClient(path).complete(ask("new"))
         stamp, *lines = path.read_text().splitlines()
-        for head in ([], [json.dumps({**json.loads(stamp), "prompts": 1, "crc": None})]):
-            head = [line.replace(', "crc": null', "") for line in head]
+        for head in ([], [json.dumps({**json.loads(stamp), "prompts": 1})]):
             path.write_text("\n".join([*head, *lines]) + "\n")
             replay = ReplayClient(path)
             with pytest.warns(RuntimeWarning, match="not among its 2") as caught:

@@ -1,7 +1,6 @@
 """The command line, with a scripted model in place of a real one."""
 
 import json
-import re
 import shlex
 import signal
 import subprocess
@@ -214,9 +213,8 @@ class TestCode:
         again = ["code", "mountaincar", "--resume", "--out", str(folder)]
         for text, message in (
             ("[]", "no JSON object"),
-            (config.replace('"steps": 3', '"steps": "3"'), "its checksum is another one"),
             (
-                re.sub(',\n"crc".*', "", config).replace('"steps": 3', '"steps": "3"'),
+                config.replace('"steps": 3', '"steps": "3"'),
                 "--steps '3': expected a whole number",
             ),
         ):

@@ -3,7 +3,7 @@
 A recording is a file of JSON Lines. A recorder's first line is ``{"facts": {...}, "prompts": 2}``,
 with the version of the prompts, and ``"tool"``, what they state of the process that runs a model's
 Python, if it may compute; every other line is ``{"request": {...}, "reply": {...}}``, or
-``{"block": {...}}`` with the result of a model's Python. Each line ends in a checksum, ``"crc"``.
+``{"block": {...}}`` with the result of a model's Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.prices import free
 from llmopt.errors import ClientError, StorageError
 from llmopt.util.arguments import whole_number
-from llmopt.util.files import open_to_append, read_bytes, room_for, seal, unseal
+from llmopt.util.files import open_to_append, read_bytes, room_for
 from llmopt.util.text import difference
 from llmopt.util.threads import Lock
 
@@ -277,7 +277,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
             logger.warning("%s, line %d is cut off: its recorder was killed", path, number)
             continue
         try:
-            entry = json.loads(unseal(line)[0])
+            entry = json.loads(line)
             if "facts" in entry:
                 facts = _checked_facts(entry["facts"])
                 recording.facts = recording.facts or facts
@@ -308,7 +308,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _line(entry: dict[str, Any]) -> bytes:
-    return seal(json.dumps(entry).encode()) + b"\n"
+    return json.dumps(entry).encode() + b"\n"
 
 
 def _checked_facts(data: Mapping[str, Any]) -> dict[str, Any]:

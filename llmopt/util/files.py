@@ -1,4 +1,4 @@
-"""Files: opened only where they are files, never met half written, and with checksums."""
+"""Files: opened only where they are files, and never met half written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import errno
 import io
 import json
 import os
-import re
 import secrets
 import stat
 import tomllib
-import zlib
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
@@ -29,11 +27,6 @@ except ImportError:  # not on Windows, where two writers are then not distinguis
 MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
 
-_END = 200
-_SEAL_BYTES = 30
-_SEAL = re.compile(rb',\s*"crc":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
-# What one damaged byte leaves of it: its name, or the rest of the entry.
-_DAMAGED = re.compile(rb'"crc"|,\s*.{5}:\s*"[0-9a-f]{8}"\s*\}\s*\Z', re.DOTALL)
 _KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe, which may never end",
@@ -352,40 +345,14 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
-# -- checksums --------------------------------------------------------------------------------
-
-
-def seal(text: bytes) -> bytes:
-    """Return a JSON object, which has at least one entry, with its checksum as the last one."""
-    text = text.rstrip()
-    body = text[:-1].rstrip()
-    line = b"" if body == text[:-1] else b"\n"  # as the object itself is laid out
-    checksum = zlib.crc32(body + b"}")
-    return b'%b,%b"crc":"%08x"%b}' % (body, line, checksum, line)
-
-
-def unseal(text: bytes) -> tuple[bytes, bool]:
-    """Return a JSON object without its checksum, and whether it had one."""
-    end = text[-_END:]
-    found = _SEAL.search(end)
-    if found is None:
-        if _DAMAGED.search(end[-_SEAL_BYTES:]):
-            raise ValueError("its checksum is damaged")
-        return text, False
-    body = text[: len(text) - len(end) + found.start()] + b"}"
-    if zlib.crc32(body) != int(found[1], 16):
-        raise ValueError("its checksum is another one")
-    return body, True
-
-
 def write_json_atomically(path: Path, data: Mapping[str, Any], **options: Any) -> None:
-    """Write a JSON object with a checksum in one step and durably; options go to `json.dumps`."""
+    """Write a JSON object in one step and durably; options go to `json.dumps`."""
     text = json.dumps(data, **{"indent": 1, **options}).encode()
-    write_bytes_atomically(path, seal(text) + b"\n", durable=True)
+    write_bytes_atomically(path, text + b"\n", durable=True)
 
 
 def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """Read what `write_json_atomically` wrote; a file without a checksum is an older one."""
+    """Read what `write_json_atomically` wrote."""
     try:
         text = read_bytes(path, links=links)
     except OSError as error:
@@ -396,17 +363,9 @@ def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
             "file or a recording. Give a file that holds one JSON object"
         )
     try:
-        text, _ = unseal(text)
-    except ValueError as error:
-        raise StorageError(
-            f"{path} is not as it was written ({error}): restore it from a copy. If you changed "
-            'it on purpose, remove its last entry, "crc"'
-        ) from error
-    try:
         data = read_json(text)
         if not isinstance(data, dict):
             raise ValueError(f"it holds {a_type(data)} and no JSON object")
     except ValueError as error:
         raise StorageError(f"{path} is not valid JSON ({error}): restore it") from error
-    data.pop("crc", None)  # something else sorted the entries
     return data

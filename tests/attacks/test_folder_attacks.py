@@ -50,7 +50,6 @@ def changed(folder, **settings):
     file = folder / "config.json"
     config = json.loads(file.read_text())
     (config["run"] if "run" in config else config).update(settings)
-    config.pop("crc", None)  # a checksum is no signature
     file.write_text(json.dumps(config))
 
 
@@ -166,7 +165,6 @@ def test_a_benchmark_imports_and_makes_nothing_that_its_results_name(
     command = [*bench.split(), "--out", str(results)]
     assert cli(command) == 0
     line = json.loads(results.read_text())
-    line.pop("crc", None)
     line["cell"].update(forged)
     results.write_text(json.dumps(line) + "\n")
     cli(command)  # it reads them, for what is done and for its table
@@ -299,7 +297,6 @@ def test_no_policy_is_read_from_a_sent_reward_run(code_folders, tmp_path, monkey
     sent = shutil.copytree(code_folders["reward"], tmp_path / "run")
     file = sent / "candidates" / "001.json"
     stored = json.loads(file.read_text())
-    stored.pop("crc")
     file.write_text(json.dumps({**stored, "policies": ["../evil.zip"]}))
     before = (sent / "held_out.json").read_text()
     (sent / "held_out.json").unlink()
