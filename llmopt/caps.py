@@ -9,7 +9,7 @@ from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
 from llmopt.util.arguments import whole_number
 
-_REMEDY = "raise the cap (`limits`) to continue; every trial and every paid reply is kept"
+_REMEDY = "raise the cap to continue; every trial and every paid reply is kept"
 
 
 @dataclass(frozen=True)

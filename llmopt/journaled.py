@@ -146,6 +146,10 @@ class Journaled:
         """Whether the model runs on this machine, where a call in doubt is free."""
         return bool(getattr(self.client, "local", False))
 
+    @property
+    def _priced(self) -> bool:
+        return bool(getattr(self.client, "priced", True))
+
     def check_ready(self, *, capped: bool = False) -> None:
         """Check once per process that the first request can succeed; sends no request.
 
@@ -161,12 +165,18 @@ class Journaled:
         if capped:
             self.limits.check(Usage())
         self.check_priced()  # first: it asks nobody
+        if not self._priced and self.limits == Limits():
+            logger.warning(
+                "%s costs requests of a price that is not known, and no cap is set: max_requests= "
+                "sets one, and `llmopt estimate` says how many a search takes",
+                client_name(self.client),
+            )
         check_ready(self.client)
         self._ready = os.getpid(), self.client
 
     def check_priced(self) -> None:
         """Raise if there is a cap on cost and the price of the model is not known."""
-        if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
+        if self.limits.max_cost is not None and not self._priced:
             raise BudgetExceededError(
                 f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "
                 f"({client_name(self.client)}). Give the client its prices "

@@ -164,7 +164,8 @@ def text_of_search(
         spent = f"{usage.compute_seconds:.0f} s, {usage.block_tokens:,} tokens"
         parts.append(f"{usage.blocks} block{'s' * (usage.blocks > 1)} of Python ({spent})")
     if usage.requests and usage.cost != 0:
-        parts.append("cost not known" if usage.cost is None else f"${usage.cost:.4f}")
+        asked = f"{usage.requests} request{'s' * (usage.requests > 1)}"
+        parts.append(f"{asked}, cost not known" if usage.cost is None else f"${usage.cost:.4f}")
     return ", ".join(parts)
 
 

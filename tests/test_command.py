@@ -263,3 +263,26 @@ def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatc
     out = capsys.readouterr().out
     assert "cost     unknown" in out
     assert "1 request" in out
+
+
+def test_likely_mistakes_are_named_with_what_was_meant(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for model, said in (
+        ('command:claude "x', "No closing quotation"),
+        ("claude -p", "did you mean 'command:claude -p'?"),
+        ("command:cluade -p", "did you mean 'claude'?"),
+    ):
+        assert main(["check", model]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Traceback" not in error
+
+
+def test_a_search_without_a_cap_says_so_once(caplog):
+    client = CommandClient([sys.executable, "-c", "print('Proposal: x: 1')"])
+    options = {"prompt": "words", "compute": False, "warmup": 0}
+    maximize(lambda p: p["x"], {"x": Float(0, 2)}, 1, client, **options)
+    assert caplog.text.count("no cap is set: max_requests=") == 1
+    caplog.clear()
+    maximize(lambda p: p["x"], {"x": Float(0, 2)}, 1, client, **options, max_requests=4)
+    assert "no cap" not in caplog.text

@@ -11,6 +11,7 @@ tools: what it may read and do beyond its answer is up to its options.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -136,9 +137,11 @@ class CommandClient:
     def _program(self) -> str:
         program = shutil.which(self.arguments[0], path=self.environment().get("PATH"))
         if program is None:
+            close = difflib.get_close_matches(self.arguments[0], COMMANDS, n=1)
+            near = f"did you mean {close[0]!r}? Else " if close else ""
             raise ModelNotFoundError(
-                f"{self.name}: there is no program {self.arguments[0]!r} on PATH; install it, or "
-                "give its path. `llmopt models` lists the known ones that are installed",
+                f"{self.name}: there is no program {self.arguments[0]!r} on PATH; {near}install "
+                "it, or give its path. `llmopt models` lists the known ones that are installed",
                 requests=0,
             )
         return os.path.abspath(program)  # it runs in another folder

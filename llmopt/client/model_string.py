@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -158,6 +159,9 @@ def _unknown_model(model: str) -> ModelNotFoundError:
         f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
         for n in difflib.get_close_matches(name, written, n=3, cutoff=0.7)
     ]
+    program = name.partition(" ")[0]
+    if not rest and (program != name or shutil.which(program)):
+        near = [f"command:{model}"]
     hint = (
         f"did you mean {' or '.join(map(repr, near))}?"
         if near

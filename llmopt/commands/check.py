@@ -13,7 +13,7 @@ from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options
-from llmopt.errors import ParseError
+from llmopt.errors import LLMOptError, ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import Reading, check_prompt_for, prompt_for
 from llmopt.prompt.situation import Situation
@@ -104,7 +104,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     take_options(vars(args))
-    client = get_client(args.model)
+    try:
+        client = get_client(args.model)
+    except ValueError as error:  # of an option, or an open quotation mark
+        raise LLMOptError(str(error)) from None
     try:
         text, readable = check(client, args.prompt)
     finally:
