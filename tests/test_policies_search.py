@@ -309,14 +309,14 @@ def test_random_points_keep_to_a_range_without_zero():
 
 def test_a_search_goes_on_in_the_ranges_with_which_it_began(tmp_path, monkeypatch):
     path = tmp_path / "s.jsonl"
-    with searching("Swimmer-v5", {}, storage=path, warmup=1)[0] as search:
+    with searching("Swimmer-v5", {}, storage=path, max_steps=60)[0] as search:
         search.run(2)
         began = search.optimizer.space
     monkeypatch.setattr("llmopt.policies.search.usual_sizes", lambda *_: 1 / 0)
-    with searching("Swimmer-v5", {}, storage=path, warmup=1)[0] as again:
+    with searching("Swimmer-v5", {}, storage=path, max_steps=60)[0] as again:
         assert again.optimizer.space == began
     with pytest.raises(StorageError, match=r"task \(box: there 10.0, now 3.0\)"):
-        searching("Swimmer-v5", {}, storage=path, warmup=1, box=3)
+        searching("Swimmer-v5", {}, storage=path, max_steps=60, box=3)
 
 
 def test_a_search_goes_on_with_its_starts_only(tmp_path):
