@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stubs
 
 from llmopt.client.http.remote import Connection, RemoteClient
 from llmopt.client.local.local import LocalClient
@@ -51,6 +52,7 @@ def pytest_configure() -> None:
     # On a busy machine a worker may wait for seconds until it runs.
     seconds = WorkerLimits.__init__.__defaults__ or ()
     WorkerLimits.__init__.__defaults__ = (60.0, 600.0, *seconds[2:])
+    stubs.laboratory.LIBRARIES = {}
     # A shell starts its background jobs with Ctrl-C ignored, which children inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

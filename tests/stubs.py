@@ -1,4 +1,4 @@
-"""What several test modules need: a mark, threads that work at once."""
+"""What several test modules need: a mark, the libraries of blocks, threads that work at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from llmopt import ScriptedClient
+from llmopt.lab import laboratory
 from llmopt.sandbox.confine import support
+
+LIBRARIES = laboratory.LIBRARIES
+"""What a worker of blocks loads. It takes seconds, so `conftest` leaves it to one test."""
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"

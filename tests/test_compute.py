@@ -6,7 +6,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from stubs import needs_confinement
+from stubs import LIBRARIES, needs_confinement
 
 from llmopt import (
     BudgetExceededError,
@@ -22,7 +22,7 @@ from llmopt.cli import main
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import LLMOptError, ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
-from llmopt.lab import blocks
+from llmopt.lab import blocks, laboratory
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, ToolFacts, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
@@ -382,8 +382,9 @@ def test_what_cannot_compute_is_said_before_anything_is_paid_for(monkeypatch):
 
 
 @needs_confinement
-def test_a_search_computes(tmp_path):
+def test_a_search_computes(tmp_path, monkeypatch):
     pytest.importorskip("scipy")
+    monkeypatch.setattr(laboratory, "LIBRARIES", LIBRARIES)
     code = (
         "from scipy.optimize import minimize_scalar\n"
         "best = minimize_scalar(lambda x: (x - f[0] - 0.5) ** 2).x\nprint(round(best, 6))"

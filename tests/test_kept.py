@@ -20,7 +20,7 @@ from llmopt import (
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.lab import blocks, laboratory
+from llmopt.lab import blocks
 from llmopt.lab.laboratory import Laboratory
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.kept import MOST_VALUES, plain_values
@@ -223,7 +223,6 @@ def search(client, **options):
 
 @needs_confinement
 def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, monkeypatch):
-    monkeypatch.setattr(laboratory, "LIBRARIES", {})
     result = search(RecordClient(client := ScriptedClient(SCRIPT), tmp_path / "r.jsonl"))
     assert [t.values for t in result.trials] == WANTED
     assert result.usage.rejected == {"unreadable": 1}
