@@ -270,6 +270,9 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "a report as PDF": lambda: make().report("x.pdf"),
         "a page that is a number": lambda: make().report(3),
         "the report of a number": lambda: llmopt.report(3),
+        "the report of a missing file": lambda: llmopt.report("none.jsonl"),
+        "the report of a database": lambda: llmopt.report("sqlite:///none.db"),
+        "the report of a text": lambda: (Path("a.txt").write_text("hello"), llmopt.report("a.txt")),
         "a missing table": lambda: make(import_trials="none.csv"),
     },
     "the shell": {

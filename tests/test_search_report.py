@@ -242,19 +242,11 @@ def test_a_description_of_a_search_stands_for_its_storage(tmp_path, capsys, monk
     assert "<title>s</title>" in Path("report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("none.jsonl", "a storage file, a run folder"),
-        ("other.txt", "not a storage file of llmopt"),
-        (".", "not the folder of an llmopt run"),
-        ("sqlite:///none.db", "llmopt.report(optuna.load_study("),
-    ],
-)
-def test_what_is_no_search_is_named_and_left_as_it_is(tmp_path, monkeypatch, source, said):
+@pytest.mark.parametrize("source", ["none.jsonl", "other.txt", ".", "sqlite:///none.db"])
+def test_what_is_no_search_is_left_as_it_is(tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     Path("other.txt").write_text("hello\n")
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    with pytest.raises(StorageError, match=re.escape(said)):
+    with pytest.raises(StorageError):
         llmopt.report(source)
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
