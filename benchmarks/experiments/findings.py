@@ -16,6 +16,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+
+import numpy as np
 
 from llmopt.benchmarks.engine.cell import Row, read_lines
 from llmopt.benchmarks.experiments import regret
@@ -312,6 +315,61 @@ def reactions() -> Table:
     return budgets(lines_of("reactions"), {name: get_reaction(name).best for name in REACTIONS})
 
 
+_METHODS = {
+    "laboratory": "llmopt, default settings",
+    "agent": "the same model as a coding agent",
+    "cma": "CMA-ES, 100 evaluations",
+}
+
+
+def laboratory(lines: Sequence[Row]) -> Table:
+    """Return a row for each task and method: the searches in which a model computes, and rivals."""
+    rows, last = [], ""
+    asked = {x["task"] for x in lines if x["method"] != "cma"}
+    for task in (t for t in dict.fromkeys(x["task"] for x in lines) if t in asked):
+        for method, name in _METHODS.items():
+            own = [x for x in lines if (x["task"], x["method"]) == (task, method)]
+            if own:
+                minutes = median(x["seconds"] for x in own) / 60
+                rows.append(
+                    [
+                        "" if task == last else task,
+                        name,
+                        _spread([x["held_out"] for x in own]),
+                        _spread([x["held_out_first"] for x in own if "held_out_first" in x]),
+                        _spread([len(x["curve"]) for x in own]),
+                        _spread([x["requests"] for x in own if "requests" in x]),
+                        f"{minutes:.0f}" if method != "cma" else "",
+                        str(len(own)),
+                    ]
+                )
+                last = task
+    head = ["system", "method", "held-out return", "of the first design", "evaluations"]
+    return Table.of([*head, "requests", "minutes", "searches"], rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Return the median, and the range of several values."""
+    if not values:
+        return ""
+    shown = [
+        f"{v:,.0f}" if abs(v) >= 1000 or v == int(v) else f"{v:.4g}"
+        for v in (median(values), min(values), max(values))
+    ]
+    return shown[0] if len(set(values)) == 1 else f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def paired(lines: Sequence[Row], task: str, rival: str) -> tuple[float, float]:
+    """Return by how much the first search beats a rival on the same states, with its error."""
+    one, other = (
+        np.array(x["held_out_returns"])
+        for method in ("laboratory", rival)
+        for x in [next(x for x in lines if (x["task"], x["method"]) == (task, method))]
+    )
+    gain = one - other
+    return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain)))
+
+
 def put(shown: Table, text: str, name: str) -> str:
     """Return a page with a table between its marks."""
     lines = "\n".join([*shown.markdown(), ""])
@@ -322,6 +380,7 @@ def page(asked: Sequence[Question], text: str) -> str:
     """Return the page of results with regenerated tables."""
     for area in AREAS:
         text = put(core(asked, [area], rivals=4), text, area)
+    text = put(laboratory(lines_of("laboratory")), text, "laboratory")
     return put(reactions(), text, "reactions")
 
 
