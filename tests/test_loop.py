@@ -242,13 +242,6 @@ def of_nevergrad(**model):
     return configured(2, 10)._model.client
 
 
-def of_nevergrad_again(**model):
-    pytest.importorskip("nevergrad")
-    from llmopt.adapters.nevergrad import ParametrizedLLM
-
-    return ParametrizedLLM(model="smollm2")(**model)(2, 10)._model.client
-
-
 def of_code(**model):
     from llmopt.code import CodeOptimizer
 
@@ -265,9 +258,7 @@ def of_optimizer(**model):
     return llmopt.LLMOptimizer(SPACE, **model).client
 
 
-@pytest.mark.parametrize(
-    "client_of", [of_optuna, of_nevergrad, of_nevergrad_again, of_code, of_policies, of_optimizer]
-)
+@pytest.mark.parametrize("client_of", [of_optuna, of_nevergrad, of_code, of_policies, of_optimizer])
 def test_the_model_has_both_names_everywhere(client_of):
     client = ScriptedClient([])
     assert client_of(model=client) is client

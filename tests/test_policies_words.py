@@ -310,9 +310,9 @@ def test_whole_numbers_are_always_clipped():
         (lambda: 3, (), "returned an int"),
         (lambda: 1 / 0, (), "ZeroDivisionError"),
         (Tank(), (), "pass a function that makes it"),
-        (Tank, "ususal", "wrappers='ususal': expected 'usual', or a list of functions"),
-        (Tank, None, "wrappers=None: expected 'usual', or a list of functions"),
-        (Tank, ["ClipAction"], "expected 'usual', or a list of functions"),
+        (Tank, "usual", "wrappers='usual': expected a list of functions"),
+        (Tank, None, "wrappers=None: expected a list of functions"),
+        (Tank, ["ClipAction"], "expected a list of functions"),
         (Tank, [lambda env: 3], r"the wrapper 'wrapper' does not fit Tank \(TypeError"),
     ],
 )
