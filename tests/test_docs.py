@@ -45,12 +45,6 @@ COMMANDS = [
 
 # What a page takes for given, and how its searches are cut short.
 PRELUDES = {
-    "constraints.md": """
-import nevergrad as ng
-import optuna
-from llmopt.adapters.nevergrad import ParametrizedLLM
-from llmopt.adapters.optuna import LLMSampler
-""",
     "nevergrad.md": """
 def evaluate(value):
     return 1.0, "it hummed"
@@ -77,7 +71,6 @@ SHORTER = {
     ],
 }
 NEEDS = {
-    "constraints.md": ["nevergrad", "optuna"],
     "loop.md": ["matplotlib", "pandas"],
     "nevergrad.md": ["nevergrad"],
     "optuna.md": ["optuna"],
