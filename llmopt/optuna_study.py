@@ -139,8 +139,8 @@ def _distribution(dimension: Any) -> BaseDistribution:
 
 
 def _choices(dimension: Categorical) -> Sequence[Any]:
-    """Return the choices, or their texts if a storage of Optuna would not take one of them."""
-    plain = all(isinstance(c, _PLAIN) and c == c for c in dimension.choices)
+    """Return the choices, or their texts if they have names or a storage would not take one."""
+    plain = not dimension.named and all(isinstance(c, _PLAIN) and c == c for c in dimension.choices)
     return list(dimension.choices if plain else dimension.labels)
 
 

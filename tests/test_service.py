@@ -245,6 +245,25 @@ class TestWhatASearchBeginsWith:
         run(capsys, "tell", file, '{"params": {"x": 1, "k": 2}, "reward": 1}')
 
 
+def test_choices_appear_by_their_names_and_are_read_by_either(tmp_path, capsys):
+    smiles = {"PPh3": "P(C1=CC=CC=C1)(C2=CC=CC=C2)C3=CC=CC=C3", "PMe3": "CP(C)C"}
+    file = write(tmp_path, space={**SPACE, "ligand": {"enum": smiles}})
+    (point,) = run(capsys, "ask", file, "--fixed", "ligand=PMe3")
+    assert point["params"]["ligand"] == "PMe3"
+    (trial,) = run(capsys, "tell", file, json.dumps({"params": point["params"], "reward": 1}))
+    other = {**trial["params"], "ligand": smiles["PPh3"]}
+    (again,) = run(capsys, "tell", file, json.dumps({"params": other, "reward": 2}))
+    assert [trial["params"]["ligand"], again["params"]["ligand"]] == ["PMe3", "PPh3"]
+    assert main(["status", file]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["pending"], status["best"]["params"]["ligand"]) == ([], "PPh3")
+    with LLMOptimizer.load(tmp_path / "search.jsonl") as search:
+        assert [t.params["ligand"] for t in search.trials] == [*reversed(smiles.values())]
+        pytest.importorskip("optuna")
+        assert search.to_optuna().trials[1].params["ligand"] == "PPh3"
+        assert search.import_trials(search.to_optuna()).counts == {"known": 2}
+
+
 class TestFilesOfSomebodyElse:
     @pytest.mark.parametrize("command", ["ask", "tell", "status"])
     @pytest.mark.parametrize("name", ["search.json", "search.toml", "search.jsonl"])

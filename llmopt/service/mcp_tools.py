@@ -310,7 +310,7 @@ class SearchFolder:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
             (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v not in (None, "")}])
-            return {"trial": of_trial(trial, optimizer.metrics), **leaders(optimizer.history)}
+            return {"trial": of_trial(optimizer, trial), **leaders(optimizer)}
 
     def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
         """Queue your own point for the next ask, with words that say what it is.
@@ -336,7 +336,7 @@ class SearchFolder:
         """Get the latest trials, oldest first."""
         last = whole_number("last", last, 1, 1000)
         with self._search(name, reads=True) as optimizer:
-            return [of_trial(t, optimizer.metrics) for t in optimizer.trials[-last:]]
+            return [of_trial(optimizer, t) for t in optimizer.trials[-last:]]
 
 
 def _read(path: Path) -> dict[str, Any]:

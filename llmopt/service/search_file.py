@@ -23,7 +23,7 @@ from llmopt.client.model_string import (
 from llmopt.client.scripted import ScriptedClient
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
-from llmopt.history import History, Proposal, Trial
+from llmopt.history import Proposal, Trial
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
@@ -223,18 +223,20 @@ def plain(value: Any) -> Any:
 
 
 def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
-    """Return a pending point, as JSON."""
-    params = plain(optimizer.space.unflatten(proposal.values))
+    """Return a pending point, as JSON; choices that have a name by it."""
+    params = plain(optimizer.space.labelled(proposal.values))
     found = {"params": params, "source": proposal.source}
     return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
 
 
-def of_trial(trial: Trial[Any], metrics: Sequence[str] = ()) -> dict[str, Any]:
+def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
+    space, metrics = optimizer.space, optimizer.metrics
     named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
-        "params": plain(trial.params),
+        "params": plain(space.labelled(trial.values)),
+        "instead_of": trial.instead_of and plain(space.labelled(trial.instead_of)),
         "reward": named or plain(trial.reward),
         "state": trial.state,
         "source": trial.source,
@@ -255,20 +257,21 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
         if optimizer.metrics
         else list(optimizer.directions),
-        **leaders(optimizer.history),
+        **leaders(optimizer),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "usage": asdict(optimizer.usage),
     }
 
 
-def leaders(history: History) -> dict[str, Any]:
+def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return ``best``, as JSON: a trial, or the best feasible trial of each objective by name.
 
     With several objectives, ``pareto`` is the number of trials on the Pareto front.
     """
+    history = optimizer.history
 
     def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
-        return None if trial is None else of_trial(trial, history.metrics)
+        return None if trial is None else of_trial(optimizer, trial)
 
     if len(history.directions) == 1:
         return {"best": shown(history.best)}

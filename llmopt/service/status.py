@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     with contextlib.closing(optimizer):
         if args.trials:
             for trial in optimizer.trials:
-                print(json.dumps(of_trial(trial, optimizer.metrics)))
+                print(json.dumps(of_trial(optimizer, trial)))
         else:
             print(json.dumps(status(optimizer), indent=2))
     return 0

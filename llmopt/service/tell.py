@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
         for trial in tell(optimizer, results):
-            print(json.dumps(of_trial(trial, optimizer.metrics)), flush=True)
+            print(json.dumps(of_trial(optimizer, trial)), flush=True)
     return 0
 
 

@@ -65,7 +65,7 @@ class Candidates:
         if len(set(rows)) < len(rows):
             first: dict[Any, int] = {}
             i, row = next((i, r) for i, r in enumerate(rows) if first.setdefault(r, i) != i)
-            point = short(space.named(self._values(row)))
+            point = short(space.labelled(self._values(row)))
             text = f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}"
             raise SpaceError(f"{text}; keep one row for each point")
         self._fill(rows, columns)

@@ -313,6 +313,12 @@ class Space:
         """Return a flat point in the user's form, as a new object, or raise `ParameterError`."""
         return self._form.build(iter(self.check(values)))
 
+    def labelled(self, values: Sequence[Value]) -> Any:
+        """Return a flat point in the user's form with the names of choices; `flatten` reads it."""
+        named = {self.names[i]: choice.format(values[i]) for i, choice in self._choices
+                 if choice.named and values[i] is not ABSENT}  # fmt: skip
+        return {**self.unflatten(values), **named} if named else self.unflatten(values)
+
     def validate(self, params: Any) -> Any:
         """Check parameters as `flatten` does, and return an exact copy."""
         return self._form.build(iter(self.flatten(params)))
