@@ -21,7 +21,6 @@ from llmopt.benchmarks.experiments.recordings import FOLDER
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
 from llmopt.client.record_replay import ReplayClient
-from llmopt.options import AskOptions, SearchOptions
 from llmopt.prompt import get_prompt
 from llmopt.util.text import estimate_tokens
 
@@ -245,7 +244,7 @@ def test_the_prices_on_the_page_are_those_of_its_date():
 
 # -- defaults --------------------------------------------------------------------------------
 
-DEFAULTS = {"docs/model-options.md": [RemoteClient], "docs/loop.md": [AskOptions, SearchOptions]}
+DEFAULTS = {"docs/model-options.md": [RemoteClient]}
 
 
 def defaults(page):
