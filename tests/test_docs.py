@@ -48,8 +48,6 @@ PRELUDES = {
     "nevergrad.md": """
 def evaluate(value):
     return 1.0, "it hummed"
-def words_about(loss):
-    return f"a loss of {loss}"
 """,
     "optuna.md": """
 import numpy as np
