@@ -355,6 +355,7 @@ class Asks(Tells[Params]):
                 proposals = [
                     p for p in proposals if p.source == given or key(p.values) not in tried
                 ]
+            completed = sum(point in now.partial for point in base.partial[:completed])
             drawn: dict[str, Any] = rng.bit_generator.state
             queue = enumerate(now.queue)
             waiting = [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
@@ -440,28 +441,47 @@ class Asks(Tells[Params]):
             event = Queued((), words, Fixed.of(self.space, params).to_json())
         self._journal.append(event)
 
-    def withdraw(self, params: Any) -> None:
-        """Drop a pending or queued point that you will not evaluate; a later `ask` may return it.
+    def withdraw(self, params: Any = None, *, trial: int | None = None) -> None:
+        """Drop a point that you will not evaluate, or a trial that never happened.
 
-        Record a point that cannot be evaluated by `tell_failure`: the model then reads why.
+        A later `ask` may return the point. Record a point that cannot be evaluated by
+        `tell_failure`: the model then reads why.
 
         Args:
-            params: The point.
+            params: A pending point, or one of `queued`.
+            trial: Number from 0 (`Trial.number`) of the latest trial. Others keep their numbers,
+                by which the model's words name them: correct them by ``tell(..., replaces=trial)``.
 
         Raises:
-            ParameterError: The point is not in the space, or neither pending nor queued.
+            ParameterError: The point is not in the space, or neither pending nor queued; or the
+                trial is not the latest.
             StorageError: The storage file could not be written. Nothing was withdrawn.
         """
-        values, key = self.space.flatten(params), self.space.key
+        if (params is None) is (trial is None):
+            raise ParameterError("withdraw(): expected either a point or trial=")
         with self._journal.lock:
-            state = self._journal.state
-            if key(values) not in {key(p.values) for p in (*state.pending, *state.queue)}:
+            self._journal.append(self._withdrawal(self._journal.state, params, trial))
+
+    def _withdrawal(self, state: State, params: Any, trial: int | None) -> Withdrawn:
+        if trial is not None:
+            if not state.trials or trial != len(state.trials) - 1:
                 raise ParameterError(
-                    f"withdraw({short(params)}): {no_longer(state)} `pending` lists the points "
-                    "without a result"
+                    f"trial={short(trial)}: of {len(state.trials)} trials only the latest can be "
+                    "withdrawn, as the model's words name the others by number. Correct another "
+                    "one by replaces="
                 )
-            encoded = self.space.to_json_values(values)
-            self._journal.append(Withdrawn([encoded], queued=False))
+            return Withdrawn(queued=False, trial=len(state.trials) - 1)
+        if Fixed.some(self.space, params):
+            fixed = Fixed.of(self.space, params)
+            if any(fixed.values == p.values for p in state.partial):
+                return Withdrawn(queued=False, fixed=fixed.to_json())
+        values, key = self.space.flatten(params), self.space.key
+        if key(values) not in {key(p.values) for p in (*state.pending, *state.queue)}:
+            raise ParameterError(
+                f"withdraw({short(params)}): {no_longer(state)} `pending` and `queued` list the "
+                "points without a result"
+            )
+        return Withdrawn([self.space.to_json_values(values)], queued=False)
 
     def give_back(self, proposals: Sequence[Proposal]) -> None:
         """Hand back points, so that the next `ask` returns them again."""

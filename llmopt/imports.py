@@ -45,7 +45,7 @@ class ImportedRow:
 
     number: int  # from 1
     outcome: Outcome  # "known" if here already
-    reason: str = ""  # why it was refused
+    reason: str = ""  # why it was refused, or is in doubt
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,12 @@ def read_rows(
             continue
         key = space.key(one.values), one.rewards
         known[key] -= 1
-        if known[key] < 0:
+        if known[key] >= 0:
+            rows.append(ImportedRow(number, "known"))
+        else:
+            doubt = space.candidates.complaint(one.values) if space.candidates is not None else ""
+            rows.append(ImportedRow(number, "taken", doubt))
             results.append(one)
-        rows.append(ImportedRow(number, "known" if known[key] >= 0 else "taken"))
     return results, tuple(rows)
 
 

@@ -461,7 +461,7 @@ class _Run:
         if self._left > finals.most:
             free = min(free, self._left - finals.most)
         if self._workers > 1:
-            missing = self._left - optimizer.queued
+            missing = self._left - len(optimizer.queued)
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
         if self._total is not None:  # as the prompt counts: a re-evaluated point counts once
             again = len(optimizer.trials) - len(optimizer.history.trials)

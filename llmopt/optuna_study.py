@@ -79,6 +79,8 @@ def trials_of(
             stderr=trial.stderr,
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
+            corrected=trial.corrected or None,
+            instead_of=trial.instead_of and _params(space, trial.instead_of),
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)

@@ -50,8 +50,7 @@ def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...
         texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
         raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
     if space.candidates is not None and space.candidates.match(values) != values:
-        near = short(space.labelled(space.candidates.nearest(values)))
-        raise ParameterError(f"{where}{short(params)} is not among the candidates; nearest: {near}")
+        raise ParameterError(f"{where}{space.candidates.complaint(values)}")
     return values
 
 

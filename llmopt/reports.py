@@ -13,6 +13,7 @@ from llmopt.errors import StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
+from llmopt.resume import stored_state
 from llmopt.util.files import open_file, read_mapping
 from llmopt.util.text import a_type, clean
 
@@ -96,5 +97,7 @@ def _stored(path: Path) -> Any:
     """Return a stored search, from which nobody proposes."""
     if "functions" in read_started(path).identity:
         return StoredCode(path)
+    latest = stored_state(path).started  # another model may have continued the search
+    model = str(latest.options.get("client") or "none") if latest else "none"
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
-    return LLMOptimizer.load(path, ScriptedClient([]), **nobody)
+    return LLMOptimizer.load(path, ScriptedClient([], name=model), **nobody)

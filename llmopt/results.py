@@ -72,9 +72,14 @@ class Results(Views, Account, Generic[Params]):
         return list(self._journal.state.pending)
 
     @property
-    def queued(self) -> int:
-        """Number of points that later asks return without a request."""
-        return len(self._journal.state.queue)
+    def queued(self) -> list[Any]:
+        """The points that wait for a later `ask`, as `enqueue` took them and `withdraw` takes them.
+
+        Those with some parameters are the last ones: a request completes each.
+        """
+        state = self._journal.state
+        whole = [self.space.unflatten(p.values) for p in state.queue]
+        return [*whole, *(p.named() for p in state.partial)]
 
     def seed_of(self, params: Any) -> int:
         """Return the seed with which to evaluate a point, in a search with ``seeded=True``.

@@ -131,7 +131,10 @@ def _seed(name: str, value: Any) -> None:
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
     **dict.fromkeys(
-        ("base", "doubt", "requests", "unpriced", "estimated", "given", "number", "completed"),
+        (
+            *("base", "doubt", "requests", "unpriced", "estimated"),
+            *("given", "number", "completed", "trial"),
+        ),
         _count,
     ),
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), _amount),
@@ -247,8 +250,10 @@ class Queued(Event):
 class Withdrawn(Event):
     """Pending points that nobody evaluates go back to the front of the queue, or are dropped."""
 
-    points: Sequence[Sequence[Any]]
+    points: Sequence[Sequence[Any]] = ()
     queued: bool = True  # else they are dropped, and queued points are, too
+    fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
+    trial: int | None = None  # the latest trial, from 0, which never happened
 
 
 # -- state ------------------------------------------------------------------------------------
@@ -486,6 +491,14 @@ def _queued(state: State, event: Queued) -> State:
 
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
+    if event.trial is not None:
+        if event.trial != len(state.trials) - 1:
+            raise ValueError(f"trial {event.trial} was withdrawn, and is not the latest")
+        state = replace(state, trials=state.trials[:-1], stop=None)
+    if event.fixed:
+        place = [p.to_json() for p in state.partial].index(dict(event.fixed))
+        partial = state.partial[:place] + state.partial[place + 1 :]
+        state = replace(state, partial=partial)
     for values in reversed(event.points):
         point = state.space.from_json_values(values)
         proposal, state = state.without(point, latest=event.queued)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any, Unpack
 
 from llmopt.callbacks import Callbacks
@@ -45,22 +45,22 @@ class Tells(Results[Params], Closing):
         params: Any,
         reward: Any,
         *,
-        feedback: str = "",
-        constraint_violation: float = 0.0,
+        feedback: str | None = None,
+        constraint_violation: float | None = None,
         stderr: float | None = None,
-        samples: Sequence[float] = (),
-        curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+        samples: Sequence[float] | None = None,
+        curve: Sequence[float] | Sequence[tuple[float, float]] | None = None,
         data: Mapping[str, Any] | None = None,
         seed: int | None = None,
-        parts: Mapping[str, float] = MappingProxyType({}),
+        parts: Mapping[str, float] | None = None,
         instead_of: Any = None,
         replaces: int | None = None,
     ) -> Trial[Params]:
         """Record the reward of a point.
 
         A point that `ask` returned is matched by its values, in any order; any other
-        valid point is recorded as the user's own. NaN, infinity and ``None`` count as a
-        failed evaluation.
+        valid point is recorded as the user's own, with a warning if it is none of the candidates.
+        NaN, infinity and ``None`` count as a failed evaluation.
 
         Args:
             params: A point in the form of the given space; copied.
@@ -87,8 +87,10 @@ class Tells(Results[Params], Closing):
                 parameter could not be set exactly. It is no longer pending, and the model's reasons
                 for it belong to this trial.
             replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
-                re-evaluated: it gets this point and this result in place of its own, and keeps who
-                proposed it. Prompts, `best` and reports follow.
+                re-evaluated: it gets this point and this reward in place of its own. It keeps who
+                proposed it and, as far as they are not given again, `feedback` (unless it had
+                failed), `parts`, `constraint_violation`, `data` and `seed`; beside an equal reward
+                also `stderr` and `samples`. Prompts, `best` and reports follow.
 
         Returns:
             The recorded trial.
@@ -138,6 +140,7 @@ class Tells(Results[Params], Closing):
 
     def read_result(self, params: Any, reward: Any, **words: Any) -> Result:
         """Check a result, and return what `tell` would record; `tell_as` records it."""
+        words = {name: value for name, value in words.items() if value is not None}
         if isinstance(reward, Evaluation):
             reward, words = reward.value, reward.told_with(words)
         if isinstance(reward, Mapping) and self.metrics:
@@ -161,7 +164,22 @@ class Tells(Results[Params], Closing):
                 f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
                 "expected the number of the trial whose result was wrong"
             )
-        return result
+        if result.replaces is None:
+            return result
+        return self._corrected(result, state.trials[result.replaces], words)
+
+    def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
+        """Return a corrected result with what the trial had, as far as it is not `given`."""
+        broken = sum(self.space.broken(before.values).values())
+        kept: dict[str, Any] = {"parts": before.parts, "data": before.data, "seed": before.seed}
+        kept["constraint_violation"] = max(0.0, before.constraint_violation - broken)
+        if result.rewards == before.rewards:
+            kept |= {"stderr": before.stderr, "samples": before.samples}
+        if before.rewards is not None and not result.feedback:
+            kept["feedback"] = before.feedback
+        kept = {name: value for name, value in kept.items() if name not in given}
+        kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
+        return replace(result, **kept)
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
         """Check a failure, and return what `tell_failure` would record."""
@@ -176,6 +194,8 @@ class Tells(Results[Params], Closing):
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
             trial = self._record(result, kind).trials[number]
+        if doubt := self.doubt(trial):
+            logger.warning("%s", doubt)
         if self._callbacks is not None:
             self._callbacks.notify("told", trial, self.history.best, self.usage)
         self._inform()
@@ -208,6 +228,19 @@ class Tells(Results[Params], Closing):
                 )
             )
 
+    def doubt(self, trial: Trial[Any]) -> str:
+        """Say that a trial's point is none of the candidates, and which one is near; else nothing.
+
+        A point that was measured in place of a candidate is in no doubt.
+        """
+        if self.space.candidates is None or trial.instead_of is not None:
+            return ""
+        wrong = self.space.candidates.complaint(trial.values)
+        return wrong and (
+            f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
+            "mistake, record the right point with replaces="
+        )
+
     def _warn_of_repeat(self, result: Result) -> None:
         """Warn if a point is recorded again: once each for equal and for other rewards."""
         state = self._journal.state
@@ -228,9 +261,9 @@ class Tells(Results[Params], Closing):
             rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
             now = f"with another reward ({rewards}, before {before.reward})"
         logger.warning(
-            "the point of trial %d was recorded again %s: it counts as another trial. If rewards "
+            "the point of trial #%d was recorded again %s: it counts as another trial. If rewards "
             "are noisy, pass noisy=True",
-            before.number,
+            before.number + 1,
             now,
         )
 

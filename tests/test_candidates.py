@@ -109,10 +109,22 @@ def test_a_near_miss_is_answered_with_the_row_of_most_equal_columns():
     assert "the nearest one is ligand: SPhos, T: 45, conc: 0.100" in complaint
 
 
-def test_points_of_the_user_are_rows_and_other_results_may_be_told():
+def test_points_of_the_user_are_rows_and_other_results_are_recorded_with_a_warning(caplog):
     optimizer = chat(start=[POINTS[3]])
     assert optimizer.ask() == POINTS[3]
     optimizer.tell({"ligand": "XPhos", "T": 33, "conc": 0.2}, 1.0)  # measured before
+    assert "trial #1: " in caplog.text
+    assert "nearest: {'ligand': 'XPhos', 'T': 30, 'conc': 0.22}" in caplog.text
+    caplog.clear()
+    optimizer.tell({**POINTS[3], "T": 31}, 1.0, instead_of=POINTS[3])
+    optimizer.tell(POINTS[5], 1.0)
+    assert not caplog.records
+    report = optimizer.import_trials(
+        [{**POINTS[6], "reward": 1}, {**POINTS[7], "T": 44, "reward": 1}]
+    )
+    assert report.counts == {"taken": 2}
+    assert "row 2 taken: {'ligand': 'XPhos', 'T': 44" in str(report)
+    assert "row 1" not in str(report)
     with pytest.raises(ParameterError, match=r"not among the candidates; nearest: .*45"):
         optimizer.enqueue({"ligand": "XPhos", "T": 44, "conc": 0.1})
     with pytest.raises(ParameterError, match=r"warmup\[0\]"):
@@ -276,7 +288,11 @@ def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
     assert unique(lines) == unique([{"base": "KOH", "T": 30}, {"base": "K3PO4", "T": 45}])
     searches = SearchFolder(tmp_path, ("network",))
     searches.create_search("mine", candidates="table.csv")
-    assert searches.ask("mine")["points"][0]["params"] in lines
+    point = searches.ask("mine")["points"][0]["params"]
+    assert point in lines
+    assert "warning" not in searches.tell("mine", point, 1.0)["trial"]
+    assert "nearest:" in searches.tell("mine", {"base": "KOH", "T": 40}, 1.0)["trial"]["warning"]
+    assert searches.withdraw("mine", trial=2)["trials"] == 1
     searches.create_search(
         "other", {"T": {"type": "integer", "minimum": 0, "maximum": 9}}, candidates=[{"T": 3}]
     )

@@ -107,3 +107,59 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     assert '"pending": [\n' in shell("status")
     (asked,) = json.loads(shell("status"))["pending"]
     assert '"pending": []' in shell("withdraw", json.dumps(asked["params"]))
+    shell("enqueue", '{"c": "z"}')
+    assert json.loads(shell("status"))["queued"] == [{"c": "z"}]
+    assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
+    assert json.loads(shell("withdraw", "--trial", "1"))["trials"] == 0
+    assert main(["withdraw", "s.toml", "--trial", "1"]) == 2
+    assert "there are 0 trials" in capsys.readouterr().err
+
+
+def test_queued_points_with_some_parameters_are_withdrawn_one_by_one(tmp_path):
+    optimizer = words(storage=tmp_path / "s.jsonl")
+    points = [{"c": "z"}, {"t": 1.0, "k": 1, "c": "a"}, {"t": 50.0}]
+    for point in points:
+        optimizer.enqueue(point)
+    assert optimizer.queued == [points[1], points[0], points[2]]
+    optimizer.withdraw({"c": "z"})
+    optimizer.close()
+    optimizer = words(storage=tmp_path / "s.jsonl")
+    assert optimizer.queued == points[1:]
+    with pytest.raises(ValueError, match="missing 't', 'k'"):
+        optimizer.withdraw({"c": "z"})
+
+
+def test_the_latest_trial_never_happened(tmp_path):
+    optimizer = words("Start from: new\nProposal: t: 60, k: 2, c: z", storage=tmp_path / "s.jsonl")
+    for t in (10, 20):
+        optimizer.tell({"t": t, "k": 1, "c": "a"}, float(t), data={"curve": [1.0, t]})
+    optimizer.withdraw(trial=1)
+    with pytest.raises(ValueError, match="of 1 trials only the latest can be withdrawn"):
+        optimizer.withdraw(trial=1)
+    optimizer.tell({"t": 30, "k": 1, "c": "a"}, 3.0, data={"curve": [2.0]})
+    optimizer.ask()
+    text = optimizer.client.requests[0].text
+    assert "t: 20" not in text
+    optimizer.close()
+    optimizer = words(storage=tmp_path / "s.jsonl")
+    assert [t.params["t"] for t in optimizer.trials] == [10.0, 30.0]
+    assert optimizer.trials[1].data["curve"] == [2.0]
+    assert optimizer.best.number == 0
+
+
+def test_a_correction_keeps_what_it_does_not_give_again(tmp_path):
+    limits = {"constraints": "t <= 50", "storage": tmp_path / "s.jsonl"}
+    optimizer = words(**limits)
+    first = {"feedback": "brown", "parts": {"yield": 7.0}, "constraint_violation": 0.5, "seed": 3}
+    optimizer.tell({"t": 60, "k": 1, "c": "a"}, 7.0, stderr=0.1, data={"u": [1.0]}, **first)
+    optimizer.tell({"t": 5, "k": 1, "c": "a"}, None, feedback="it broke")
+    corrected = optimizer.tell({"t": 52, "k": 1, "c": "a"}, 8.0, replaces=0)
+    assert (corrected.feedback, corrected.parts, corrected.seed) == ("brown", {"yield": 7.0}, 3)
+    assert (corrected.constraint_violation, corrected.stderr) == (2.5, None)
+    again = {"feedback": "", "parts": {}, "constraint_violation": 0.0}
+    optimizer.tell({"t": 40, "k": 1, "c": "a"}, 8.0, replaces=0, **again)
+    assert optimizer.tell({"t": 5, "k": 1, "c": "a"}, 1.0, replaces=1).feedback == ""
+    optimizer.close()
+    trial = words(**limits).trials[0]
+    assert (trial.feedback, trial.parts, trial.constraint_violation) == ("", {}, 0.0)
+    assert trial.data["u"] == [1.0]

@@ -169,6 +169,8 @@ class TestReduce:
             Replied("d", {"completions": [], "cost": -1.0}),
             Corrected([0.5], [1.0], number=0),
             Withdrawn([[0.5]], queued=False),
+            Withdrawn(queued=False, fixed={"x": 0.5}),
+            Withdrawn(queued=False, trial=0),
             Queued([], "a wish", {"y": 0.5}),
             Queued([], "a wish", {"x": 7.0}),
             Told([0.5], [1.0], instead_of=[0.25]),
@@ -383,4 +385,4 @@ def test_another_thread_may_append_while_the_file_is_checked(tmp_path, monkeypat
 
         monkeypatch.setattr(os, "stat", slow)
         assert one.ask() == {"x": 0.1}
-        assert one.queued == 1
+        assert len(one.queued) == 1

@@ -135,6 +135,25 @@ def test_a_page_needs_nothing_else_and_no_text_in_it_is_markup():
         assert said in tame
 
 
+def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
+    client = ScriptedClient(["x: 0.1, k: 3", "x: 0.2, k: 3"], name="gpt-6-luna")
+    space, file = {"x": Float(0, 1), "k": Int(1, 9)}, tmp_path / "s.jsonl"
+    with LLMOptimizer(space, client, "props", warmup=0, storage=file) as search:
+        for _ in range(2):
+            asked = search.ask()
+            search.tell({**asked, "x": asked["x"] + 0.5}, 1.0, instead_of=asked)
+        search.tell({"x": 0.75, "k": 3}, 2.0, replaces=1)
+    text = llmopt.report(file, tmp_path / "page.html").read_text()
+    trials = re.findall(r'<details class="trial.*?</details>', text, re.DOTALL)
+    assert ["corrected" in trial for trial in trials] == [False, True]
+    instead = [re.search(r"instead of</h4>(.*)", trial)[1] for trial in trials]
+    assert [re.findall(r"<i>(\w+)</i> ([\d.]+)", part) for part in instead] == [
+        [("x", "0.1")],
+        [("x", "0.2")],
+    ]
+    assert "<td>model</td><td>gpt-6-luna</td>" in text
+
+
 def test_names_and_choices_in_figures_are_text():
     study = optuna.create_study(direction="maximize")
     for i in range(9):

@@ -264,6 +264,16 @@ def test_choices_appear_by_their_names_and_are_read_by_either(tmp_path, capsys):
         assert search.import_trials(search.to_optuna()).counts == {"known": 2}
 
 
+def test_forbidden_combinations_are_data(tmp_path, capsys):
+    forbidden = [{"k": {"<": 9}}, {"k": 9, "x": {">=": 0}}]
+    points = run(capsys, "ask", write(tmp_path, forbidden=forbidden), "-n", "9")
+    assert all(p["params"]["k"] == 9 and p["params"]["x"] < 0 for p in points)
+    error = run(capsys, "ask", write(tmp_path, forbidden="k == 3"), status=2)
+    assert "expected a list of at most 1000 combinations" in error
+    error = run(capsys, "ask", write(tmp_path, forbidden=[{"q": 3}]), status=2)
+    assert "forbidden" in error
+
+
 class TestFilesOfSomebodyElse:
     @pytest.mark.parametrize("command", ["ask", "tell", "status"])
     @pytest.mark.parametrize("name", ["search.json", "search.toml", "search.jsonl"])

@@ -250,7 +250,9 @@ def _rows(
         facts.append(violations_in_words(broken))
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
-        error = stderr_of(attrs)
+        error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
+        asked = asked.items() if isinstance(asked, dict) else ()
+        asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
         yield {
             "number": trial.number,
             "position": position,
@@ -260,6 +262,8 @@ def _rows(
             "values": [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else [],
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
+            "corrected": bool(note_of(attrs, "corrected")),
+            "instead_of": [_shown(*pair) for pair in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
             "infeasible": bool(broken),
             "source": source,
@@ -270,14 +274,17 @@ def _rows(
                 if text
             ],
             "start": f"#{notes.start}" if isinstance(notes.start, int) else "",
-            "params": [
-                (cut(clean(name), 80), f"{v:.6g}" if isinstance(v, float) else cut(clean(v), 200))
-                for name, v in itertools.islice(trial.params.items(), params)
-            ],
+            "params": [_shown(*pair) for pair in itertools.islice(trial.params.items(), params)],
             "more": max(0, len(trial.params) - params),
             "feedback": cut("\n".join(filter(None, facts)), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
+
+
+def _shown(name: str, value: Any) -> tuple[str, str]:
+    """Return a parameter and its value as text."""
+    text = f"{value:.6g}" if isinstance(value, float) else cut(clean(value), 200)
+    return cut(clean(name), 80), text
 
 
 def _placed(blocks: Sequence[Any], own: Any, count: int) -> dict[int, list[dict[str, Any]]]:

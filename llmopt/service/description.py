@@ -31,6 +31,7 @@ _MOST_START = 1000
 _OTHERS = (
     "space",
     "candidates",
+    "forbidden",
     "model",
     "prompt",
     "description",
@@ -55,11 +56,12 @@ _EXAMPLE = (
 )
 
 
-def read_space(schema: Any) -> Space:
+def read_space(schema: Any, forbidden: Any = ()) -> Space:
     """Read a space from a JSON schema of an object, or from its ``properties`` alone.
 
     Beside numbers with bounds, ``"log"`` and ``"multipleOf"``, it takes booleans and an ``enum``,
-    and for each parameter a condition, ``"when"``: see `llmopt.space.when`.
+    and for each parameter a condition, ``"when"``: see `llmopt.space.when`. `forbidden`
+    combinations have the form of conditions.
     """
     if not isinstance(schema, Mapping):
         raise SpaceError(f"space: got {a_type(schema)}; {_EXAMPLE} for each name")
@@ -72,7 +74,8 @@ def read_space(schema: Any) -> Space:
         raise SpaceError(
             f"space: {len(properties)} parameters; expected at most {_MOST_PARAMETERS}"
         )
-    return Space({_name(n): _conditional(n, part) for n, part in properties.items()})
+    parts = {_name(n): _conditional(n, part) for n, part in properties.items()}
+    return Space(parts, forbidden=forbidden)
 
 
 def _name(name: Any) -> str:
@@ -167,7 +170,7 @@ def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:
     if space is None and table is None:
         raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")
     arguments = {key: data[key] for key in _OPTIONS if key in data}
-    arguments["space"] = space if space is None or isinstance(space, list) else read_space(space)
+    arguments["space"] = _space(space, data.get("forbidden", []))
     if table is not None:
         arguments["candidates"] = _table(table, folder)
     for key in ("model", "prompt", "description"):
@@ -193,6 +196,20 @@ def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:
     if "start" in data:
         arguments["start"] = _start(data["start"])
     return arguments
+
+
+def _space(schema: Any, forbidden: Any) -> Space | list[Any] | None:
+    """Return a space, or what names the columns of a table."""
+    if not isinstance(forbidden, list) or len(forbidden) > _MOST_START:
+        raise LLMOptError(
+            f"forbidden={short(forbidden)}: expected a list of at most {_MOST_START} combinations, "
+            'such as [{"ligand": "RuPhos", "base": "Et3N"}, {"layers": {">": 2}}]'
+        )
+    if schema is not None and not isinstance(schema, list):
+        return read_space(schema, forbidden)
+    if forbidden:
+        raise LLMOptError("forbidden: the table of candidates lists what exists; drop rows from it")
+    return schema
 
 
 def _table(given: Any, folder: Path | None) -> Any:

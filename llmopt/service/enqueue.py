@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_points(parser: argparse.ArgumentParser) -> None:
+def add_points(parser: argparse.ArgumentParser, count: str = "+") -> None:
     """Add the arguments of a command on points."""
     add_file_arguments(parser)
     parser.add_argument(
         "point",
         metavar="JSON",
-        nargs="+",
+        nargs=count,
         help='parameters by name, all or some of them, such as {"temperature": 80}',
     )
 

@@ -28,6 +28,7 @@ from llmopt.service.search_file import (
     open_described,
     status,
     tell,
+    withdraw,
 )
 from llmopt.util.arguments import whole_number
 from llmopt.util.files import make_folder, read_mapping, write_bytes_atomically
@@ -177,7 +178,7 @@ class SearchFolder:
             start: Known points: [{"params": {...}, "words": "the current setting"}].
             options: Further ones: seed, warmup (random points first), partner ("cma" or
                 "network"), prompt, noisy, may_stop, points, total, out_of_range, batch_size,
-                max_cost.
+                max_cost, forbidden (combinations: [{"act": "tanh", "layers": 1}]).
             candidates: The only points that exist: objects with the parameters, or the name of a
                 .csv file in the folder of the searches. Without `space`, every column is a
                 parameter.
@@ -321,14 +322,22 @@ class SearchFolder:
             optimizer.enqueue(params, str(words)[:1000])
             return status(optimizer)
 
-    def withdraw(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Drop a pending or queued point that you will not evaluate."""
+    def withdraw(
+        self, name: str, params: dict[str, Any] | None = None, trial: int | None = None
+    ) -> dict[str, Any]:
+        """Drop a pending or queued point that you will not evaluate, or a trial told by mistake.
+
+        Args:
+            name: The search.
+            params: The point; of a queued point with some parameters, these.
+            trial: Number, from 1, of the latest trial, which never happened.
+        """
         with self._search(name) as optimizer:
-            optimizer.withdraw(params)
+            withdraw(optimizer, [] if params is None else [params], trial)
             return status(optimizer)
 
     def status(self, name: str) -> dict[str, Any]:
-        """Get the best trial, the pending points, and the usage."""
+        """Get the best trial, the pending and queued points, and the usage."""
         with self._search(name, reads=True) as optimizer:
             return status(optimizer)
 

@@ -246,6 +246,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "corrected": trial.corrected or None,
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
+        "warning": optimizer.doubt(trial) or None,
     }
     return {k: v for k, v in found.items() if v is not None or k == "reward"}
 
@@ -259,6 +260,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         else list(optimizer.directions),
         **leaders(optimizer),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
+        "queued": [plain(optimizer.space.with_names(point)) for point in optimizer.queued],
         "usage": asdict(optimizer.usage),
     }
 
@@ -296,6 +298,24 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
         yield optimizer.tell_as(one)
 
 
+def withdraw(optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any) -> None:
+    """Drop points and, by its number from 1, the latest trial."""
+    if not points and trial is None:
+        raise LLMOptError("expected a point, or as `trial` the number of the latest trial")
+    if trial is not None:
+        optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial))
+    for point in points:
+        optimizer.withdraw(point)
+
+
+def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
+    """Return the number from 0 of a trial whose number here counts from 1."""
+    number, count = whole_number(name, value, 1), len(optimizer.trials)
+    if number > count:
+        raise LLMOptError(f"{name}={number}: there are {count} trials; expected one's `number`")
+    return number - 1
+
+
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     known = ("feedback", "stderr", "samples", "constraint_violation", "data", "parts",
              "instead_of", "replaces")  # fmt: skip
@@ -312,14 +332,8 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
-    if "replaces" in others:  # here numbers count from 1
-        number = whole_number("replaces", others["replaces"], 1)
-        if number > len(optimizer.trials):
-            raise LLMOptError(
-                f"replaces={number}: there are {len(optimizer.trials)} trials; expected the "
-                "`number` of the trial whose result was wrong"
-            )
-        others["replaces"] = number - 1
+    if "replaces" in others:
+        others["replaces"] = _from_zero(optimizer, "replaces", others["replaces"])
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(told["params"], told.get("reward"), **others)

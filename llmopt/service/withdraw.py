@@ -1,4 +1,4 @@
-"""``llmopt withdraw FILE``: drop pending or queued points that will not be evaluated."""
+"""``llmopt withdraw FILE``: drop points that will not be evaluated, or a trial told by mistake."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import argparse
 import contextlib
 import json
 
-from llmopt.service.enqueue import add_points as add_arguments
-from llmopt.service.enqueue import points_of
-from llmopt.service.search_file import open_file, status
+from llmopt.service.enqueue import add_points, points_of
+from llmopt.service.search_file import open_file, status, withdraw
 
-__all__ = ["add_arguments", "main"]
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt withdraw``."""
+    add_points(parser, "*")
+    parser.add_argument(
+        "--trial", type=int, metavar="N", help="number of the latest trial, which never happened"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Drop the points, and print where the search stands."""
     points = points_of(args)
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
-        for point in points:
-            optimizer.withdraw(point)
+        withdraw(optimizer, points, args.trial)
         print(json.dumps(status(optimizer), indent=2))
     return 0

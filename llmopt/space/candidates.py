@@ -192,6 +192,13 @@ class Candidates:
             score[mask] = np.inf
         return self[int(score.argmin())]
 
+    def complaint(self, values: Point) -> str:
+        """Say that a point is no row, and which is nearest; nothing without the table."""
+        if "columns" not in vars(self) or self.match(values) == values:
+            return ""
+        point, near = map(self._space.labelled, (values, self.nearest(values)))
+        return f"{short(point)} is not among the candidates; nearest: {short(near)}"
+
     def _mask(self, seen: Set[Hashable]) -> np.ndarray:
         mask = np.zeros(self.size, dtype=bool)
         mask[[row for key in seen if (row := self._rows.get(key)) is not None]] = True  # type: ignore[call-overload]

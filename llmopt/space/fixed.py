@@ -79,6 +79,10 @@ class Fixed:
         space = self.space
         return {space.names[i]: space.dimensions[i].code(v) for i, v in self.values.items()}
 
+    def named(self) -> dict[str, Value]:
+        """Return the values by name."""
+        return {self.space.names[i]: value for i, value in self.values.items()}
+
     def __str__(self) -> str:
         return self._shown(self.space.names, " = ")
 

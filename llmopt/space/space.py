@@ -315,9 +315,13 @@ class Space:
 
     def labelled(self, values: Sequence[Value]) -> Any:
         """Return a flat point in the user's form with the names of choices; `flatten` reads it."""
-        named = {self.names[i]: choice.format(values[i]) for i, choice in self._choices
-                 if choice.named and values[i] is not ABSENT}  # fmt: skip
-        return {**self.unflatten(values), **named} if named else self.unflatten(values)
+        return self.with_names(self.unflatten(values))
+
+    def with_names(self, params: Any) -> Any:
+        """Return all or some valid parameters with the names of choices."""
+        named = {self.names[i]: choice for i, choice in self._choices if choice.named}
+        names = {name: named[name].format(params[name]) for name in named if name in params}
+        return {**params, **names} if names else params
 
     def validate(self, params: Any) -> Any:
         """Check parameters as `flatten` does, and return an exact copy."""
