@@ -109,6 +109,15 @@ def test_a_near_miss_is_answered_with_the_row_of_most_equal_columns():
     assert "the nearest one is ligand: SPhos, T: 45, conc: 0.100" in complaint
 
 
+def test_equal_columns_count_before_the_distance():
+    rows = [{"a": 0, "b": 0, "c": 0}, {"a": 10, "b": 9, "c": 9}, {"a": 2, "b": 1, "c": 1}]
+    table = LLMOptimizer(candidates=rows, client="smollm2").space.candidates
+    assert table.nearest((10, 0, 1)) != (10, 9, 9)  # each row has one equal column
+    assert table.nearest((10, 1, 1), equal_first=True) == (2, 1, 1)
+    assert table.nearest((10, 5, 4)) == (10, 9, 9)  # one equal column before a smaller distance
+    assert table.nearest((10, 2, 2), equal_first=False) == (2, 1, 1)
+
+
 def test_points_of_the_user_are_rows_and_other_results_are_recorded_with_a_warning(caplog):
     optimizer = chat(start=[POINTS[3]])
     assert optimizer.ask() == POINTS[3]

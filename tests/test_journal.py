@@ -386,3 +386,16 @@ def test_another_thread_may_append_while_the_file_is_checked(tmp_path, monkeypat
         monkeypatch.setattr(os, "stat", slow)
         assert one.ask() == {"x": 0.1}
         assert len(one.queued) == 1
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+    def no_locks(file):
+        raise OSError("no locks")
+
+    monkeypatch.setattr("llmopt.journal.try_lock", no_locks)
+    with LLMOptimizer(
+        {"x": Float(0, 1)}, ScriptedClient([]), storage=tmp_path / "s.jsonl"
+    ) as optimizer:
+        optimizer.tell({"x": 0.5}, 1.0)
+    assert "the file system has no locks" in caplog.text
+    assert len(Journal.read(tmp_path / "s.jsonl", optimizer._journal._start).state.trials) == 1

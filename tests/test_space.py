@@ -176,8 +176,11 @@ def test_choices_of_different_types_are_different():
     assert [space.key((c,)) for c in choices] == [(i,) for i in range(len(choices))]
     assert len(set(space.dimensions[0].labels)) == len(choices)
     assert Space({"c": Categorical([1, "a"])}).flatten({"c": np.float32(1)}) == (1,)
+    assert Space({"c": Categorical([0.1, "a"])}).flatten({"c": np.float32(0.1)}) == (0.1,)
     with pytest.raises(ParameterError):
         Space({"c": Categorical([1, "a"])}).flatten({"c": True})
+    with pytest.raises(ParameterError):
+        Space({"c": Categorical([0.1, "a"])}).flatten({"c": np.float32(0.2)})
 
 
 def test_rounding_errors_of_float32_are_removed():
