@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llmopt.data import NO_DATA, TrialData
@@ -15,7 +14,6 @@ from llmopt.util.arguments import finite
 from llmopt.util.text import clean, cut, describe_curve
 
 MOST_TEXT = 20_000  # characters of one text out of a storage
-_MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
 _LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
 """Of our attributes of a trial."""
@@ -57,11 +55,8 @@ def amount_of(value: Any) -> float:
 
 
 def note_of(attributes: Mapping[str, Any], name: str) -> Any:
-    """Return one fact out of a trial's user attributes, or ``None``; its parts put together."""
-    value = attributes.get(PREFIX + name)
-    if isinstance(value, str):
-        value += "".join(numbered(attributes, f"{PREFIX}{name}:{{}}", 1))
-    return value
+    """Return one fact out of a trial's user attributes, or ``None``."""
+    return attributes.get(PREFIX + name)
 
 
 AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")
@@ -93,16 +88,6 @@ def parts_of(attributes: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def json_of(system_attrs: Mapping[str, Any], key: str) -> Any:
-    """Return what a trial holds as JSON in numbered parts; ``None`` if it cannot be read."""
-    text = "".join(numbered(system_attrs, f"{key}:{{}}"))
-    try:
-        # Behind a shorter text there may be chunks of an earlier, longer one.
-        return json.JSONDecoder().raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return None  # nothing, or read while another worker was writing
-
-
 def named_in(words: str, numbers: Sequence[int], trial: int) -> dict[str, int | None]:
     """Return which trials the points are that a model names, where ``#k`` is not trial k - 1.
 
@@ -127,8 +112,9 @@ def named_in(words: str, numbers: Sequence[int], trial: int) -> dict[str, int | 
     return found
 
 
-def read_named(value: Any) -> dict[str, int | None]:
-    """Return what `named_in` gave, out of a storage, which may hold anything."""
+def read_named(system_attrs: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return what `named_in` gave for a trial, out of a storage, which may hold anything."""
+    value = system_attrs.get(NAMED)
     pairs = value.items() if isinstance(value, Mapping) else ()
     return {str(k): n for k, n in pairs if n is None or type(n) is int}
 
@@ -144,17 +130,6 @@ def for_readers(words: str, named: Mapping[str, int | None]) -> str:
         return f"trial {number}"
 
     return _POINT.sub(name, words)
-
-
-def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
-    """Yield the parts of a long text, each under its own number."""
-    length = 0
-    for i in itertools.count(start):
-        part = attrs.get(key.format(i))
-        if not isinstance(part, str) or length > _MOST_CHUNKS:
-            return
-        length += len(part)
-        yield part
 
 
 def curve_of(trial: Any, direction: str) -> str:

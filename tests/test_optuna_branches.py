@@ -56,7 +56,7 @@ def test_values_that_are_set_are_fixed():
 )
 def test_a_condition_says_no_more_than_was_seen(condition, holds, words):
     assert {value: condition.holds(value) for value in holds} == holds
-    assert condition.words(str) == words
+    assert condition.said(lambda name, value: str(value)) == words
 
 
 def test_conditions_are_found_in_points():

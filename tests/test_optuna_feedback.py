@@ -42,14 +42,6 @@ def make(replies, **options) -> LLMSampler:
     return LLMSampler(ScriptedClient(replies), **options)
 
 
-@pytest.fixture
-def said(monkeypatch) -> list[str]:
-    """Return the warnings that the sampler logs."""
-    found = []
-    monkeypatch.setattr(asking.logger, "warning", found.append)
-    return found
-
-
 def study_of(sampler, **options) -> optuna.Study:
     study = optuna.create_study(sampler=sampler, **options)
     study.add_trial(optuna.create_trial(params={"x": 0.5, "y": 0}, distributions=XY, value=1.0))
@@ -176,20 +168,6 @@ class TestStart:
         study.optimize(bowl, n_trials=2)
         assert [t.params for t in study.trials] == [{"x": 1, "y": 1}, {"x": 2, "y": 2}]
 
-    @pytest.mark.parametrize("drawn", [0, 1])
-    def test_a_range_that_the_objective_has_otherwise_is_said_once(self, said, drawn):
-        space = {"x": FloatDistribution(0, 1), "y": IntDistribution(0, 9)}
-        answers = [new(0.5, 1), new(-3, 2), new(2, 3)]
-        sampler = make(answers, description="a bowl", space=space, n_startup_trials=drawn)
-        optuna.create_study(sampler=sampler).optimize(bowl, n_trials=3)
-        # A study that has trials is compared by these.
-        sampler = make([new(1, 1)], description="a bowl", space={**XY, "y": Int(0, 8)})
-        study_of(sampler).ask(XY)
-        first, second = said
-        for words in ("`x`", "high=5.0", "high=1.0", "Declare the objective's range in `space=`"):
-            assert words in first
-        assert "`y`" in second
-
     def test_choices_in_another_order_stay_the_choices_that_the_model_named(self):
         space = {"x": CategoricalDistribution(["a", "b", "c"])}
         sampler = make(["Start from: new\nProposal:\nx: a"], description="a", space=space)
@@ -198,7 +176,7 @@ class TestStart:
 
     @pytest.mark.parametrize("space", [["x"], {"x": (0, 1)}, {"two\nlines": Float(0, 1)}])
     def test_a_space_that_is_none_is_refused(self, space):
-        with pytest.raises(SpaceError, match="space"):
+        with pytest.raises(SpaceError, match=r"[Ss]pace"):
             make([], space=space)
 
 
@@ -343,18 +321,6 @@ def test_after_a_killed_trial_the_next_ones_draw_what_they_would_have_drawn():
     assert study.trials[2].state == TrialState.RUNNING  # and its number is used up
     study.enqueue_trial(whole[2])
     assert study.ask(XY).params == whole[2]
-
-
-@pytest.mark.parametrize("wrong", ["tpe", optuna.samplers.TPESampler])
-def test_an_independent_sampler_is_checked_when_it_is_given(wrong):
-    with pytest.raises(TypeError, match=r"independent_sampler=.*TPESampler\(\)"):
-        LLMSampler(ScriptedClient([]), independent_sampler=wrong)
-
-
-def test_several_objectives_have_no_single_trial_to_recommend():
-    study = optuna.create_study(directions=["minimize"] * 2)
-    with pytest.raises(ValueError, match=r"study\.best_trials"):
-        LLMSampler.recommend(study)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "journal"])

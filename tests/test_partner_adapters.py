@@ -163,8 +163,6 @@ class TestOptuna:
     def test_unknown(self):
         with pytest.raises(ValueError, match=f"expected {', '.join(map(repr, PARTNERS))}, a list"):
             sampler(partner="tpe")
-        with pytest.raises(ValueError, match="partner=GridSampler: it goes through a grid"):
-            sampler(partner=["cma", optuna.samplers.GridSampler({"x": [1, 2]})])
 
 
 def optimizer(parametrization=None, budget=100, **options):

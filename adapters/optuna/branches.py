@@ -10,9 +10,12 @@ from llmopt.space.dimensions import Categorical, Dimension
 from llmopt.space.space import Space
 from llmopt.space.values import ABSENT, Value
 from llmopt.space.when import Shown
+from llmopt.util.text import cut
 
 _MOST_COUNTED = 10_000  # values of a parameter that may tell when another one is there
 _SURE = 5  # points from which on a whole number may tell when a parameter is there
+_MOST_CHOICES = 12  # that no trial has had and that are named
+_CHOICE_LENGTH = 80  # characters
 _MOST_NAMED = 6  # values that the words of a condition name
 
 
@@ -57,13 +60,9 @@ class Condition:
 
     def said(self, shown: Shown) -> str:
         """Return the condition in words."""
-        return self.words(lambda value: shown(self.on, value))
-
-    def words(self, shown: Callable[[Value], str]) -> str:
-        """Return the condition in words; `shown` gives the text of a value."""
         if (least := self.least) is not None:
-            return f"only with {self.on} = {shown(least)} or more"
-        texts = sorted(shown(v) for v in self.present if v is not ABSENT)
+            return f"only with {self.on} = {shown(self.on, least)} or more"
+        texts = sorted(shown(self.on, v) for v in self.present if v is not ABSENT)
         more = ", …" if len(texts) > _MOST_NAMED else ""
         return f"only with {self.on} = {' or '.join(texts[:_MOST_NAMED])}{more}"
 
@@ -104,7 +103,7 @@ class BranchedSpace(Space):
         self.unseen = {
             self.place[name]: frozenset(values)
             for name, values in (unseen or {}).items()
-            if self.place[name] not in self._fixed
+            if values and self.place[name] not in self._fixed
         }
         self.cardinality = self._count()
 
@@ -112,6 +111,25 @@ class BranchedSpace(Space):
     def _identity(self) -> tuple[object, ...]:
         learned = tuple(self._rules.items()), self._loose, tuple(self._fixed.items())
         return (*super()._identity, *learned)
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """Which choices no trial has had, in words: what else belongs to them is not known yet."""
+        choices = [
+            f"{self.names[i]} = {text}"
+            for i, values in sorted(self.unseen.items())
+            for text in sorted(self.format(i, value) for value in values)
+        ]
+        if not choices:
+            return ()
+        shown = [cut(text, _CHOICE_LENGTH) for text in choices[:_MOST_CHOICES]]
+        if more := len(choices) - len(shown):
+            shown.append(f"{more} other choices")
+        return (
+            f"no trial has had {' or '.join(shown)} yet. With such a choice parameters that are "
+            "listed may not apply (leave them out), and others may come that are not listed: their "
+            "first values are random",
+        )
 
     @property
     def conditional(self) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.records import (
@@ -19,7 +19,6 @@ from llmopt.adapters.optuna.records import (
     read_fixed,
     read_note,
     read_proposal,
-    read_start,
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial, is_source
@@ -29,6 +28,7 @@ from llmopt.optuna_trials import (
     duration_of,
     number_of,
     parts_of,
+    read_named,
     shares_of,
     stderr_of,
     text_of,
@@ -39,6 +39,7 @@ from llmopt.optuna_trials import (
 )
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.prompt.describe import quoted
+from llmopt.space import Value
 from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
@@ -64,11 +65,11 @@ def known_params(trial: FrozenTrial, space: StudySpace) -> dict[str, Any]:
     """Return the parameters that a trial has, or is known to get, in Optuna's form."""
     params: dict[str, Any] = {}
     if not trial.state.is_finished():
-        for name, value in read_proposal(trial.system_attrs).items():
+        for name, value in read_proposal(trial).items():
             if name in space.distributions:
                 with contextlib.suppress(*_NO_VALUE):
                     params[name] = space.distributions[name].to_external_repr(value)
-        params.update(read_fixed(trial.system_attrs))
+        params.update(read_fixed(trial))
     params.update(trial.params)
     return params
 
@@ -81,7 +82,9 @@ def metrics_of(study: Study) -> tuple[str, ...]:
     return tuple(" ".join(text_of(name).split()) for name in names)
 
 
-def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:
+def hints_of(
+    study: Study, names: Iterable[str] | None, context: Mapping[str, Any]
+) -> tuple[str, ...]:
     """Return the user's words about the study from the named attributes, and the set values."""
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
@@ -114,21 +117,25 @@ class View:
     taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
     numbers: tuple[int, ...]  # number in the study of each trial of `history`
 
-    def start_of(self, explanation: str) -> int | None:
-        """Return the study's number of the trial that an answer starts from, if it names one."""
-        named = start_of(explanation)
-        return self.numbers[named - 1] if named and named <= len(self.numbers) else None
-
 
 @dataclass
 class _Row:
     """A finished trial as the latest prompt shows it."""
 
     frozen: FrozenTrial
-    trial: Trial | None  # ``None`` if it has no place in the space
+    trial: Trial
     key: Hashable
     named: int | None  # number in the study of the trial that the answer starts from
     start: int | None = None  # the place of that trial, as `trial` names it
+
+    def at(self, place: int, start: int | None) -> Trial:
+        """Return the trial at a place of a prompt, where its start has a place, too."""
+        if (self.trial.number, self.start) != (place, start):
+            words = self.trial.explanation
+            if self.trial.source == "llm":
+                words = with_start(words, None if start is None else start + 1)
+            self.trial, self.start = replace(self.trial, number=place, explanation=words), start
+        return self.trial
 
 
 class StudyHistory:
@@ -144,63 +151,56 @@ class StudyHistory:
     ) -> None:
         self.space = space
         self._constraints, self._noisy, self._curves = constraints, noisy, curves
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, tuple[FrozenTrial, _Row | None]] = {}
 
-    def view(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> View:
+    def view(self, study: Study, trials: Iterable[FrozenTrial], number: int = -1) -> View:
         """Return the history for the proposal of one trial, by its number."""
         directions: tuple[Direction, ...] = tuple(
-            "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
+            "maximize" if d == StudyDirection.MAXIMIZE else "minimize" for d in study.directions
         )
         key, rows, points = self.space.space.key, [], []
         for frozen in trials:
             if frozen.state.is_finished():
-                row = self._rows.get(frozen.number)
-                if row is None or row.frozen is not frozen:
-                    trial = self._trial(frozen, directions)
-                    row = _Row(frozen, trial, trial and key(trial.values), read_start(frozen))
-                    self._rows[frozen.number] = row
-                if row.trial is not None:
-                    rows.append(row)
+                known, row = self._rows.get(frozen.number, (None, None))
+                if known is not frozen:
+                    row = self._row(frozen, directions)
+                    self._rows[frozen.number] = frozen, row
+                rows += [] if row is None else [row]
             elif frozen.number != number:
                 values = self.space.flatten(known_params(frozen, self.space))
                 points += [] if values is None else [values]
-        rows.sort(key=_recorded([row.frozen for row in rows]))
-        places, told = self._numbered(rows)
-        history = History(told, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
+        rows = _in_order(rows)
+        firsts: dict[Hashable, int] = {}  # the place of each point, where repeats are merged
+        places: dict[int | None, int] = {}
+        for row in rows:
+            merges = self._noisy and row.trial.state == "complete"
+            one = row.key if merges else ("", row.frozen.number)
+            places[row.frozen.number] = firsts.setdefault(one, len(firsts))
+        shown = tuple(row.at(i, places.get(row.named)) for i, row in enumerate(rows))
+        history = History(shown, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
             history = history.merged(key)
-        numbers = {place: number for number, place in reversed(places.items())}
+        numbers = {
+            place: row.frozen.number
+            for row, place in reversed([*zip(rows, places.values(), strict=True)])
+        }
         taken = frozenset([*(row.key for row in rows), *map(key, points)])
         return View(history, taken, tuple(numbers[place] for place in range(len(numbers))))
 
-    def _numbered(self, rows: Sequence[_Row]) -> tuple[dict[int, int], tuple[Trial, ...]]:
-        """Return the place at which a prompt shows each trial, and the trials with these numbers.
-
-        The start that an explanation names is such a place, too.
-        """
-        firsts: dict[Hashable, int] = {}
-        places, told = {}, []
-        for row in rows:
-            merges = self._noisy and row.trial is not None and row.trial.state == "complete"
-            one = row.key if merges else ("", row.frozen.number)
-            places[row.frozen.number] = firsts.setdefault(one, len(firsts))
-        for position, row in enumerate(rows):
-            trial, start = row.trial, None if row.named is None else places.get(row.named)
-            assert trial is not None
-            if trial.number != position or start != row.start:
-                words = trial.explanation
-                if trial.source == "llm":
-                    words = with_start(words, None if start is None else start + 1)
-                trial = row.trial = replace(trial, number=position, explanation=words)
-                row.start = start
-            told.append(trial)
-        return places, tuple(told)
-
-    def _trial(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> Trial | None:
+    def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row | None:
         """Return a finished trial; ``None`` if it has no place in the space."""
         values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
         if values is None:
             return None
+        trial = self._trial(frozen, values, directions)
+        start = start_of(text_of(read_note(frozen, "explanation")))
+        named = read_named(frozen.system_attrs)
+        start = None if start is None else named.get(str(start), start - 1)
+        return _Row(frozen, trial, self.space.space.key(values), start)
+
+    def _trial(
+        self, frozen: FrozenTrial, values: tuple[Value, ...], directions: Sequence[Direction]
+    ) -> Trial:
         rewards, state, reason = _outcome(frozen, len(directions))
         broken = violated(frozen)
         remarks = [
@@ -211,9 +211,7 @@ class StudyHistory:
             violations_in_words(broken),
         ]
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
-        words = read_fixed(frozen.system_attrs) and "; ".join(
-            map(text_of, told_of(frozen.user_attrs, "words"))
-        )
+        words = read_fixed(frozen) and "; ".join(map(text_of, told_of(frozen.user_attrs, "words")))
         return Trial(
             number=frozen.number,
             params=dict(frozen.params),
@@ -239,20 +237,20 @@ class StudyHistory:
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
 
 
-def _recorded(trials: Sequence[FrozenTrial]) -> Callable[[_Row], Any]:
-    """Return what sorts trials by the order in which they were recorded.
+def _in_order(rows: Iterable[_Row]) -> list[_Row]:
+    """Return trials in the order in which they were recorded.
 
     Before Optuna 5 a storage holds each worker's local time without its zone. Trials are numbered
     as they begin. So if one began well before another of a smaller number, the clocks differ, and
     the numbers are all that is sure.
     """
-    latest = -math.inf
-    for trial in sorted(trials, key=lambda t: t.number):
-        began = _seconds(trial.datetime_start)
+    rows, latest = sorted(rows, key=lambda row: row.frozen.number), -math.inf
+    for row in rows:
+        began = _seconds(row.frozen.datetime_start)
         if began < latest - _CLOCKS:
-            return lambda row: row.frozen.number
+            return rows
         latest = max(latest, began)
-    return lambda row: (_seconds(row.frozen.datetime_complete), row.frozen.number)
+    return sorted(rows, key=lambda row: _seconds(row.frozen.datetime_complete))
 
 
 def _seconds(when: datetime | None) -> float:
@@ -283,20 +281,16 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
 
 def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:
     """Return the trial to keep of a study with noisy values; see `LLMSampler.recommend`."""
-    done: list[tuple[FrozenTrial, Trial]] = []
+    done: list[Trial[FrozenTrial]] = []
     for frozen in trials:
         rewards, state, _ = _outcome(frozen, 1)
         if state == "complete":
             point = (repr(sorted(frozen.params.items())),)
-            violation = violation_of(violated(frozen))
-            trial = Trial(
-                len(done), None, point, rewards, constraint_violation=violation,
-                stderr=stderr_of(frozen.user_attrs),
-            )  # fmt: skip
-
-            done.append((frozen, trial))
-    history = History(tuple(trial for _, trial in done), directions=(direction,))
-    best = history.merged(lambda values: values).best
+            broken, error = violation_of(violated(frozen)), stderr_of(frozen.user_attrs)
+            done.append(
+                Trial(len(done), frozen, point, rewards, constraint_violation=broken, stderr=error)
+            )
+    best = History(tuple(done), directions=(direction,)).merged(lambda values: values).best
     if best is None:
         raise ValueError("no trial of the study is complete: there is nothing to recommend")
-    return next(frozen for frozen, trial in done if trial.values == best.values)
+    return next(trial.params for trial in done if trial.values == best.values)

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.random import Generator
-from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
+from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source, Trial
-from llmopt.partners import Partner
+from llmopt.partners import Partner, partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 
 _TRIES = 3  # samples beyond the wanted ones
 
 
-class BestBranch:
-    """Lets an emitter search the numbers of the best trial's branch: its choices stay as they are.
+def read_partners(partner: Any) -> tuple[Partner, ...]:
+    """Return partners that can search a space with choices and branches.
 
-    The emitter learns from the trials that share these choices. Where there are none, and no
+    Raises:
+        ValueError: A partner is unknown, or is named twice.
+    """
+    several = isinstance(partner, Iterable) and not isinstance(partner, str)
+    given = () if partner is None else tuple(partner) if several else (partner,)
+    listed = [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in given]
+    partners = partners_of(listed, None)
+    return tuple(BestBranch(p) if hasattr(p, "check") else p for p in partners)
+
+
+class BestBranch:
+    """Lets a partner search the numbers of the best trial's branch: its choices stay as they are.
+
+    The partner learns from the trials that share these choices. Where there are none, and no
     parameter is absent, it searches the whole space.
     """
 
     def __init__(self, numbers: Partner) -> None:
         self.numbers, self.source = numbers, numbers.source
-        self._known: tuple[tuple[int, ...], dict[int, tuple[Trial, Trial]]] = (), {}
-
-    def __getstate__(self) -> dict[str, Partner]:
-        return {"numbers": self.numbers}
-
-    def __setstate__(self, state: dict[str, Partner]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        self._parts: dict[Hashable, tuple[Trial, Trial]] = {}
 
     def propose(
         self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
@@ -44,12 +51,9 @@ class BestBranch:
         best = history.best
         if best is None:
             return []
-        asked = set(space.asked)
-        free = tuple(
-            i
-            for i, (value, d) in enumerate(zip(best.values, space.dimensions, strict=True))
-            if value is not ABSENT and not isinstance(d, Categorical) and i in asked
-        )
+        pairs = list(zip(best.values, space.dimensions, strict=True))
+        numbers = [i for i, (v, d) in enumerate(pairs) if not isinstance(d, Categorical)]
+        free = tuple(i for i in numbers if best.values[i] is not ABSENT and i in set(space.asked))
         if len(free) == len(space) and not space.conditional:
             return self.numbers.propose(space, history, rng, n, seen)
         if not free:
@@ -59,106 +63,65 @@ class BestBranch:
         part = space.part(free).constrained([c for c in space.limits if c.names <= names])
         trials = tuple(self._part(t, free) for t in history.trials if _same(t.values, base, free))
         pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
-        known = replace(history, trials=trials, pending=pending)
-        found = []
-        tried: set[Hashable] = {
-            part.key(values) for values in (*(t.values for t in trials), *pending)
-        }
-        for proposal in self.numbers.propose(part, known, rng, n, tried):
-            values = list(base)
-            for i, value in zip(free, proposal.values, strict=True):
-                values[i] = value
-            whole = space.conform(values)
+        branch = replace(history, trials=trials, pending=pending)
+        tried: set[Hashable] = {part.key(v) for v in (*(t.values for t in trials), *pending)}
+        proposals = []
+        for proposal in self.numbers.propose(part, branch, rng, n, tried):
+            own = dict(zip(free, proposal.values, strict=True))
+            whole = space.conform([own.get(i, v) for i, v in enumerate(base)])
             if _usable(space, whole, seen):
-                found.append(replace(proposal, values=whole))
-        return found
+                proposals.append(replace(proposal, values=whole))
+        return proposals
 
     def _part(self, trial: Trial, free: tuple[int, ...]) -> Trial:
         """Return a trial of some of its values, the same object at every call."""
-        if self._known[0] != free:
-            self._known = free, {}
-        known = self._known[1]
-        if trial.number not in known or known[trial.number][0] is not trial:
-            values = tuple(trial.values[i] for i in free)
-            known[trial.number] = trial, replace(trial, values=values)
-        return known[trial.number][1]
+        whole, part = self._parts.get((trial.number, free), (None, trial))
+        if whole is not trial:
+            part = replace(trial, values=tuple(trial.values[i] for i in free))
+            self._parts[trial.number, free] = trial, part
+        return part
 
 
-def with_samplers(partner: Any) -> list[Any]:
-    """Return partners, Optuna's samplers among them as emitters.
-
-    Raises:
-        ValueError: A sampler goes through the points of a grid, and takes no other's for one.
-    """
-    several = isinstance(partner, Iterable) and not isinstance(partner, str)
-    partners = () if partner is None else tuple(partner) if several else (partner,)
-    for one in partners:
-        if isinstance(one, GridSampler | BruteForceSampler):
-            raise ValueError(
-                f"partner={type(one).__name__}: it goes through a grid point by point, and would "
-                "take the model's points for its own. Take another sampler, such as TPESampler()"
-            )
-    return [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in partners]
-
-
-def for_choices(partner: Partner) -> Partner:
-    """Return a partner that can search a space with choices and branches."""
-    return BestBranch(partner) if hasattr(partner, "check") else partner
-
-
+@dataclass(frozen=True)
 class SamplerPartner:
     """A sampler of Optuna's that proposes beside the model, from the same study.
 
     It sees every trial of every source. If a trial lacks some parameters (a branch that was not
     taken), the sampler's values for them are dropped.
+
+    Attributes:
+        sampler: The sampler.
+        trial: The trial that the next points are for, with its study and its parameters.
     """
 
+    sampler: BaseSampler
+    trial: tuple[Study, FrozenTrial, StudySpace] | None = None
     source: Source = "sampler"
-
-    def __init__(self, sampler: BaseSampler) -> None:
-        self.sampler = sampler
-        self._now: tuple[Study, FrozenTrial, StudySpace] | None = None
-
-    def __getstate__(self) -> dict[str, BaseSampler]:
-        return {"sampler": self.sampler}
-
-    def __setstate__(self, state: dict[str, BaseSampler]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
-    def attend(self, study: Study, trial: FrozenTrial, space: StudySpace) -> None:
-        """Say which trial the next points are for."""
-        self._now = study, trial, space
 
     def propose(
         self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"sampler"``: see `Partner.propose`."""
-        assert self._now is not None
-        seen = set(seen)
-        found: list[Proposal] = []
+        seen, proposals = set(seen), list[Proposal]()
         for _ in range(n + _TRIES):
-            drawn = self._draw(*self._now)
-            if drawn is None:
+            if len(proposals) == n or (point := self._draw()) is None:
                 continue
-            values = space.conform(drawn)
+            values = space.conform(point)
             if _usable(space, values, seen):
                 seen.add(space.key(values))
-                found.append(Proposal(values, self.source))
-            if len(found) == n:
-                break
-        return found
+                proposals.append(Proposal(values, self.source))
+        return proposals
 
-    def _draw(
-        self, study: Study, trial: FrozenTrial, known: StudySpace
-    ) -> tuple[Value, ...] | None:
+    def _draw(self) -> tuple[Value, ...] | None:
         """Return a point with a value for every parameter; ``None`` where one is out of range."""
-        sampler = self.sampler
+        assert self.trial is not None
+        (study, trial, known), sampler = self.trial, self.sampler
         shared = sampler.infer_relative_search_space(study, trial)
-        drawn = sampler.sample_relative(study, trial, shared)
+        point = sampler.sample_relative(study, trial, shared)
         for name, distribution in known.distributions.items():
-            if name not in drawn:
-                drawn[name] = sampler.sample_independent(study, trial, name, distribution)
-        return known.flatten({n: v for n, v in drawn.items() if n in known.distributions})
+            if name not in point:
+                point[name] = sampler.sample_independent(study, trial, name, distribution)
+        return known.flatten({n: v for n, v in point.items() if n in known.distributions})
 
 
 def _usable(space: Space, values: tuple[Value, ...], seen: Set[Hashable]) -> bool:
@@ -169,5 +132,4 @@ def _usable(space: Space, values: tuple[Value, ...], seen: Set[Hashable]) -> boo
 
 def _same(values: tuple[object, ...], base: tuple[object, ...], free: tuple[int, ...]) -> bool:
     """Whether a point has all free parameters, and equals another one in the rest."""
-    fixed = all(v == base[i] for i, v in enumerate(values) if i not in free)
-    return fixed and all(values[i] is not ABSENT for i in free)
+    return all((v is not ABSENT) if i in free else v == base[i] for i, v in enumerate(values))

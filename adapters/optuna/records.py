@@ -1,37 +1,37 @@
-"""What the sampler writes into a trial: its proposal for other workers, and where it came from."""
+"""What the sampler writes into a study: points, where they came from, and calls that caps count."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from llmopt.adapters.optuna.space import StudySpace
-from llmopt.history import Proposal
+from llmopt.errors import StorageError
+from llmopt.history import Proposal, Usage
+from llmopt.journaled import MemoryLedger
 from llmopt.optuna_trials import (
     AMOUNTS,
     NAMED,
     PREFIX,
     WAITED,
     amount_of,
-    json_of,
     note_of,
     number_of,
     read_named,
     text_of,
 )
-from llmopt.util.text import first_line
+from llmopt.state import Called, Event, Failed, Replied, State
+from llmopt.util.text import cut, first_line
 
-# Optuna's own samplers split what they store at this length, for databases with short columns.
-CHUNK = 2045
-_PROPOSAL = PREFIX + "proposal"
-_FRAMES = 8  # calls between Optuna's loop and a sampler's `after_trial`, at most
+_CALL = PREFIX + "call:"
 _DRAWN = PREFIX + "drawn"
-_START = PREFIX + "start"
+_PROPOSAL = PREFIX + "proposal"
+_LONGEST = 10_000  # characters of a note: MySQL keeps 64 KiB, and JSON takes 6 bytes for each
 _SHORT_WAIT = 1.0  # seconds that are worth no write
 
 
@@ -40,45 +40,40 @@ def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
     return study._storage.get_trial(trial._trial_id)
 
 
-def publish(study: Study, trial: FrozenTrial, space: StudySpace, params: Mapping[str, Any]) -> None:
-    """Let other workers see what a running trial will evaluate; nothing withdraws it."""
-    own = space.distributions
-    known = {n: own[n].to_internal_repr(value) for n, value in params.items() if n in own}
-    _write_json(study, trial, _PROPOSAL, known)
+def publish(study: Study, trial: FrozenTrial, params: Mapping[str, float]) -> None:
+    """Let other workers see what a trial will evaluate, in Optuna's internal representation."""
+    study._storage.set_trial_system_attr(trial._trial_id, _PROPOSAL, dict(params))
 
 
-def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
-    found = json_of(system_attrs, _PROPOSAL)
-    return found if isinstance(found, dict) else {}
+def read_proposal(trial: FrozenTrial) -> Mapping[str, Any]:
+    """Return what `publish` wrote."""
+    return _mapping(trial.system_attrs.get(_PROPOSAL))
+
+
+def read_fixed(trial: FrozenTrial) -> Mapping[str, Any]:
+    """Return the parameters that a trial was enqueued with."""
+    return _mapping(trial.system_attrs.get("fixed_params"))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:
     """Record that a parameter of a running trial was sampled at random, not proposed."""
-    _write_json(study, trial, _DRAWN, [*read_drawn(trial), name])
+    drawn = [*read_drawn(current(study, trial)), name]
+    study._storage.set_trial_system_attr(trial._trial_id, _DRAWN, drawn)
 
 
-def read_drawn(trial: FrozenTrial) -> list[str]:
+def read_drawn(trial: FrozenTrial) -> list[Any]:
     """Return the parameters of a trial that were sampled at random, not proposed."""
-    found = json_of(trial.system_attrs, _DRAWN)
-    return found if isinstance(found, list) else []
-
-
-def read_start(trial: FrozenTrial) -> int | None:
-    """Return the number of the study's trial that the answer behind a trial starts from, if any."""
-    found = json_of(trial.system_attrs, _START)
-    return found if type(found) is int else None
-
-
-def read_fixed(system_attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a trial was enqueued with."""
-    found = system_attrs.get("fixed_params")
-    return found if isinstance(found, dict) else {}
+    drawn = trial.system_attrs.get(_DRAWN)
+    return drawn if isinstance(drawn, list) else []
 
 
 def is_stopped(trial: FrozenTrial) -> bool:
     """Whether the model ended the search in place of proposing this trial."""
-    source = trial.user_attrs.get(PREFIX + "source")
+    source = read_note(trial, "source")
     return isinstance(source, str) and source == "stopped"
 
 
@@ -86,17 +81,17 @@ def annotate(
     study: Study,
     trial: FrozenTrial,
     proposal: Proposal,
-    start: int | None = None,
-    cost: float | None = None,
-    model: str = "",
-    named: Mapping[str, int | None] | None = None,
+    cost: float | None,
+    model: str,
+    named: Mapping[str, int | None],
+    waited: float,
 ) -> None:
     """Show in a trial where its proposal came from; several proposals for one trial add up.
 
-    `start` is the number of the study's trial that the answer starts from, `named` what `named_in`
-    gave for its words: they stay as they are, since prompts show them again.
+    `named` is what `named_in` gave for the explanation, which stays as it is, since prompts show it
+    again; `waited` are the seconds that the trial waited for its parameters.
     """
-    now = current(study, trial)
+    now, write = current(study, trial), study._storage.set_trial_system_attr
     notes: dict[str, Any] = {"source": proposal.source}
     if read_note(now, "source") == "fallback":
         notes["source"] = "fallback"
@@ -108,30 +103,27 @@ def annotate(
         notes["model"] = model
         if proposal.clipped:
             notes["clipped"] = True
-        told = [text_of(read_note(now, "explanation")), proposal.explanation]
+        words = [text_of(read_note(now, "explanation")), proposal.explanation]
         if proposal.explanation:
-            notes["explanation"] = "\n".join(filter(None, told))
-    if start is not None:
-        _write_json(study, trial, _START, start)
+            notes["explanation"] = "\n".join(filter(None, words))
     if named:
-        _write_json(study, trial, NAMED, {**read_named(json_of(now.system_attrs, NAMED)), **named})
+        write(trial._trial_id, NAMED, {**read_named(now.system_attrs), **named})
     write_notes(study, trial, notes)
+    if waited >= _SHORT_WAIT:
+        waited += number_of(now.system_attrs.get(WAITED)) or 0.0
+        write(trial._trial_id, WAITED, round(waited, 1))
 
 
 def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> None:
     """Write facts about a trial's proposal into its user attributes, which dashboards show."""
     for name, value in notes.items():
-        parts = list(_chunks(value)) if isinstance(value, str) else [value]
-        for i, part in enumerate(parts):
-            key = f"{PREFIX}{name}:{i}" if i else PREFIX + name
-            study._storage.set_trial_user_attr(trial._trial_id, key, part)
+        value = cut(value, _LONGEST) if isinstance(value, str) else value
+        study._storage.set_trial_user_attr(trial._trial_id, PREFIX + name, value)
 
 
-def note_wait(study: Study, trial: FrozenTrial, seconds: float) -> None:
-    """Record how long a trial waited for its parameters, apart from its evaluation."""
-    if seconds >= _SHORT_WAIT:
-        waited = number_of(current(study, trial).system_attrs.get(WAITED)) or 0.0
-        study._storage.set_trial_system_attr(trial._trial_id, WAITED, round(waited + seconds, 1))
+def read_note(trial: FrozenTrial, name: str) -> Any:
+    """Return one fact that `write_notes` wrote, or ``None``."""
+    return note_of(trial.user_attrs, name)
 
 
 def raised_in_objective() -> str:
@@ -140,28 +132,84 @@ def raised_in_objective() -> str:
     Optuna keeps it nowhere but in a variable of its loop. Elsewhere there is nothing to return.
     """
     frame = sys._getframe(1)
-    for _ in range(_FRAMES):
-        if frame.f_back is None:
-            break
+    while frame.f_back is not None and frame.f_code.co_name != "_run_trial":
         frame = frame.f_back
-        if frame.f_code.co_name == "_run_trial":
-            error = frame.f_locals.get("func_err")
-            if isinstance(error, Exception):
-                return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
-    return ""
+    error = frame.f_locals.get("func_err")
+    if not isinstance(error, Exception):
+        return ""
+    return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
 
 
-def read_note(trial: FrozenTrial, name: str) -> Any:
-    """Return one fact that `write_notes` wrote, or ``None``."""
-    return note_of(trial.user_attrs, name)
+class StudyLedger(MemoryLedger):
+    """The calls for one study: in memory, and in the study where caps hold for all of its workers.
+
+    Each call has a key of its own. It is written before it is sent, with the most that it can cost;
+    this counts until its end is written, also if its worker is killed.
+
+    Attributes:
+        capped: Whether a cap holds; without one nothing is written.
+    """
+
+    def __init__(self, study: Study) -> None:
+        super().__init__()
+        self._study, self.capped = study, False
+        self._writer = f"{_CALL}{uuid.uuid4().hex}:"
+        self._call = ""  # key of the call under way
+
+    def append(self, event: Event) -> State:
+        """Write a call, reduce the event, and write the end of a call if the storage takes it.
+
+        Raises:
+            StorageError: The study's storage did not take a call, which is not sent then.
+        """
+        before = _amounts(self.state.usage)
+        if self.capped and isinstance(event, Called):
+            self._call = f"{self._writer}{self.state.count}"
+            priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
+            self._write({"requests": 1, **priced})
+        state = super().append(event)
+        if isinstance(event, Replied | Failed) and self._call:
+            after = _amounts(state.usage)
+            with contextlib.suppress(StorageError):  # then it counts as before, in this worker not
+                self._write({k: _difference(v, before[k]) for k, v in after.items()})
+            self._call = ""
+        return state
+
+    @property
+    def spent(self) -> Usage:
+        """What all workers of the study have spent."""
+        usage = self.state.spent
+        if not self.capped:
+            return usage
+        attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
+        for key, entry in attributes.items():
+            if not key.startswith(_CALL) or key.startswith(self._writer):
+                continue
+            if not isinstance(entry, Mapping):
+                continue
+            usage.requests += int(amount_of(entry.get("requests")))
+            usage.prompt_tokens += int(amount_of(entry.get("tokens")))
+            usage.unpriced += int(amount_of(entry.get("unpriced")))
+            cost = entry.get("cost", 0.0)
+            known = usage.cost is not None and cost is not None
+            usage.cost = usage.cost + amount_of(cost) if known else None  # type: ignore[operator]
+        return usage
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._study._storage.set_study_system_attr(self._study._study_id, self._call, entry)
+        except Exception as error:  # storages raise what their databases do
+            raise StorageError(
+                f"the study's storage did not take what a request costs ({error}): make it "
+                "writable; nothing is sent before"
+            ) from error
 
 
-def _write_json(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
-    """Write a value into a trial's system attributes, in parts for short columns; see `json_of`."""
-    for i, chunk in enumerate(_chunks(json.dumps(value))):
-        study._storage.set_trial_system_attr(trial._trial_id, f"{key}:{i}", chunk)
+def _amounts(usage: Usage) -> dict[str, float | None]:
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    amounts: dict[str, float | None] = {"requests": usage.requests, "tokens": tokens}
+    return {**amounts, "cost": usage.cost, "unpriced": usage.unpriced}
 
 
-def _chunks(text: str) -> Iterator[str]:
-    for start in range(0, max(len(text), 1), CHUNK):
-        yield text[start : start + CHUNK]
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before

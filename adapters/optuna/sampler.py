@@ -3,9 +3,9 @@
     study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-6-luna", description="..."))
     study.optimize(objective, n_trials=50)
 
-The sampler reads the history from the study's storage before every proposal, so a study resumes in
-another process, and several workers can share it. Each worker writes its proposal there at once, so
-that no other worker repeats it.
+The study keeps the results: the sampler reads its trials before every proposal, so that a study
+resumes in another process, and several workers can share it. Each worker writes its proposal into
+the running trial, so that no other worker repeats it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from optuna import TrialPruned
@@ -28,9 +28,14 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.asking import Asker, Begun, StudyStopped
-from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
-from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
+from llmopt.adapters.optuna.asking import Asker, Ended, Need
+from llmopt.adapters.optuna.history import (
+    is_learned,
+    known_params,
+    learned,
+    recommended,
+)
+from llmopt.adapters.optuna.partner import SamplerPartner, read_partners
 from llmopt.adapters.optuna.records import (
     current,
     note_drawn,
@@ -40,22 +45,12 @@ from llmopt.adapters.optuna.records import (
     read_proposal,
     write_notes,
 )
-from llmopt.adapters.optuna.space import (
-    Distributions,
-    Known,
-    StudySpace,
-    logger,
-    read_space,
-    trouble_with,
-)
-from llmopt.caps import Limits, checked
+from llmopt.adapters.optuna.space import Known, StudySpace, logger, read_space, trouble_with
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
-from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
 from llmopt.lab.blocks import calculator_for
 from llmopt.options import AskArguments, AskOptions, Partners
-from llmopt.partners import partners_of
 from llmopt.partners.cma import several_objectives
 from llmopt.point_task import NUMBERS_FIRST, asking_of
 from llmopt.prompt import Prompt
@@ -68,24 +63,13 @@ from llmopt.util.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.util.text import ended, short
-from llmopt.util.threads import Lock
 
 __all__ = ["LLMSampler"]
-
 
 _DRAWS = 100  # of a parameter's value that keeps the constraints
 
 
-class _Ended(Exception):
-    """The model ended the search, and ``study.optimize`` stops."""
-
-
-def _stopped(why: object) -> dict[str, str]:
-    return {"source": "stopped", "explanation": str(why)}
-
-
-class LLMSampler(BaseSampler):
+class LLMSampler(Asker, BaseSampler):
     """Asks a language model for the next trial's parameters.
 
     Even in a conditional search space a trial takes at most one request, with the values of the
@@ -182,89 +166,39 @@ class LLMSampler(BaseSampler):
         check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
-        if not isinstance(independent_sampler, BaseSampler | None):
-            raise TypeError(
-                f"independent_sampler={short(independent_sampler)}: expected a sampler of "
-                "Optuna's, such as TPESampler(), or None for uniform sampling"
-            )
         self.batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         self.hints = None if hints is None else tuple(hints)
-        self._warn_independent = warn_independent_sampling
+        self._warn_independent, self._curves = warn_independent_sampling, intermediate
         self._independent_sampler = independent_sampler
         options.setdefault("on_error", "fallback")
-        client = get_client(one_model(client, model))
+        self._client = get_client(one_model(client, model))
         given = AskOptions.of("LLMSampler", options)
-        asking = asking_of(client, prompt, given)
-        tool = calculator_for(given, client, asking.prompt)
-        partners = partners_of(with_samplers(partner), None)
-        self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
-        self._others += [independent_sampler] if independent_sampler is not None else []
-        self._partner = partner
-        self._entropy = (seed_or_fresh(seed),)
-        self._ended: StudyStopped | None = None  # why the model ended a search
-        known = Known({}, {}) if space is None else read_space(space)
-        limits = read_constraints(constraints, known.names or None)
-        self._constraints = limits + known.constraints
+        asking = asking_of(self._client, prompt, given)
+        tool = calculator_for(given, self._client, asking.prompt)
+        self._partner, self._partners = partner, read_partners(partner)
+        self._others = [p.sampler for p in self._partners if isinstance(p, SamplerPartner)]
         # A sampler of Optuna's draws its own start-up at random beside the model, and explores.
-        alone = not any(isinstance(p, SamplerPartner) for p in partners)
-        asking = replace(asking.with_tool(tool), explores=alone)
-        self._asker = Asker(
-            client, asking, given.limits, partners, self._constraints, self.batch_size, self.hints,
-            known, intermediate,
-        )  # fmt: skip
-        self._may_stop = given.may_stop
+        alone = not self._others
+        self._others += [independent_sampler] if independent_sampler is not None else []
+        self._entropy = (seed_or_fresh(seed),)
+        self._known = Known({}) if space is None else read_space(space)
+        limits = read_constraints(constraints, self._known.names or None)
+        self._constraints = limits + self._known.constraints
+        self._asking = replace(asking.with_tool(tool), explores=alone)
+        self._limits = given.limits
         start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
         if start == "auto":
-            start = asking.start_up(*[] if alone else [NUMBERS_FIRST])
+            start = self._asking.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
-        self._warmed = 0  # start-up trials that were sampled at random
-        self._lock = Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = Lock()
+        self._end: tuple[str, str] | None = None  # why the model ended a search: for it, for people
+        self._earlier = Usage()  # of the sampler that this one is a copy of
+        self._forget()
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(client={client_name(self.client)!r}, "
             f"prompt={self.prompt.name!r})"
         )
-
-    @property
-    def client(self) -> Client:
-        """The model."""
-        return self._asker.client
-
-    @property
-    def usage(self) -> Usage:
-        """What this sampler object has spent, on all of its studies (a copy)."""
-        usage = self._asker.usage
-        if self._warmed:
-            usage.proposals["warmup"] = self._warmed
-        return usage
-
-    @property
-    def limits(self) -> Limits:
-        """The caps of each study; assign new ones to change them."""
-        return self._asker.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._asker.limits = checked(limits)
-
-    @property
-    def left(self) -> dict[str, float]:
-        """The remaining budget of the latest study under each cap that is set."""
-        return self._asker.left
-
-    @property
-    def prompt(self) -> Prompt:
-        """The prompt in use."""
-        return self._asker.asking.prompt
 
     # -- the interface of an Optuna sampler -------------------------------------------------
 
@@ -283,18 +217,8 @@ class LLMSampler(BaseSampler):
                 ones.
 
         Raises:
-            TypeError: `study` is no study.
-            ValueError: No trial is complete, or the study has several objectives.
+            ValueError: No trial is complete.
         """
-        if not hasattr(study, "directions"):
-            raise TypeError(
-                f"study={short(study)}: expected a study, as optuna.create_study() returns it"
-            )
-        if len(study.directions) > 1:
-            raise ValueError(
-                f"recommend(study) needs one objective, and the study has {len(study.directions)}: "
-                "take study.best_trials, the trials that no other one beats in all of them"
-            )
         maximize = study.direction == StudyDirection.MAXIMIZE
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return recommended(trials, "maximize" if maximize else "minimize")
@@ -316,8 +240,11 @@ class LLMSampler(BaseSampler):
             ValueError: There is a `partner`, and the study has several objectives.
         """
         try:
-            self._check_objectives(study)
-            self._asker.model(study).check_ready()
+            if self._partners and len(study.directions) > 1:
+                one = isinstance(self._partner, BaseSampler)
+                shown = f"{type(self._partner).__name__}()" if one else repr(self._partner)
+                raise ValueError(several_objectives(len(study.directions), shown))
+            self._model(study).check_ready()
             for sampler in self._others:
                 sampler.before_trial(study, trial)
         except BaseException:
@@ -336,49 +263,25 @@ class LLMSampler(BaseSampler):
             write_notes(study, trial, {"error": reason})
         for sampler in self._others:
             sampler.after_trial(study, trial, state, values)
-        if callable(getattr(self.client, "inform", None)):
-            self._tell_model(study, trial, state, values)
-
-    def _tell_model(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        """Give the outcome so far to a model that takes it: Optuna says no sampler of the end."""
-        told = copy(current(study, trial))  # Optuna stores the result after this call
-        told.state, told.values = state, None if values is None else list(values)
-        told.datetime_complete = datetime.now()
-        trials = [told if t.number == trial.number else t for t in study.get_trials(deepcopy=False)]
-        with self._lock:
-            words = self._asker.outcome(study, trials)
-        self.client.inform(words)  # type: ignore[attr-defined]
-        total = self._asker.asking.options.total
-        if self._ended and getattr(study, "_stop_flag", False):
-            self._conclude(study, self._ended.said, words)
-        elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
-            self._conclude(study, f"all {total} planned trials were made", words)
-
-    def _conclude(self, study: Study, why: str, words: str) -> None:
-        """Say the end of a study to a model that takes it."""
-        conclude = getattr(self.client, "conclude", None)
-        if callable(conclude):
-            conclude(f"Why it ended: {why}\n{words}")
+        if callable(inform := getattr(self.client, "inform", None)):
+            # Optuna stores the result after this call, and says no sampler of the end.
+            new = copy(current(study, trial))
+            new.state, new.values = state, None if values is None else list(values)
+            new.datetime_complete = datetime.now()
+            trials = [new if t.number == new.number else t for t in study.get_trials(False)]
+            words, total = self._outcome(study, trials), self._asking.options.total
+            inform(words)
+            if self._end and getattr(study, "_stop_flag", False):
+                self._conclude(self._end[0], words)
+            elif total is not None and sum(t.state.is_finished() for t in trials) >= total:
+                self._conclude(f"all {total} planned trials were made", words)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that all complete and pruned trials have.
-
-        Raises:
-            ValueError: There is a `partner`, and the study has several objectives.
-        """
-        self._check_objectives(study)
-        space = StudySpace(learned(study.get_trials(deepcopy=False)))
+        """Return the parameters that all complete and pruned trials have."""
+        space = StudySpace(learned(study.get_trials(deepcopy=False)), Known({}))
         return {n: space.distributions[n] for n in space.base}
-
-    def _check_objectives(self, study: Study) -> None:
-        if self._partner is not None and len(study.directions) > 1:
-            one = isinstance(self._partner, BaseSampler)
-            shown = f"{type(self._partner).__name__}()" if one else repr(self._partner)
-            raise ValueError(several_objectives(len(study.directions), shown))
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -392,29 +295,27 @@ class LLMSampler(BaseSampler):
             LLMOptError: The model failed and ``on_error="raise"``; or the failure is permanent.
             SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
-        self._asker.model(study).check_ready()
+        self._model(study).check_ready()
         trials = study.get_trials(deepcopy=False)
-        given = {**read_fixed(trial.system_attrs), **trial.params}
-        space = self._asker.space(trials)
-        self._asker.compare(study, space.distributions)
+        given = {**read_fixed(trial), **trial.params}
+        space = self._space(trials)
         if not self._asks(trials) or not (space or learned(trials)):
             if not trials[1:] and self.n_startup_trials > 1:
                 logger.info(
                     f"The first {self.n_startup_trials} trials are sampled at random; then the "
-                    "model is asked. `total=` or `n_startup_trials=` of the sampler makes this "
-                    "fewer."
+                    "model is asked. `total=` or `n_startup_trials=` makes this fewer."
                 )
             with self._lock:
-                self._warmed += 1
+                self._model(study).journal.settle(["warmup"], {})
             write_notes(study, trial, {"source": "warmup"})
             return self._draw_together(trial, search_space, given)
+        # A sampler around this one, such as `PartialFixedSampler`, takes some away.
+        left_out = set(space.base) - search_space.keys() if learned(trials) else ()
         try:
-            # A sampler around this one, such as `PartialFixedSampler`, takes some away.
-            left_out = set(space.base) - search_space.keys() if learned(trials) else ()
-            found = self._propose(Begun(study, trial, trials, space, given, "", left_out))
-        except _Ended:
+            params = self._propose(Need(study, trial, trials, space, given, "", left_out))
+        except Ended:
             return {}
-        return {n: v for n, v in found.items() if n in search_space and n not in given}
+        return {n: v for n, v in params.items() if n in search_space and n not in given}
 
     def sample_independent(
         self,
@@ -432,63 +333,59 @@ class LLMSampler(BaseSampler):
             LLMOptError: As in `sample_relative`.
             TrialPruned: The model ended the search.
         """
-        now = current(study, trial)
+        now, trials = current(study, trial), study.get_trials(deepcopy=False)
         source = read_note(now, "source")
         if source == "stopped":
             raise TrialPruned("the model ended the search")
-        self._asker.compare(study, {param_name: param_distribution})
-        trials = study.get_trials(deepcopy=False)
         if source != "warmup" and self._asks(trials):
             try:
-                value, reason = self._sample_conditional(
-                    study, now, trials, param_name, param_distribution
-                )
-            except _Ended as ended:
-                raise TrialPruned(str(ended)) from None
-            if not reason:
+                value, why = self._sample_branch(study, now, trials, param_name, param_distribution)
+            except Ended as end:
+                raise TrialPruned(str(end)) from None
+            if not why:
                 return value
             if self._warn_independent and any(param_name in t.params for t in learned(trials)):
                 drawer = type(self._independent_sampler or RandomSampler()).__name__
                 logger.warning(
                     f"The parameter `{param_name}` in Trial#{trial.number} is sampled "
-                    f"independently using `{drawer}` instead of `{type(self).__name__}`: {reason}. "
+                    f"independently using `{drawer}` instead of `{type(self).__name__}`: {why}. "
                     "`warn_independent_sampling=False` turns this warning off."
                 )
-            note_drawn(study, current(study, trial), param_name)
+            note_drawn(study, trial, param_name)
         return self._draw(study, trial, param_name, param_distribution)
 
-    def _propose(self, begun: Begun) -> dict[str, Any]:
-        """Propose the parameters of a trial that has some already."""
-        if not begun.space.distributions.keys() - begun.given.keys():
-            return {}
-        may_stop = self._may_stop
-        if may_stop is None:  # where no loop can be stopped, a stop would end nothing
-            may_stop = not begun.given and _in_loop(begun.study)
-        with self._lock:
-            # Threads that began a trial before the end are stopped by it, too.
-            if self._ended and getattr(begun.study, "_stop_flag", False):
-                self._stop(begun, self._ended)
-            try:
-                return self._asker.propose(begun, self._entropy, may_stop)
-            except BudgetExceededError as error:
-                self._conclude(
-                    begun.study, str(error), self._asker.outcome(begun.study, begun.trials)
-                )
-                raise
-            except StudyStopped as stopped:
-                try:
-                    begun.study.stop()
-                except RuntimeError:  # there is no such loop
-                    write_notes(begun.study, begun.trial, _stopped(stopped))
-                    raise stopped from None
-                logger.info(f"{ended(str(stopped))} The study was stopped.")
-                self._ended = stopped
-                self._stop(begun, self._ended)
+    def _sample_branch(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        trials: Sequence[FrozenTrial],
+        name: str,
+        distribution: BaseDistribution,
+    ) -> tuple[Any, str]:
+        """Return the model's value for a parameter, or why there is none."""
+        known = any(name in t.params for t in learned(trials))
+        codes = read_proposal(trial)
+        if name not in codes:
+            space = self._space(trials)
+            if name not in space.distributions:
+                trouble = trouble_with(name, distribution)
+                return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
+            given = known_params(trial, space)
+            self._propose(Need(study, trial, trials, space, given, needed=name))
+            codes = read_proposal(current(study, trial))
+        with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
+            code = codes[name]
+            designed = self._known.distributions.get(name, distribution)
+            if designed != distribution and not known:  # it was proposed as `space=` has it
+                code = distribution.to_internal_repr(designed.to_external_repr(code))
+            if distribution._contains(code):
+                return distribution.to_external_repr(code), ""
+        return (
+            None,
+            "its range changes from trial to trial, so that the value proposed is not in it",
+        )
 
-    def _stop(self, begun: Begun, why: StudyStopped) -> NoReturn:
-        """Leave a trial to be pruned at its first suggestion."""
-        write_notes(begun.study, begun.trial, _stopped(why))
-        raise _Ended(str(why)) from None
+    # -- random values ----------------------------------------------------------------------
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""
@@ -496,11 +393,14 @@ class LLMSampler(BaseSampler):
         return sum(1 for _ in islice(filter(is_learned, trials), wanted)) == wanted
 
     def _draw_together(
-        self, trial: FrozenTrial, search_space: Distributions, given: Mapping[str, Any]
+        self,
+        trial: FrozenTrial,
+        search_space: Mapping[str, BaseDistribution],
+        given: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Draw a start-up trial's parameters so that they keep the constraints there are."""
         own = {n: d for n, d in search_space.items() if n not in given}
-        space = StudySpace([], Known(own, {}))
+        space = StudySpace([], Known(own))
         if not self._constraints or self._independent_sampler is not None or not space:
             return {}
         rng = np.random.default_rng((*self._entropy, trial.number))
@@ -510,11 +410,9 @@ class LLMSampler(BaseSampler):
     def _draw(
         self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        sampler = self._independent_sampler
-        if sampler is not None:
-            return sampler.sample_independent(study, trial, name, distribution)
-        known = set(trial.params)
-        own = [c for c in self._constraints if name in c.names and c.names <= {*known, name}]
+        if self._independent_sampler is not None:
+            return self._independent_sampler.sample_independent(study, trial, name, distribution)
+        own = [c for c in self._constraints if name in c.names <= {*trial.params, name}]
         words = (*self._entropy, trial.number, zlib.crc32(name.encode()))
         seeds = np.random.SeedSequence(words).generate_state(_DRAWS if own else 1)
         for seed in seeds.tolist():
@@ -523,41 +421,3 @@ class LLMSampler(BaseSampler):
             if not any(c.amount({**trial.params, name: value}) for c in own):
                 break
         return value
-
-    def _sample_conditional(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        trials: Sequence[FrozenTrial],
-        name: str,
-        distribution: BaseDistribution,
-    ) -> tuple[Any, str]:
-        """Return the model's value for a parameter, or why there is none."""
-        found = read_proposal(trial.system_attrs)
-        if name not in found:
-            space = self._asker.space(trials)
-            if name not in space.distributions:
-                trouble = trouble_with(name, distribution)
-                known = any(name in t.params for t in learned(trials))
-                return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
-            given = known_params(trial, space)
-            self._propose(Begun(study, trial, trials, space, given, needed=name))
-            found = read_proposal(current(study, trial).system_attrs)
-        reason = "its range changes from trial to trial, so that the value proposed is not in it"
-        try:
-            code = found[name]
-            designed = self._asker.known.distributions.get(name, distribution)
-            if designed != distribution and not any(name in t.params for t in learned(trials)):
-                # It was proposed as `space=` has it.
-                code = distribution.to_internal_repr(designed.to_external_repr(code))
-            if distribution._contains(code):
-                return distribution.to_external_repr(code), ""
-        except (KeyError, ValueError, TypeError, IndexError):
-            pass
-        return None, reason
-
-
-def _in_loop(study: Study) -> bool:
-    """Whether ``study.optimize`` is running in this thread."""
-    local = getattr(getattr(study, "_study", study), "_thread_local", None)
-    return bool(getattr(local, "in_optimize_loop", False))

@@ -20,12 +20,12 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.branches import BranchedSpace, Condition, find_conditions
 from llmopt.errors import SpaceError
-from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
+from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.space.constraints import Constraint, Limit
 from llmopt.space.foreign import is_configspace, read_dimension
 from llmopt.space.forms import check_names
 from llmopt.space.values import ABSENT
-from llmopt.space.when import When, exact, settled
+from llmopt.space.when import When, exact
 
 # Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
 logger = optuna.logging.get_logger("optuna.llmopt")
@@ -55,43 +55,31 @@ class Known:
 
     Attributes:
         distributions: Their distributions, by name.
-        when: The conditions that were declared, by name.
+        dimensions: The same as dimensions, with their conditions.
         constraints: The constraints of a `Space`.
         names: All names, also of parameters that no point has.
-        named: The choices that have names, by the parameter's name.
     """
 
     distributions: Distributions
-    when: Mapping[str, When]
-    constraints: tuple[Any, ...] = ()
+    dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+    constraints: tuple[Limit, ...] = ()
     names: tuple[str, ...] = ()
-    named: Mapping[str, Categorical] = field(default_factory=dict)
 
 
 def read_space(space: Any) -> Known:
     """Return the parameters that a user names beforehand, in any form that a space has."""
-    constraints: tuple[Any, ...] = ()
-    if isinstance(space, Space) or is_configspace(space):
-        whole = Space.of(space)
-        constraints = whole.limits
-        space = dict(zip(whole.names, whole.dimensions, strict=True))
-    if not isinstance(space, Mapping):
-        raise SpaceError(
-            f"space={space!r}: expected a mapping of names to distributions, such as "
-            '{"lr": FloatDistribution(1e-5, 0.1, log=True)}'
-        )
-    found = _distributions(space)
-    own = {
-        name: one if isinstance(one, Dimension) else dimension(found[name])
-        for name, one in space.items()
-    }
+    given: Distributions = {}
+    if isinstance(space, Mapping) and not is_configspace(space):
+        given = {n: d for n, d in space.items() if isinstance(d, BaseDistribution)}
+        space = {**space, **{n: dimension(d) for n, d in given.items()}}
+    whole = Space.of(space)
+    own = dict(zip(whole.names, whole.dimensions, strict=True))
     # What has a single value is in no request.
     fixed = {n: d.value(0) for n, d in own.items() if d.count == 1 and d.when is None}
-    when = {n: _beside(w, fixed) for n, w in settled(own).items()}
-    left = {n: d for n, d in found.items() if (w := when.get(n)) is None or w.alternatives}
-    rules = {n: w for n, w in when.items() if w is not None and n in left}
-    named = {n: d.under(None) for n, d in own.items() if isinstance(d, Categorical) and d.named}
-    return Known(left, rules, constraints, tuple(found), named)
+    left = {n: d if d.when is None else d.under(_beside(d.when, fixed)) for n, d in own.items()}
+    left = {n: d for n, d in left.items() if d.when is None or d.when.alternatives}
+    distributions = {n: given.get(n) or _distribution(d) for n, d in left.items()}
+    return Known(distributions, left, whole.limits, whole.names)
 
 
 def _beside(when: When, values: Mapping[str, Value]) -> When | None:
@@ -107,25 +95,12 @@ def _beside(when: When, values: Mapping[str, Value]) -> When | None:
     return When(tuple(left)) if all(left) else None
 
 
-def _distributions(space: Mapping[str, Any]) -> Distributions:
-    found: Distributions = {}
-    for name, one in space.items():
-        if isinstance(one, Categorical):
-            found[name] = CategoricalDistribution(one.choices)  # type: ignore[arg-type]
-        elif isinstance(one, Float):
-            found[name] = FloatDistribution(one.low, one.high, log=one.log, step=one.step)
-        elif isinstance(one, Int):
-            found[name] = IntDistribution(one.low, one.high, log=one.log, step=one.step or 1)
-        elif isinstance(one, BaseDistribution):
-            found[name] = one
-        else:
-            raise SpaceError(
-                f"space[{name!r}]={one!r}: expected Float(0, 1), Int(0, 10) or Categorical([...]) "
-                "of llmopt, or a distribution of Optuna's"
-            )
-        if trouble := trouble_with(name, found[name]):
-            raise SpaceError(f"space[{name!r}]: {trouble}")
-    return found
+def _distribution(one: Any) -> BaseDistribution:
+    if isinstance(one, Categorical):
+        return CategoricalDistribution(one.choices)  # type: ignore[arg-type]
+    if isinstance(one, Float):
+        return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
+    return IntDistribution(one.low, one.high, log=one.log, step=one.step or 1)
 
 
 def trouble_with(name: str, distribution: BaseDistribution) -> str:
@@ -154,8 +129,8 @@ class StudySpace:
         space: The space; none of its parameters counts as missing where a point lacks it.
     """
 
-    def __init__(self, trials: Sequence[FrozenTrial], known: Known | None = None) -> None:
-        latest = dict(known.distributions if known else {})
+    def __init__(self, trials: Sequence[FrozenTrial], known: Known) -> None:
+        latest = dict(known.distributions)
         for trial in trials:
             latest.update(trial.distributions)
         # Sorted, since the gRPC proxy does not keep the order of a trial's parameters.
@@ -167,17 +142,17 @@ class StudySpace:
         self._trials = trials
         known_by_all = set(self.distributions).intersection(*(t.distributions for t in trials))
         self.base = [n for n in self.distributions if n in known_by_all]
-        self._dimensions = {n: dimension(d) for n, d in self.distributions.items()}
-        for name, named in (known.named if known else {}).items():
-            one = self._dimensions.get(name)
-            if isinstance(one, Categorical) and one.choices == named.choices:
-                self._dimensions[name] = named
-        self._declared = bool(known and known.when)
-        for name, when in (known.when if known else {}).items():
+        named = known.dimensions
+        own = self._dimensions = {
+            n: named[n].under(None) if n in named and known.distributions[n] == d else dimension(d)
+            for n, d in self.distributions.items()
+        }
+        rules = {n: d.when for n, d in named.items() if n in own and d.when is not None}
+        self._declared = bool(rules)
+        for name, when in rules.items():
             # A trial may have had the parameter that it depends on with other choices.
-            with contextlib.suppress(SpaceError, KeyError):
-                own = exact(name, when, self._dimensions)
-                self._dimensions[name] = self._dimensions[name].under(own)
+            with contextlib.suppress(SpaceError):
+                own[name] = own[name].under(exact(name, when, own))
         if self:
             self.space = BranchedSpace(self._dimensions, dict.fromkeys(self._dimensions))
 
@@ -194,23 +169,15 @@ class StudySpace:
         return points
 
     @cached_property
-    def optional(self) -> Mapping[str, Condition | None]:
-        """When a parameter is there, by name: see `BranchedSpace`."""
-        if len(self.base) == len(self.distributions):
-            return {}
-        return find_conditions(self._points, self._dimensions)
-
-    @cached_property
     def _unseen(self) -> Mapping[str, set[Value]]:
         """The choices that no trial has had, where there are trials."""
-        found = {}
-        # With declared conditions no choice adds unlisted parameters.
-        for name, own in self._dimensions.items() if self._trials and not self._declared else ():
-            if isinstance(own, Categorical):
-                seen = {point[name] for point in self._points if name in point}
-                if left := set(own.choices) - seen:
-                    found[name] = left
-        return found
+        if self._declared or not self._trials:  # then no choice adds unlisted parameters
+            return {}
+        return {
+            name: set(own.choices) - {point[name] for point in self._points if name in point}
+            for name, own in self._dimensions.items()
+            if isinstance(own, Categorical)
+        }
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """Return the parameters that belong to the space, in its form."""
@@ -245,8 +212,18 @@ class StudySpace:
         constraints: Sequence[Limit] = (),
         left_out: Iterable[str] = (),
     ) -> BranchedSpace:
-        """Return the space of the points that go on from what a trial already has; see `Begun`."""
-        optional = {n: c for n, c in self.optional.items() if n != needed}
+        """Return the space of the points that go on from what a trial already has.
+
+        Args:
+            given: The parameters that it has.
+            needed: A parameter that it needs, whatever the others.
+            constraints: Linear inequalities over the parameters.
+            left_out: Parameters that are not asked for.
+        """
+        optional: dict[str, Condition | None] = {}
+        if len(self.base) < len(self.distributions):
+            optional = find_conditions(self._points, self._dimensions)
+            optional.pop(needed, None)
         # What is set to a value out of range is not asked for, either.
         fixed = dict.fromkeys((*left_out, *(given.keys() & self._dimensions.keys())), ABSENT)
         fixed |= self._values(given)
@@ -255,36 +232,24 @@ class StudySpace:
         if needed:
             own = {**own, needed: own[needed].under(None)}
         space = BranchedSpace(own, optional, fixed, {} if needed else self._unseen)
-        return cast(BranchedSpace, constrained(space, constraints, given))
+        limits = [c for c in constraints if c.names & (own.keys() - given.keys())]
+        limits = [c for c in limits if c.names <= {*own, *given}]
+        try:
+            return cast(BranchedSpace, space.constrained([_reduced(c, given) for c in limits]))
+        except SpaceError as error:
+            if not any(c.names & given.keys() for c in limits):
+                raise
+            logger.warning(f"What the trial already has breaks a constraint: {error}.")
+            return space
+
+    def codes(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """Return parameters in Optuna's form in its internal representation."""
+        return {n: self.distributions[n].to_internal_repr(v) for n, v in params.items()}
 
     def params(self, values: Sequence[Value]) -> dict[str, Any]:
         """Return a flat point as parameters in Optuna's form."""
-        params = {}
-        for (name, found), own, value in zip(
-            self.distributions.items(), self.space.dimensions, values, strict=True
-        ):
-            if value is not ABSENT:
-                code = own.code(value)
-                choice = isinstance(found, CategoricalDistribution)
-                params[name] = found.to_external_repr(code) if choice else code
-        return params
-
-
-def constrained(space: Space, constraints: Sequence[Limit], given: Mapping[str, Any]) -> Space:
-    """Return a space with its constraints, reduced by the parameters already set.
-
-    Raises:
-        SpaceError: No point was found that keeps them, or one is over a choice.
-    """
-    own = [c for c in constraints if c.names & (set(space.names) - given.keys())]
-    own = [c for c in own if c.names <= {*space.names, *given}]
-    try:
-        return space.constrained([_reduced(c, given) for c in own])
-    except SpaceError as error:
-        if not any(c.names & given.keys() for c in own):
-            raise
-        logger.warning(f"What the trial already has breaks a constraint: {error}.")
-        return space
+        triples = zip(self.distributions.items(), self.space.dimensions, values, strict=True)
+        return {n: d.to_external_repr(own.code(v)) for (n, d), own, v in triples if v is not ABSENT}
 
 
 def _reduced(limit: Limit, given: Mapping[str, Any]) -> Limit:

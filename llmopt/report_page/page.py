@@ -22,10 +22,8 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.optuna_study import PREFIX
 from llmopt.optuna_trials import (
-    NAMED,
     amount_of,
     for_readers,
-    json_of,
     note_of,
     parts_of,
     read_named,
@@ -233,7 +231,7 @@ def _rows(
     params = max(1, _MOST_WORDS // max(1, 60 * len(listed)))  # in a trial
     for position, trial in listed:
         attrs, state = trial.user_attrs, _STATES.get(trial.state.name, NO_RESULT)
-        named = read_named(json_of(trial.system_attrs, NAMED))
+        named = read_named(trial.system_attrs)
         source = text_of(note_of(attrs, "source"))
         if not source and state != NO_RESULT:
             source = "user" if "fixed_params" in trial.system_attrs else "sampler"
