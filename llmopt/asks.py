@@ -464,13 +464,15 @@ class Asks(Tells[Params]):
 
     def _withdrawal(self, state: State, params: Any, trial: int | None) -> Withdrawn:
         if trial is not None:
-            if not state.trials or trial != len(state.trials) - 1:
+            number, count = whole_number("trial", trial, 0) + 1, len(state.trials)
+            if number != count:
                 raise ParameterError(
-                    f"trial={short(trial)}: of {len(state.trials)} trials only the latest can be "
-                    "withdrawn, as the model's words name the others by number. Correct another "
-                    "one by replaces="
+                    f"there is no trial #{number}, but {count}"
+                    if number > count
+                    else f"trial #{number} is not the latest, #{count}: the model's words name it "
+                    "by its number. Correct it by replaces="
                 )
-            return Withdrawn(queued=False, trial=len(state.trials) - 1)
+            return Withdrawn(queued=False, trial=count - 1)
         if Fixed.some(self.space, params):
             fixed = Fixed.of(self.space, params)
             if any(fixed.values == p.values for p in state.partial):

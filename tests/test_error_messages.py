@@ -38,6 +38,13 @@ def make(space: Any = SPACE, client: Any = None, **options: Any) -> LLMOptimizer
     return LLMOptimizer(space, client or ScriptedClient([]), **{"warmup": 0, "seed": 1, **options})
 
 
+def twice() -> LLMOptimizer:
+    optimizer = make()
+    for reward in (1.0, 2.0):
+        optimizer.tell(POINT, reward)
+    return optimizer
+
+
 def search(f: Any = one, space: Any = SPACE, trials: Any = 3, **options: Any) -> Any:
     options = {"seed": 1, "warmup": 8, **options}
     return llmopt.minimize(f, space, trials, ScriptedClient([]), **options)
@@ -183,6 +190,7 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
             fixed={"k": 2, "x": 0.5}
         ),
         "a point withdrawn twice": lambda: make().withdraw(POINT),
+        "a trial withdrawn that is not the latest": lambda: twice().withdraw(trial=0),
         "a standard error as a text": lambda: make().tell(POINT, 1.0, stderr="x"),
         "the best of no trials": lambda: make().best,
     },

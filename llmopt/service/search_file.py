@@ -29,7 +29,6 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.resume import arguments_of
 from llmopt.service.description import read_description
-from llmopt.util.arguments import whole_number
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
 
@@ -310,10 +309,12 @@ def withdraw(optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any) ->
 
 def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     """Return the number from 0 of a trial whose number here counts from 1."""
-    number, count = whole_number(name, value, 1), len(optimizer.trials)
-    if number > count:
-        raise LLMOptError(f"{name}={number}: there are {count} trials; expected one's `number`")
-    return number - 1
+    count = len(optimizer.trials)
+    if type(value) is not int or not 1 <= value <= count:
+        raise LLMOptError(
+            f"{name}={short(value)}: expected the `number` of a trial, from 1; there are {count} trials"
+        )
+    return value - 1
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
