@@ -13,6 +13,7 @@ from llmopt.client.base import PROMPT_VERSION, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import (
     BudgetExceededError,
+    ClientError,
     ParameterError,
     SearchStopped,
     warn_user,
@@ -252,7 +253,16 @@ class Asks(Tells[Params]):
             history = replace(history, pending=history.pending + waiting)
             answer = self._ask_model(state, scope, history, rng, wanted, seen, kind)
             space, there = (self.space, seen) if kind is None else (kind.inside, kind.seen(seen))
-            text = fill(answer, space, rng, wanted, there, client_name(self.client))
+            try:
+                text = fill(
+                    answer, space, rng, wanted, there, client_name(self.client), state.fallbacks,
+                    self._options.max_fallbacks,
+                )  # fmt: skip
+            except ClientError:  # the next ask does not take these answers again
+                blocks = [run.number for run in scope.runs if run.event.block]
+                drawn = dict(rng.bit_generator.state)
+                self._journal.append(Asked((), 0, blocks, +answer.rejected, rng=drawn))
+                raise
             seen |= there
             warned += [text] if text else []
             outcome.proposals += answer.proposals

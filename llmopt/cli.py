@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
@@ -89,9 +90,16 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def _meant(self, wrong: str) -> str:
-        """Return the option that a wrong one stands for, as a question."""
-        near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
-        return "".join(f": did you mean {n}?" for n in near)
+        """Return the option that a wrong one stands for, as a question, or the commands with it."""
+        own = [o for o in self._option_string_actions if o != "--help"]
+        if near := difflib.get_close_matches(wrong, own, n=1, cutoff=0.6):
+            return f": did you mean {near[0]}?"
+        takers = []
+        for name in COMMANDS:
+            with contextlib.suppress(ImportError):
+                if wrong in _load(name)[1]._option_string_actions:
+                    takers.append(f"llmopt {name}")
+        return f": it is an option of {', '.join(takers)}" if takers else ""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -137,12 +145,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 141
 
 
+def _load(name: str) -> tuple[Any, _Parser]:
+    """Return the module of a subcommand, and its parser."""
+    module = importlib.import_module(COMMANDS[name].module)
+    parser = _Parser(prog=f"llmopt {name}", description=COMMANDS[name].help)
+    module.add_arguments(parser)
+    return module, parser
+
+
 def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name in COMMANDS:
-        module: Any = importlib.import_module(COMMANDS[name].module)
-        parser = _Parser(prog=f"llmopt {name}", description=COMMANDS[name].help)
-        module.add_arguments(parser)
+        module, parser = _load(name)
         if any(a.startswith("--config") for a in arguments):
             from llmopt.commands.shared import take_config
 

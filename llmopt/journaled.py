@@ -134,7 +134,8 @@ class Journaled:
     @property
     def usage(self) -> Usage:
         """Everything that was spent; calls in doubt count with the most that they can cost."""
-        return self.journal.state.spent
+        usage = self.journal.state.spent
+        return replace(usage, cost=None) if usage.unpriced and not self._priced else usage
 
     @property
     def left(self) -> dict[str, float]:

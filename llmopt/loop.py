@@ -33,6 +33,7 @@ from llmopt.errors import (
     BudgetExceededError,
     ClientError,
     FallbackWarning,
+    NoTrialsError,
     RewardError,
     SearchStopped,
     add_point,
@@ -121,8 +122,12 @@ class SearchResult(Views, Generic[Params]):
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
-            NoTrialsError: Every evaluation failed.
+            NoTrialsError: Every evaluation failed, or the search ended before the first one.
         """
+        if self.stopped and not self.trials:
+            raise NoTrialsError(
+                f"there is no best trial: the search ended before the first one: {self.stopped}"
+            )
         return self.optimizer.best
 
     @property

@@ -57,6 +57,7 @@ class AskArguments(ComputeArguments, total=False):
     attempts: int
     out_of_range: Literal["auto", "clip", "reject"]
     on_error: Literal["raise", "fallback"]
+    max_fallbacks: int | None
     noisy: bool
     may_stop: bool | None
     best_known: float | None
@@ -93,6 +94,9 @@ class AskOptions:
             to a random point, with a warning, and count
             it. A missing or refused key, model or package
             always raises. After an error you can repeat the call, and nothing is lost.
+        max_fallbacks: Maximum number of random points in a row for a model that fails or whose
+            answers cannot be used: its next failure raises `ClientError`, whatever `on_error` says,
+            and the call, repeated, asks it again. ``None`` for no limit.
         noisy: Whether repeated evaluations of a point give different rewards. If so, the model may
             propose a point again, `history` shows the mean of its rewards, and `best` is the point
             whose mean, made worse by one standard error, is best: one lucky value does not win.
@@ -142,6 +146,7 @@ class AskOptions:
     on_error: Literal["raise", "fallback"] = option(
         "raise", "rarely", changes=True, choices=("raise", "fallback")
     )
+    max_fallbacks: int | None = option(5, "rarely", changes=True)
     noisy: bool = option(False, "always", choices=(True, False))
     may_stop: bool | None = option(None, "rarely", changes=True, choices=(True, False, None))
     best_known: float | None = option(None, "rarely", changes=True)
@@ -171,6 +176,8 @@ class AskOptions:
         if self.best_known is not None:
             number("best_known", self.best_known, -math.inf)
         whole_number("compute_blocks", self.compute_blocks, 1, 1000)
+        if self.max_fallbacks is not None:
+            whole_number("max_fallbacks", self.max_fallbacks, 1)
         if self.compute_workers is not None:
             whole_number("compute_workers", self.compute_workers, 0, 64)
         if isinstance(self.compute_packages, str):

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmopt.client.base import Completion
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.errors import TemplateError
+from llmopt.errors import ClientError, TemplateError
 from llmopt.history import History, Proposal, Source
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions, Composed
@@ -365,6 +365,8 @@ def fill(
     n: int,
     seen: set[Hashable],
     model: str,
+    before: int,
+    most: int | None,
 ) -> str:
     """Add random points for the missing ones of `n`; return the warning, empty if none is due.
 
@@ -375,10 +377,23 @@ def fill(
         n: Points wanted.
         seen: Keys of the points not to propose again; grows.
         model: Its name, for the warning.
+        before: Number of random points in a row before these; see `State.fallbacks`.
+        most: See `AskOptions.max_fallbacks`.
+
+    Raises:
+        ClientError: The model failed again after `most` random points.
     """
     missing = n - len(outcome.proposals)
     if missing <= 0 or outcome.ended:
         return ""
+    if outcome.failed and most is not None and before >= most:
+        raise ClientError(
+            f"{model} gave no point again: {outcome.trouble}. The last {before} points were "
+            f"sampled at random in its place (max_fallbacks={most}). Every result is kept: see "
+            "what `llmopt check MODEL` prints, and repeat the call to ask again; "
+            "max_fallbacks=None continues at random",
+            requests=0,
+        )
     outcome.proposals += sample_fallbacks(space, seen, rng, missing)
     return (
         f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "

@@ -164,6 +164,7 @@ class Outcome:
         stop: Why the model ends the search, and the number of the point it recommends.
         trouble: Why points are missing, in words; empty if none are.
         capped: Whether a cap ended the asking.
+        failed: Whether the model gave no point, because it failed or could not be read.
         ended: Whether an answer ended the search, so that no point is missing.
         unread: The last answers that could not be used, each with the reason.
     """
@@ -173,6 +174,7 @@ class Outcome:
     stop: tuple[str, int | None] | None = None
     trouble: str = ""
     capped: bool = False
+    failed: bool = False
     ended: bool = False
     unread: list[tuple[str, str]] = field(default_factory=list)
 
@@ -408,6 +410,9 @@ class _Loop:
                 outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
             if self._task.exhausted:
                 outcome.trouble = "every point of the space was already tried"
+        outcome.failed = bool(outcome.trouble) and not (
+            outcome.proposals or outcome.capped or self._task.exhausted
+        )
         parts = max(1, len(outcome.proposals))
         prompt = sum(r.prompt_tokens or 0 for r in replies) / parts
         completion = sum(r.completion_tokens or 0 for r in replies) / parts

@@ -304,6 +304,7 @@ class State:
         open_runs: Code that was run since the last ask settled.
         computed: Number of runs so far.
         barren: Number of asks that gave no point.
+        fallbacks: Number of random points in the model's place since its last point.
         stop: The model's end of the search.
         rng: State of the bit generator; ``None`` for a new one.
     """
@@ -330,6 +331,7 @@ class State:
     open_runs: tuple[Run, ...] = ()
     computed: int = 0
     barren: int = 0
+    fallbacks: int = 0
     stop: Stop | None = None
     rng: Json | None = None
 
@@ -526,9 +528,11 @@ def _asked(state: State, event: Asked) -> State:
             p.seed for p in given if state.space.key(p.values) == state.space.key(proposal.values)
         ]
         given.append(replace(proposal, seed=state.next_seed(proposal.values, same)))
-    usage = state.usage.copy()
+    usage, fallbacks = state.usage.copy(), state.fallbacks
     for proposal in new:
         usage.proposals[proposal.source] = usage.proposals.get(proposal.source, 0) + 1
+        fallbacks = 0 if proposal.source in ("llm", "drawn") else fallbacks
+        fallbacks += proposal.source == "fallback"
     for reason, times in event.rejected.items():
         usage.rejected[reason] = usage.rejected.get(reason, 0) + times
     if event.rng is not None:
@@ -544,6 +548,7 @@ def _asked(state: State, event: Asked) -> State:
         runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),
         open_runs=(),
         barren=state.barren + (not ready and event.stop is None),
+        fallbacks=fallbacks,
         stop=_stop(event.stop) or state.stop,
         rng=event.rng or state.rng,
     )

@@ -30,6 +30,7 @@ from llmopt import (
 from llmopt.caps import Limits
 from llmopt.client.base import Request
 from llmopt.client.providers.openai import OpenAIClient
+from llmopt.errors import FallbackWarning
 from llmopt.history import Usage
 from llmopt.sandbox.confine import support
 from llmopt.trackers import Callback
@@ -308,6 +309,20 @@ class SearchContract:
             shown += str(pickle.dumps(search))
         files = [file.read_bytes().decode("utf-8", "replace") for file in tmp_path.iterdir()]
         assert SECRET not in shown + caplog.text + "".join(files)
+
+    def test_a_model_that_gives_no_point_again_and_again_ends_it(self, tmp_path):
+        client = Model([*["no idea"] * 4, self.reply(1)])
+        search = self.open(client, tmp_path / "run", attempts=1, max_fallbacks=2)
+        with pytest.warns(FallbackWarning):
+            self.advance(search, 2)
+        for _ in range(2):  # it is asked anew each time
+            with pytest.raises(ClientError, match="max_fallbacks=2"):
+                self.advance(search)
+        assert len(self.values(search)) == self.usage(search).fallbacks == 2
+        assert self.advance(search) == ""
+        assert self.usage(search).proposals["llm"] == 1
+        assert len(client.requests) == self.usage(search).requests == 5
+        self.close(search)
 
     # -- copies -----------------------------------------------------------------------------
 

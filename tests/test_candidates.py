@@ -74,7 +74,8 @@ def unique(points):
 )
 def test_every_proposal_is_a_row_and_none_comes_twice(client, options):
     rows = NUMBERS if options.get("partner") == "cma" or "props" in options.values() else POINTS
-    optimizer = LLMOptimizer(None, client, candidates=rows, seed=3, compute=False, **options)
+    options = {"seed": 3, "compute": False, "max_fallbacks": None, **options}
+    optimizer = LLMOptimizer(None, client, candidates=rows, **options)
     points = all_of(optimizer, n=4)
     assert len(points) == len(rows)
     assert unique(points) == unique(rows)

@@ -67,6 +67,7 @@ def test_each_module_is_imported_from_the_package_by_its_name():
     ("arguments", "message"),
     [
         (["--fast"], "--fast"),
+        (["status", "x.jsonl", "--model", "m"], "'--model': it is an option of llmopt run, llmopt"),
         (["run"], "no task: name one"),
         (["run", "cartpole", "--iterations", "many"], "invalid int value: 'many'"),
         (["run", "cartpole", *QUICK, "--out", "/proc/run"], "/proc/run"),

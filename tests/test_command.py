@@ -19,7 +19,13 @@ from llmopt.cli import main
 from llmopt.client import CommandClient, Message, Request, get_client
 from llmopt.client.command import COMMANDS, MOST_BYTES
 from llmopt.client.http.retry import complete_with_retries
-from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError, StorageError
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    FallbackWarning,
+    ModelNotFoundError,
+    StorageError,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "tests" / "commands" / "model.py"
@@ -93,7 +99,10 @@ def test_it_sees_an_empty_folder_and_no_key_of_others(monkeypatch):
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [
-        ("fails", r"exit status 3: cannot log in with \*\*\*$"),
+        (
+            "fails",
+            r"exit status 3: cannot log in with \*\*\*\. Log in .* answers: echo hi \| \S",
+        ),
         ("empty", "answered nothing on standard output: quota used up"),
         ("killed", r"exit status 137 \(ended by signal 9\)"),
         ("noisy", f"more than {MOST_BYTES:,} bytes to standard error"),
@@ -263,6 +272,21 @@ def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatc
     out = capsys.readouterr().out
     assert "cost     unknown" in out
     assert "1 request" in out
+    (tmp_path / "llm").write_text("#!/bin/sh\necho 'Please run login' >&2\nexit 1\n")
+    assert main(["check", "command:llm"]) == 2
+    error = capsys.readouterr().err
+    assert "Please run login. Log in or mend it until this answers: echo hi | llm (" in error
+
+
+def test_failed_calls_of_an_unknown_price_have_no_cost(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    sampler = LLMSampler(client("fails"), n_startup_trials=0, space=SPACE)
+    study = optuna.create_study(sampler=sampler)
+    with pytest.warns(FallbackWarning):
+        study.ask({"x": optuna.distributions.FloatDistribution(0, 1)})
+    assert (sampler.usage.failed_requests, sampler.usage.cost) == (2, None)
 
 
 def test_likely_mistakes_are_named_with_what_was_meant(capsys, tmp_path, monkeypatch):

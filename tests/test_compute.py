@@ -290,6 +290,7 @@ def test_an_answer_in_json_may_hold_python(plain):
     assert query.read(json.dumps({"python": " print(1)\n", "proposals": []})) == ToolCall(
         "print(1)"
     )
+    assert code_in("```python\nprint(1)\n``` This prints 1.\nPlease run it.") == "print(1)"
     fenced = {"python": FENCE.format("print(1)"), "proposals": []}
     assert query.read(json.dumps(fenced)) == ToolCall("print(1)")
     assert len(query.read(json.dumps({"python": "1\n" * 50_000})).code) <= 40_000

@@ -345,7 +345,7 @@ class TestNevergrad:
             x=ng.p.Scalar(lower=0, upper=10), k=ng.p.Scalar(lower=0, upper=10).set_integer_casting()
         )
         made = ParametrizedLLM(
-            model=client, prompt="props", warmup=5, constraints="x + 2 * k <= 10"
+            client, prompt="props", warmup=5, constraints="x + 2 * k <= 10", max_fallbacks=None
         )
         optimizer = made(space, budget=12)
         optimizer.suggest_known("what production uses", x=8.0, k=1)

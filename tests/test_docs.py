@@ -199,14 +199,18 @@ def test_the_skill_for_agents_is_short_and_its_examples_run(tmp_path):
     (code,) = re.findall(r"^```python\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
     (search,) = re.findall(r"^```json\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
     (tmp_path / "search.py").write_text(code)
+    (tmp_path / "other.py").write_text(code)
     simulate = tmp_path / "simulate"
     simulate.write_text('#!/bin/sh\necho "rate $1, size $2, seed $3: $2"\n[ "$2" -lt 60 ]\n')
     simulate.chmod(0o755)
     shown = run([sys.executable, "search.py", "network"], tmp_path)
     assert re.search(r"^\{'rate': .*, 'size': \d\}", shown)
     assert shown.count("\n") >= 41
-    (tmp_path / "other.json").write_text(search)
-    asked = run([sys.executable, "-m", "llmopt", "ask", "other.json"], tmp_path)
+    before = (tmp_path / "search.jsonl").read_bytes()
+    run([sys.executable, "other.py", "network"], tmp_path)  # a file of its own
+    assert (tmp_path / "search.jsonl").read_bytes() == before
+    (tmp_path / "third.json").write_text(search)
+    asked = run([sys.executable, "-m", "llmopt", "ask", "third.json"], tmp_path)
     assert '"source": "user"' in asked
 
 

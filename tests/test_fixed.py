@@ -63,6 +63,7 @@ def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
 @pytest.mark.parametrize("partner", [None, "network"])
 def test_conditions_and_constraints_hold(partner):
     options = {"constraints": "rate + w <= 1", "warmup": 3, "seed": 1, "on_error": "fallback"}
+    options["max_fallbacks"] = None
     optimizer = LLMOptimizer(BRANCHES, ScriptedClient([]), "props", partner=partner, **options)
     for i in range(9):
         fixed = [{"kind": "net", "w": 0.9}, {"depth": 3}, {"rate": 0.8}][i % 3]

@@ -25,6 +25,7 @@ from llmopt.errors import (
     BudgetExceededError,
     ClientError,
     MissingKeyError,
+    NoTrialsError,
     RewardError,
     SearchStopped,
     StorageError,
@@ -358,6 +359,13 @@ def test_a_best_point_on_the_edge_is_named_so():
 
     assert "x = 0.00, the lowest value allowed" in found(0)
     assert "allowed" not in found(-1)
+
+
+def test_without_a_trial_the_best_one_is_missed_for_the_reason_that_ended_the_search():
+    client = ScriptedClient(["no idea"] * 9)
+    result = minimize(bowl, SPACE, 20, client, max_requests=2, warmup=0, prompt="props")
+    with pytest.raises(NoTrialsError, match=r"before the first one: 2 requests .* raise the cap"):
+        _ = result.best
 
 
 def word(x):

@@ -413,7 +413,7 @@ class TestParametrizations:
 
     @pytest.mark.parametrize("case", CASES)
     def test_every_candidate_is_valid_whatever_the_model_says(self, case):
-        optimizer = make(wild, CASES[case][0](), 40, 2, warmup=1)
+        optimizer = make(wild, CASES[case][0](), 40, 2, warmup=1, max_fallbacks=None)
         dimensions = optimizer._parameters.space.dimensions
         for _ in range(10):
             for candidate in [optimizer.ask() for _ in range(2)]:

@@ -275,7 +275,8 @@ class TestSmallSpaces:
         assert sampler.usage.fallbacks == 0
 
     def test_a_model_that_repeats_itself_is_paid_once_for_each_point(self):
-        sampler = make(lambda request: "Start from: new\nProposal:\na: 7, b: 7")
+        same = "Start from: new\nProposal:\na: 7, b: 7"
+        sampler = make(lambda request: same, max_fallbacks=None)
         study = optuna.create_study(sampler=sampler)
         left = self.fill(study, 10)
         with pytest.warns(FallbackWarning):

@@ -109,7 +109,7 @@ class TestShares:
         assert sources(optimizer)[6:] == names * 8
 
     def test_a_model_that_does_not_deliver_loses_no_turn_of_the_partner(self):
-        optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1)
+        optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1, max_fallbacks=None)
         with pytest.warns(FallbackWarning):
             go(optimizer, 46)
         assert Counter(sources(optimizer)[6:]) == {"fallback": 20, "cma": 20}

@@ -262,6 +262,8 @@ def test_names_that_differ_in_case_alone_or_hold_marks():
         ("Start from: #1\nProposal: y = 5", (1.0, 5.0)),
         ("Hypothesis: x: 9 and y: 9 fail.\nStart from: new\nProposal: x: 5, y: 6", (5.0, 6.0)),
         ("x: 5, y: 6", (5.0, 6.0)),
+        ("Start from: #1\nProposal:\n```\ny: 5\n```\nI would try y = 7 next.", (1.0, 5.0)),
+        ("```\nStart from: #1\nProposal: y: 5\n``` Then y = 7, since 5: low", (1.0, 5.0)),
     ],
 )  # fmt: skip
 def test_the_point_that_an_answer_changes(text, expected):
@@ -282,6 +284,8 @@ def test_the_point_that_an_answer_changes(text, expected):
         ("Proposal: stop", "takes no stop"),
         ("Start from: #1\nProposal: x: 5\nProposal: x: 6", "one was asked for"),
         ("Proposal: {", "JSON cannot"),
+        ("Start from: #1\nProposal:\n```\nx: 5\n```\ny: high", "`y` has no readable value"),
+        ("Start from: #1\nProposal:\n```\nx: 5\n```\nz: 6", "'z' is none"),
     ],
 )  # fmt: skip
 def test_a_complaint_says_why(text, reason):

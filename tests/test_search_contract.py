@@ -171,6 +171,8 @@ class TestCodeOptimizer(SearchContract):
         options.pop("on_error", None)
         return CodeOptimizer(function, client=client, seed=1, storage=storage, **options)
 
+    test_a_model_that_gives_no_point_again_and_again_ends_it = None  # it samples no points
+
     def block(self, code):
         return f"```run\n{code}\n```"
 

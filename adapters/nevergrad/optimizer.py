@@ -294,11 +294,11 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             asking, scope, self._partners, space, history, rng, n, seen,
             before=before, waiting=waiting,
         )  # fmt: skip
-        if text := fill(outcome, space, rng, n, seen, client_name(self.client)):
+        self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
+        row, most = self._ledger.state.fallbacks, self._asking.options.max_fallbacks
+        if text := fill(outcome, space, rng, n, seen, client_name(self.client), row, most):
             warn_user(text)
-        blocks = [run.number for run in scope.runs]
-        sources = [p.source for p in outcome.proposals]
-        self._ledger.settle(sources, outcome.rejected, blocks)
+        self._ledger.settle([p.source for p in outcome.proposals], {})
         if outcome.stop is not None:
             self._end = SearchStopped(*outcome.stop)
             if not outcome.proposals:

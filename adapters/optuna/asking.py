@@ -305,10 +305,11 @@ class Asker:
         except LLMOptError as error:
             if is_permanent(error) or options.on_error == "raise":
                 raise
-            answer = Outcome(trouble=f"{type(error).__name__}: {error}")
-        if text := fill(answer, free, rng, n, seen, client_name(self.client)):
-            warn_user(text)
+            answer = Outcome(trouble=f"{type(error).__name__}: {error}", failed=True)
         ledger.settle((), answer.rejected, [run.number for run in scope.runs])
+        row, most = ledger.state.fallbacks, options.max_fallbacks
+        if text := fill(answer, free, rng, n, seen, client_name(self.client), row, most):
+            warn_user(text)
         asked = sum(p.source == "llm" for p in answer.proposals)
         costs = [reply.cost for reply in scope.replies if reply.cost is not None]
         share = sum(costs) / asked if asked and len(costs) == len(scope.replies) else None

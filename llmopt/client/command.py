@@ -196,8 +196,11 @@ class CommandClient:
                 told = " ".join(redact(told, _secrets()).split())
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
                 permanent = process.returncode in (126, 127) and reached is None
+                told = told if len(told) > 2 else ""
+                if reached is None:
+                    told += f". Log in or mend it until this answers: echo hi | {self.name[8:]}"
                 raise ClientError(
-                    f"{self.name} {problem}{told if len(told) > 2 else ''}",
+                    f"{self.name} {problem}{told}",
                     retryable=not permanent,
                     unpriced=int(not self.local and not permanent),
                 )

@@ -143,5 +143,6 @@ def main(args: argparse.Namespace) -> int:
     for status in found:
         print(f"{'+' if status.ready else '-'} {status.model:<{width}}  {status.detail}")
     print(f"\nList prices: {price_list()}; {PRICES_VARIABLE} can name your own file.")
-    print("+ ready, - something is missing; `llmopt check MODEL` sends one small request.")
+    print("+ ready, - something is missing; `llmopt check MODEL` sends one small request, and says")
+    print("whether a program is logged in.")
     return 0

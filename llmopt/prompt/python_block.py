@@ -48,7 +48,8 @@ _NOTICE = 50  # characters that say how many blocks are not shown
 _BRIEF_OUTPUT = 1600  # characters of what an earlier block printed, half of them from its end
 _COMPILING = " (njit)"
 _BLOCK = re.compile(
-    r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n(.*?)(?:^[ ]{0,3}```[ \t]*$|\Z)",
+    r"^[ ]{0,3}```[ ]?(?:python3?|py)[ \t]*\n"
+    r"(.*?)(?:^[ ]{0,3}```(?:[ \t]*|[ \t]+(?!py)[^\n`]*)$|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 

@@ -244,6 +244,13 @@ class AnswerReader:
 
     def _block(self, block: str, start: Start) -> Mapping[int, Value]:
         """Return the values behind a heading ``Proposal:``."""
+        fences = list(_FENCE.finditer(block))
+        if fences and not block[: fences[0].start()].strip():
+            del fences[0]  # it opens the values
+        rest = block[fences[0].end() :] if fences else ""
+        after = list(self._pairs.pairs(rest))
+        if fences and not (any(p.clean for p in after) or self._pairs.unknown(rest, after)):
+            block = block[: fences[0].start()]  # a sentence that follows may name a value
         block = _FENCE.sub(lambda fence: " " * len(fence[0]), block)
         if block.lstrip().startswith("{"):
             objects, trouble = json_objects(block)
