@@ -7,7 +7,6 @@ optuna.visualization.plot_slice(study).show()
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -152,19 +151,9 @@ def _params(space: Space, values: Sequence[Any]) -> dict[str, Any]:
         if value is ABSENT:
             continue
         if isinstance(dimension, Categorical):
-            place = next(i for i, c in enumerate(dimension.choices) if _same(c, value))
-            value = _choices(dimension)[place]
+            value = _choices(dimension)[dimension.code(value)]
         params[name] = value
     return params
-
-
-def _same(choice: Any, value: Any) -> bool:
-    if choice is value:
-        return True
-    both = isinstance(choice, float) and isinstance(value, float)
-    if both and math.isnan(choice) and math.isnan(value):
-        return True
-    return type(choice) is type(value) and bool(choice == value)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from llmopt import optuna_trials as stored
 from llmopt.adapters.optuna.records import (
     is_stopped,
     read_drawn,
@@ -22,24 +23,8 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial, is_source
-from llmopt.optuna_trials import (
-    curve_of,
-    data_of,
-    duration_of,
-    number_of,
-    parts_of,
-    read_named,
-    shares_of,
-    stderr_of,
-    text_of,
-    told_of,
-    violated,
-    violation_of,
-    violations_in_words,
-)
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.prompt.describe import quoted
-from llmopt.space import Value
 from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
@@ -79,7 +64,7 @@ def metrics_of(study: Study) -> tuple[str, ...]:
     names = getattr(study, "_study", study).metric_names
     if not isinstance(names, (list, tuple)) or len(names) != len(study.directions):
         return ()
-    return tuple(" ".join(text_of(name).split()) for name in names)
+    return tuple(" ".join(stored.text_of(name).split()) for name in names)
 
 
 def hints_of(
@@ -95,7 +80,7 @@ def hints_of(
     attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
     found = [name for name in shown if name in attributes][:_HINTS]
-    lines += [_attribute(name, text_of(attributes[name], _HINT_LENGTH)) for name in found]
+    lines += [_attribute(name, stored.text_of(attributes[name], _HINT_LENGTH)) for name in found]
     if context:
         given = ", ".join(f"{name} = {value!r}" for name, value in context.items())
         lines.append(f"already set for this proposal: {given}")
@@ -104,7 +89,7 @@ def hints_of(
 
 def _attribute(name: str, text: str) -> str:
     """Return an attribute of a study, marked so that no line of it reads as a row of the prompt."""
-    name = " ".join(text_of(name).split())
+    name = " ".join(stored.text_of(name).split())
     lines = text.strip().splitlines()
     return f"{name}:\n{quoted(text.strip())}" if len(lines) > 1 else f"{name}: {text.strip()}"
 
@@ -180,58 +165,58 @@ class StudyHistory:
         history = History(shown, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
             history = history.merged(key)
-        numbers = {
-            place: row.frozen.number
-            for row, place in reversed([*zip(rows, places.values(), strict=True)])
-        }
+        numbers = dict.fromkeys(firsts.values(), -1)
+        for row in reversed(rows):  # the first trial of a point gives its number
+            numbers[places[row.frozen.number]] = row.frozen.number
         taken = frozenset([*(row.key for row in rows), *map(key, points)])
-        return View(history, taken, tuple(numbers[place] for place in range(len(numbers))))
+        return View(history, taken, tuple(numbers.values()))
 
     def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row | None:
         """Return a finished trial; ``None`` if it has no place in the space."""
         values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
         if values is None:
             return None
-        trial = self._trial(frozen, values, directions)
-        start = start_of(text_of(read_note(frozen, "explanation")))
-        named = read_named(frozen.system_attrs)
+        start = start_of(stored.text_of(read_note(frozen, "explanation")))
+        named = stored.read_named(frozen.system_attrs)
         start = None if start is None else named.get(str(start), start - 1)
-        return _Row(frozen, trial, self.space.space.key(values), start)
-
-    def _trial(
-        self, frozen: FrozenTrial, values: tuple[Value, ...], directions: Sequence[Direction]
-    ) -> Trial:
         rewards, state, reason = _outcome(frozen, len(directions))
-        broken = violated(frozen)
+        broken = stored.violated(frozen)
         remarks = [
             reason,
             self._drawn(frozen),
-            *((curve_of(frozen, directions[0]), duration_of(frozen)) if self._curves else ()),
-            *(text_of(words) for words in told_of(frozen.user_attrs, "feedback")),
-            violations_in_words(broken),
+            *(
+                (stored.curve_of(frozen, directions[0]), stored.duration_of(frozen))
+                if self._curves
+                else ()
+            ),
+            *(stored.text_of(words) for words in stored.told_of(frozen.user_attrs, "feedback")),
+            stored.violations_in_words(broken),
         ]
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
-        words = read_fixed(frozen) and "; ".join(map(text_of, told_of(frozen.user_attrs, "words")))
-        return Trial(
+        words = read_fixed(frozen) and "; ".join(
+            map(stored.text_of, stored.told_of(frozen.user_attrs, "words"))
+        )
+        trial = Trial(
             number=frozen.number,
             params=dict(frozen.params),
             values=values,
             rewards=rewards,
             state=state,
             feedback="; ".join(r for r in remarks if r),
-            source="user" if words else source_of(read_note(frozen, "source")),
-            explanation=words or with_start(text_of(read_note(frozen, "explanation")), None),
-            constraint_violation=violation_of(broken)
+            source="user" if words else _source(frozen),
+            explanation=words or with_start(stored.text_of(read_note(frozen, "explanation")), None),
+            constraint_violation=stored.violation_of(broken)
             + sum(c.amount(frozen.params) for c in linear),
-            stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
-            data=data_of(frozen, self._curves),
-            parts=parts_of(frozen.user_attrs),
-            **shares_of(partial(read_note, frozen)),
+            stderr=stored.stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
+            data=stored.data_of(frozen, self._curves),
+            parts=stored.parts_of(frozen.user_attrs),
+            **stored.shares_of(partial(read_note, frozen)),
         )
+        return _Row(frozen, trial, self.space.space.key(values), start)
 
     def _drawn(self, frozen: FrozenTrial) -> str:
         """Name the parameters of a model's point that were sampled at random in its trial."""
-        drawn = read_drawn(frozen) if source_of(read_note(frozen, "source")) == "llm" else []
+        drawn = read_drawn(frozen) if _source(frozen) == "llm" else []
         shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
         text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
@@ -257,26 +242,26 @@ def _seconds(when: datetime | None) -> float:
     return when.timestamp() if when else -math.inf
 
 
-def source_of(source: Any) -> Source:
-    """Return the source of a point that a storage holds; ``"user"`` for an unknown one."""
+def _source(frozen: FrozenTrial) -> Source:
+    source = read_note(frozen, "source")
     return source if is_source(source) else "user"
 
 
 def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | None, Any, str]:
     """Return a finished trial's rewards, its llmopt state, and what to say about it."""
     if frozen.state == TrialState.COMPLETE and frozen.values:
-        rewards = [number_of(v) for v in frozen.values]
+        rewards = [stored.number_of(v) for v in frozen.values]
         finite = tuple(r for r in rewards if r is not None)
         if len(finite) == len(rewards) == objectives:
             return finite, "complete", ""
         return None, "failed", f"the value was {', '.join(map(str, frozen.values))}"
     if frozen.state == TrialState.PRUNED:
         step = frozen.last_step
-        value = None if step is None else number_of(frozen.intermediate_values[step])
+        value = None if step is None else stored.number_of(frozen.intermediate_values[step])
         if value is not None:
             return (value,), "pruned", f"stopped at step {step}"
         return None, "pruned", ""
-    return None, "failed", text_of(read_note(frozen, "error"))
+    return None, "failed", stored.text_of(read_note(frozen, "error"))
 
 
 def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:
@@ -286,7 +271,10 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
         rewards, state, _ = _outcome(frozen, 1)
         if state == "complete":
             point = (repr(sorted(frozen.params.items())),)
-            broken, error = violation_of(violated(frozen)), stderr_of(frozen.user_attrs)
+            broken, error = (
+                stored.violation_of(stored.violated(frozen)),
+                stored.stderr_of(frozen.user_attrs),
+            )
             done.append(
                 Trial(len(done), frozen, point, rewards, constraint_violation=broken, stderr=error)
             )

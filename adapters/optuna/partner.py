@@ -12,7 +12,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
-from llmopt.history import History, Proposal, Source, Trial
+from llmopt.history import History, Proposal, Source
 from llmopt.partners import Partner, partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
@@ -42,7 +42,6 @@ class BestBranch:
 
     def __init__(self, numbers: Partner) -> None:
         self.numbers, self.source = numbers, numbers.source
-        self._parts: dict[Hashable, tuple[Trial, Trial]] = {}
 
     def propose(
         self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
@@ -61,8 +60,13 @@ class BestBranch:
         base = space.conform(best.values)
         names = {space.names[i] for i in free}
         part = space.part(free).constrained([c for c in space.limits if c.names <= names])
-        trials = tuple(self._part(t, free) for t in history.trials if _same(t.values, base, free))
-        pending = tuple(tuple(p[i] for i in free) for p in history.pending if _same(p, base, free))
+
+        def of(values: tuple[Value, ...]) -> tuple[Value, ...]:
+            return tuple(values[i] for i in free)
+
+        there = [t for t in history.trials if _same(t.values, base, free)]
+        trials = tuple(replace(t, values=of(t.values)) for t in there)
+        pending = tuple(of(p) for p in history.pending if _same(p, base, free))
         branch = replace(history, trials=trials, pending=pending)
         tried: set[Hashable] = {part.key(v) for v in (*(t.values for t in trials), *pending)}
         proposals = []
@@ -72,14 +76,6 @@ class BestBranch:
             if _usable(space, whole, seen):
                 proposals.append(replace(proposal, values=whole))
         return proposals
-
-    def _part(self, trial: Trial, free: tuple[int, ...]) -> Trial:
-        """Return a trial of some of its values, the same object at every call."""
-        whole, part = self._parts.get((trial.number, free), (None, trial))
-        if whole is not trial:
-            part = replace(trial, values=tuple(trial.values[i] for i in free))
-            self._parts[trial.number, free] = trial, part
-        return part
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,16 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from llmopt import optuna_trials as stored
 from llmopt.errors import StorageError
 from llmopt.history import Proposal, Usage
-from llmopt.journaled import MemoryLedger
-from llmopt.optuna_trials import (
-    AMOUNTS,
-    NAMED,
-    PREFIX,
-    WAITED,
-    amount_of,
-    note_of,
-    number_of,
-    read_named,
-    text_of,
-)
-from llmopt.state import Called, Event, Failed, Replied, State
+from llmopt.journaled import AnyPoints, MemoryLedger
+from llmopt.state import Called, Event, Failed, Replied, State, reduce
 from llmopt.util.text import cut, first_line
 
-_CALL = PREFIX + "call:"
-_DRAWN = PREFIX + "drawn"
-_PROPOSAL = PREFIX + "proposal"
+_CALL = stored.PREFIX + "call:"
+_DRAWN = stored.PREFIX + "drawn"
+_PROPOSAL = stored.PREFIX + "proposal"
 _LONGEST = 10_000  # characters of a note: MySQL keeps 64 KiB, and JSON takes 6 bytes for each
 _SHORT_WAIT = 1.0  # seconds that are worth no write
 
@@ -96,34 +86,34 @@ def annotate(
     if read_note(now, "source") == "fallback":
         notes["source"] = "fallback"
     if proposal.source == "llm":
-        amounts = {name: getattr(proposal, name) for name in AMOUNTS}
+        amounts = {name: getattr(proposal, name) for name in stored.AMOUNTS}
         for name, amount in {**amounts, "cost": cost}.items():
             if amount:  # a provider that does not count says 0, which is worth no write
-                notes[name] = amount_of(read_note(now, name)) + amount
+                notes[name] = stored.amount_of(read_note(now, name)) + amount
         notes["model"] = model
         if proposal.clipped:
             notes["clipped"] = True
-        words = [text_of(read_note(now, "explanation")), proposal.explanation]
+        words = [stored.text_of(read_note(now, "explanation")), proposal.explanation]
         if proposal.explanation:
             notes["explanation"] = "\n".join(filter(None, words))
     if named:
-        write(trial._trial_id, NAMED, {**read_named(now.system_attrs), **named})
+        write(trial._trial_id, stored.NAMED, {**stored.read_named(now.system_attrs), **named})
     write_notes(study, trial, notes)
     if waited >= _SHORT_WAIT:
-        waited += number_of(now.system_attrs.get(WAITED)) or 0.0
-        write(trial._trial_id, WAITED, round(waited, 1))
+        waited += stored.number_of(now.system_attrs.get(stored.WAITED)) or 0.0
+        write(trial._trial_id, stored.WAITED, round(waited, 1))
 
 
 def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> None:
     """Write facts about a trial's proposal into its user attributes, which dashboards show."""
     for name, value in notes.items():
         value = cut(value, _LONGEST) if isinstance(value, str) else value
-        study._storage.set_trial_user_attr(trial._trial_id, PREFIX + name, value)
+        study._storage.set_trial_user_attr(trial._trial_id, stored.PREFIX + name, value)
 
 
 def read_note(trial: FrozenTrial, name: str) -> Any:
     """Return one fact that `write_notes` wrote, or ``None``."""
-    return note_of(trial.user_attrs, name)
+    return stored.note_of(trial.user_attrs, name)
 
 
 def raised_in_objective() -> str:
@@ -162,16 +152,17 @@ class StudyLedger(MemoryLedger):
         Raises:
             StorageError: The study's storage did not take a call, which is not sent then.
         """
-        before = _amounts(self.state.usage)
         if self.capped and isinstance(event, Called):
             self._call = f"{self._writer}{self.state.count}"
             priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
             self._write({"requests": 1, **priced})
         state = super().append(event)
         if isinstance(event, Replied | Failed) and self._call:
-            after = _amounts(state.usage)
-            with contextlib.suppress(StorageError):  # then it counts as before, in this worker not
-                self._write({k: _difference(v, before[k]) for k, v in after.items()})
+            spent = reduce(State(AnyPoints()), event).usage
+            tokens = spent.prompt_tokens + spent.completion_tokens
+            entry = {"requests": spent.requests, "tokens": tokens, "unpriced": spent.unpriced}
+            with contextlib.suppress(StorageError):  # for others it counts as before, then
+                self._write({**entry, "cost": spent.cost})
             self._call = ""
         return state
 
@@ -187,12 +178,12 @@ class StudyLedger(MemoryLedger):
                 continue
             if not isinstance(entry, Mapping):
                 continue
-            usage.requests += int(amount_of(entry.get("requests")))
-            usage.prompt_tokens += int(amount_of(entry.get("tokens")))
-            usage.unpriced += int(amount_of(entry.get("unpriced")))
+            requests, tokens, unpriced = (
+                int(stored.amount_of(entry.get(of))) for of in ("requests", "tokens", "unpriced")
+            )
             cost = entry.get("cost", 0.0)
-            known = usage.cost is not None and cost is not None
-            usage.cost = usage.cost + amount_of(cost) if known else None  # type: ignore[operator]
+            cost = None if cost is None else stored.amount_of(cost)
+            usage.add(Usage(requests=requests, prompt_tokens=tokens, unpriced=unpriced, cost=cost))
         return usage
 
     def _write(self, entry: Mapping[str, Any]) -> None:
@@ -203,13 +194,3 @@ class StudyLedger(MemoryLedger):
                 f"the study's storage did not take what a request costs ({error}): make it "
                 "writable; nothing is sent before"
             ) from error
-
-
-def _amounts(usage: Usage) -> dict[str, float | None]:
-    tokens = usage.prompt_tokens + usage.completion_tokens
-    amounts: dict[str, float | None] = {"requests": usage.requests, "tokens": tokens}
-    return {**amounts, "cost": usage.cost, "unpriced": usage.unpriced}
-
-
-def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before

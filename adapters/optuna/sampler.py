@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -76,11 +75,10 @@ class LLMSampler(Asker, BaseSampler):
     branch that the model chooses; a second one follows only if the trial needs further values.
 
     The user attributes of a trial record its origin: ``llmopt:source`` (``"warmup"``, ``"llm"``,
-    ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
-    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``,
-    ``llmopt:clipped`` (a value was moved to its bound), and ``llmopt:error``, the exception of its
-    objective. An objective can set the user attributes ``feedback``, words for the model, and
-    ``stderr``, the standard error of its value: ``trial.set_user_attr("feedback", "diverged")``.
+    ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``, its tokens, seconds
+    and cost, ``llmopt:clipped`` (a value was moved to its bound), and ``llmopt:error``, the
+    exception of its objective. An objective can set the user attributes ``feedback``, words for the
+    model, and ``stderr``, the standard error of its value.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
@@ -92,10 +90,8 @@ class LLMSampler(Asker, BaseSampler):
             and a description (without `space`, the first trial is still random), 1 with ``"words"``
             alone. With other prompts 10 (5 to 10 if `total` is below 100 and no Optuna sampler is a
             partner), but at most half of `total`.
-        seed: Seed of all random numbers. The random values of a trial depend only on the seed and
-            the trial's number: workers with equal seeds sample different values, and an interrupted
-            trial does not change the values of later ones. A killed trial stays in the state
-            ``RUNNING``, and keeps its number.
+        seed: Seed of all random numbers. Those of a trial depend only on the seed and the trial's
+            number: workers with equal seeds sample different values.
         independent_sampler: Samples the parameters that are not requested of the model; by default
             uniformly.
         warn_independent_sampling: Whether to log a warning if the model does not propose a
@@ -105,31 +101,25 @@ class LLMSampler(Asker, BaseSampler):
             earlier ones.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
         space: The known parameters, as a mapping of names to distributions or dimensions, a `Space`
-            or a ConfigSpace. The model can then design the first trial; otherwise the first trial
-            reveals the space. Dimensions may have conditions (``when=``); the objective suggests
-            only active parameters.
+            or a ConfigSpace; else the first trial reveals them. Dimensions may have conditions
+            (``when=``); the objective suggests only active parameters.
         intermediate: Whether the model sees the reported values and the duration of a trial.
-        partner: Numeric method that proposes some of the trials: ``"cma"`` for CMA-ES (needs the
-            package `cma`), ``"network"`` for the small network, an Optuna sampler
-            (``TPESampler()``), or a list of them. Each learns from all trials, and they take
-            turns. With ``max_requests`` the model proposes first, and then the partner proposes the
-            rest. CMA-ES searches the numbers of the best branch.
-            Only for one objective. All partners except Optuna samplers compute their state from the
-            study's storage, so that workers share one search.
+        partner: Numeric method that proposes some of the trials of one objective: ``"cma"`` for
+            CMA-ES (needs the package `cma`; it searches the numbers of the best branch),
+            ``"network"`` for the small network, an Optuna sampler (``TPESampler()``), or a list of
+            them. Each learns from all trials, and they take turns. With ``max_requests`` the model
+            proposes first, and then the partner proposes the rest.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The prompt
             states them, and only points that satisfy them are proposed; an enqueued point that
             violates one ranks after all feasible ones. See `llmopt.Space`.
-        **options: See `llmopt.options.AskOptions`: ``description``, ``total``,
-            ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
-            ``compute`` and the caps. Here ``on_error="fallback"`` is the default: ``"raise"``
-            fails the trial, and ends ``study.optimize`` unless its ``catch`` names the error. If
-            the model ends the search, the sampler calls ``study.stop()`` and prunes the current
-            trial. This needs ``study.optimize``. In your own loop, the
-            model ends the search only with ``may_stop=True``; ``study.ask()`` then raises
-            `SearchStopped`. Caps apply to the study: its
-            storage records the spending, which counts for all workers and later runs. Each
-            worker may exceed a cap by one request. ``sampler.limits = Limits(max_cost=2.0)`` sets
-            other caps, and ``sampler.left`` says what remains.
+        **options: See `llmopt.options.AskOptions`. Here ``on_error="fallback"`` is the default:
+            ``"raise"`` fails the trial, and ends ``study.optimize`` unless its ``catch`` names the
+            error. If the model ends the search, the sampler calls ``study.stop()`` and prunes the
+            current trial; in your own loop this needs ``may_stop=True``, and ``study.ask()`` raises
+            `SearchStopped`. Caps apply to the study: its storage records the spending of all
+            workers and runs. Each worker may exceed a cap by one request.
+            ``sampler.limits = Limits(max_cost=2.0)`` sets other caps, and ``sampler.left`` says
+            what remains.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
@@ -140,8 +130,7 @@ class LLMSampler(Asker, BaseSampler):
 
     Note:
         Threads that share a sampler (``n_jobs``) send requests one after another; worker processes
-        send them in parallel. A sampler can be pickled and deep-copied if its client can, as all
-        clients of this library can.
+        send them in parallel. A sampler can be pickled and deep-copied if its client can.
     """
 
     def __init__(
@@ -389,8 +378,7 @@ class LLMSampler(Asker, BaseSampler):
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""
-        wanted = self.n_startup_trials
-        return sum(1 for _ in islice(filter(is_learned, trials), wanted)) == wanted
+        return sum(map(is_learned, trials)) >= self.n_startup_trials
 
     def _draw_together(
         self,
