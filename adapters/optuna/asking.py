@@ -15,12 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.branches import BranchedSpace
-from llmopt.adapters.optuna.history import (
-    StudyHistory,
-    View,
-    hints_of,
-    learned,
-)
+from llmopt.adapters.optuna.history import StudyHistory, View, hints_of, learned
 from llmopt.adapters.optuna.partner import SamplerPartner
 from llmopt.adapters.optuna.records import (
     StudyLedger,
@@ -33,13 +28,7 @@ from llmopt.adapters.optuna.records import (
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, client_name
-from llmopt.errors import (
-    BudgetExceededError,
-    LLMOptError,
-    SearchStopped,
-    is_permanent,
-    warn_user,
-)
+from llmopt.errors import BudgetExceededError, LLMOptError, SearchStopped, is_permanent, warn_user
 from llmopt.history import Proposal, Usage
 from llmopt.journaled import Journaled
 from llmopt.optuna_trials import for_readers, named_in

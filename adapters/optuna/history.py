@@ -155,21 +155,17 @@ class StudyHistory:
                 values = self.space.flatten(known_params(frozen, self.space))
                 points += [] if values is None else [values]
         rows = _in_order(rows)
-        firsts: dict[Hashable, int] = {}  # the place of each point, where repeats are merged
+        firsts: dict[Hashable, tuple[int, int]] = {}  # place and number of each point shown
         places: dict[int | None, int] = {}
         for row in rows:
-            merges = self._noisy and row.trial.state == "complete"
-            one = row.key if merges else ("", row.frozen.number)
-            places[row.frozen.number] = firsts.setdefault(one, len(firsts))
+            merges, n = self._noisy and row.trial.state == "complete", row.frozen.number
+            places[n], _ = firsts.setdefault(row.key if merges else ("", n), (len(firsts), n))
         shown = tuple(row.at(i, places.get(row.named)) for i, row in enumerate(rows))
         history = History(shown, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
             history = history.merged(key)
-        numbers = dict.fromkeys(firsts.values(), -1)
-        for row in reversed(rows):  # the first trial of a point gives its number
-            numbers[places[row.frozen.number]] = row.frozen.number
         taken = frozenset([*(row.key for row in rows), *map(key, points)])
-        return View(history, taken, tuple(numbers.values()))
+        return View(history, taken, tuple(n for _, n in firsts.values()))
 
     def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row | None:
         """Return a finished trial; ``None`` if it has no place in the space."""

@@ -28,12 +28,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker, Ended, Need
-from llmopt.adapters.optuna.history import (
-    is_learned,
-    known_params,
-    learned,
-    recommended,
-)
+from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, read_partners
 from llmopt.adapters.optuna.records import (
     current,
