@@ -238,6 +238,37 @@ def test_a_table_that_cannot_be_used_is_refused(table, space, message):
         Space.among(space, table, constraints)
 
 
+def test_parameters_without_a_column_stay_free(tmp_path):
+    choices = {"PPh3": "P(c1)", "PMe3": "CP(C)C", "XPhos": "CC(C)"}
+    space = {
+        "T": Float(30, 90),
+        "ligand": Categorical(choices),
+        "base": Categorical(["KOH", "Et3N"]),
+    }
+    space["n"] = Int(1, 9)
+    rows = [("PPh3", "KOH", 2), ("PPh3", "KOH", 3), ("PMe3", "Et3N", 5), ("PMe3", "KOH", 5)]
+    table = [dict(zip(("ligand", "base", "n"), row, strict=True)) for row in rows]
+    miss = proposal(T=40, ligand="PMe3", base="KOH", n=4)
+    hit = proposal(T=40.5, ligand="PMe3", base="KOH", n=5)
+    options = {"space": space, "candidates": table, "storage": tmp_path / "s.jsonl"}
+    with chat(miss, hit, **options) as optimizer:
+        assert optimizer.ask() == {"T": 40.5, "ligand": "CP(C)C", "base": "KOH", "n": 5}
+        text = optimizer.client.requests[0].text
+        assert "- never ligand = PPh3 and base other than KOH together" in text
+        assert optimizer.usage.rejected == {"constraint": 1}
+        rng = np.random.default_rng(0)
+        points = [optimizer.space.labelled(optimizer.space.sample(rng)) for _ in range(99)]
+    assert {(p["ligand"], p["base"], p["n"]) for p in points} == set(rows)
+    assert len({p["T"] for p in points}) > 90
+    for again in ({"candidates": table}, {}):
+        with LLMOptimizer.load(tmp_path / "s.jsonl", ScriptedClient([]), **again) as loaded:
+            assert loaded.space == optimizer.space
+    with pytest.raises(SpaceError, match="`n` has to be a choice or a whole number"):
+        chat(space={**space, "n": Float(1, 9)}, candidates=table)
+    with pytest.raises(SpaceError, match="no column `ligands`; did you mean 'ligand'"):
+        chat(space={"ligands": space["ligand"], "base": space["base"]}, candidates=table)
+
+
 class TestStorage:
     def test_a_search_resumes_with_the_same_table_alone(self, tmp_path):
         path = tmp_path / "s.jsonl"

@@ -24,7 +24,7 @@ from llmopt.space.dimensions import (
 from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
 from llmopt.space.numeric import MAX_DECIMALS
-from llmopt.space.tables import dimensions_of, read_table
+from llmopt.space.tables import dimensions_of, forbidden_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
 from llmopt.util.text import a_type, cut
@@ -145,7 +145,8 @@ class Space:
             space: What `of` takes; or names of columns, or ``None`` for all of them: their
                 dimensions follow from their values.
             table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns. Its
-                other columns are descriptors for the model's Python.
+                other columns are descriptors for the model's Python. Parameters that have no
+                column stay free: what the table excludes is then forbidden.
             constraints: See `constrained`. Rows that break one are dropped.
 
         Raises:
@@ -157,6 +158,9 @@ class Space:
             space = dimensions_of(columns, columns if space is None else space)
         stored = cls.of(space)
         made = stored._with(None).constrained(constraints)
+        if set(stored.names) - set(columns) and set(stored.names) & set(columns):
+            limits = read_forbidden(forbidden_of(made._by_name, columns), made._by_name)
+            return made.constrained([limit for limit in limits if limit not in made.limits])
         made = made._with(Candidates(made, columns).admitted(made))
         if stored.candidates not in (None, made.candidates):
             count = f"{stored.candidates.size:,}"
