@@ -11,7 +11,7 @@ import numpy as np
 
 from llmopt.client.base import Completion
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.errors import ClientError, TemplateError
+from llmopt.errors import BudgetExceededError, ClientError, TemplateError
 from llmopt.history import History, Proposal, Source
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions, Composed
@@ -381,19 +381,21 @@ def fill(
         most: See `AskOptions.max_fallbacks`.
 
     Raises:
+        BudgetExceededError: A cap is reached, and `most` random points were sampled.
         ClientError: The model failed again after `most` random points.
     """
     missing = n - len(outcome.proposals)
     if missing <= 0 or outcome.ended:
         return ""
     if outcome.failed and most is not None and before >= most:
-        raise ClientError(
+        why = (
             f"{model} gave no point again: {outcome.trouble}. The last {before} points were "
-            f"sampled at random in its place (max_fallbacks={most}). Every result is kept: see "
-            "what `llmopt check MODEL` prints, and repeat the call to ask again; "
-            "max_fallbacks=None continues at random",
-            requests=0,
+            f"sampled at random in its place (max_fallbacks={most}; None continues at random). "
+            "Every result is kept: repeat the call to ask again"
         )
+        if outcome.capped:
+            raise BudgetExceededError(why)
+        raise ClientError(f"{why}, once `llmopt check MODEL` prints a point", requests=0)
     outcome.proposals += sample_fallbacks(space, seen, rng, missing)
     return (
         f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "

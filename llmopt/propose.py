@@ -164,7 +164,7 @@ class Outcome:
         stop: Why the model ends the search, and the number of the point it recommends.
         trouble: Why points are missing, in words; empty if none are.
         capped: Whether a cap ended the asking.
-        failed: Whether the model gave no point, because it failed or could not be read.
+        failed: Whether the model gave no point: it failed, could not be read, or a cap is reached.
         ended: Whether an answer ended the search, so that no point is missing.
         unread: The last answers that could not be used, each with the reason.
     """
@@ -410,9 +410,7 @@ class _Loop:
                 outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
             if self._task.exhausted:
                 outcome.trouble = "every point of the space was already tried"
-        outcome.failed = bool(outcome.trouble) and not (
-            outcome.proposals or outcome.capped or self._task.exhausted
-        )
+        outcome.failed = bool(outcome.trouble) and not (outcome.proposals or self._task.exhausted)
         parts = max(1, len(outcome.proposals))
         prompt = sum(r.prompt_tokens or 0 for r in replies) / parts
         completion = sum(r.completion_tokens or 0 for r in replies) / parts

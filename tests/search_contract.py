@@ -324,6 +324,15 @@ class SearchContract:
         assert len(client.requests) == self.usage(search).requests == 5
         self.close(search)
 
+    def test_a_cap_ends_it_after_random_points_in_a_row(self):
+        client = Model([self.reply(1)])
+        options = {"on_error": "fallback", "max_requests": 1, "max_fallbacks": 2}
+        with self.opened(client, **options) as search:
+            with pytest.warns(FallbackWarning):
+                assert self.advance(search, 3) == ""
+            assert "max_requests=1" in self.advance(search)
+            assert len(self.values(search)) == 3
+
     # -- copies -----------------------------------------------------------------------------
 
     def test_a_copy_goes_on_as_the_original_would_and_changes_nothing_of_it(self, tmp_path):

@@ -101,7 +101,7 @@ def test_it_sees_an_empty_folder_and_no_key_of_others(monkeypatch):
     [
         (
             "fails",
-            r"exit status 3: cannot log in with \*\*\*\. Log in .* answers: echo hi \| \S",
+            r"exit status 3: cannot log in with \*\*\*\. Log in, .* answers: echo hi \| \S",
         ),
         ("empty", "answered nothing on standard output: quota used up"),
         ("killed", r"exit status 137 \(ended by signal 9\)"),
@@ -275,7 +275,8 @@ def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatc
     (tmp_path / "llm").write_text("#!/bin/sh\necho 'Please run login' >&2\nexit 1\n")
     assert main(["check", "command:llm"]) == 2
     error = capsys.readouterr().err
-    assert "Please run login. Log in or mend it until this answers: echo hi | llm (" in error
+    assert "Please run login. Log in, or wait for its limit, until" in error
+    assert "this answers: echo hi | llm (" in error
 
 
 def test_failed_calls_of_an_unknown_price_have_no_cost(tmp_path):

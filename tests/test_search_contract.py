@@ -172,6 +172,7 @@ class TestCodeOptimizer(SearchContract):
         return CodeOptimizer(function, client=client, seed=1, storage=storage, **options)
 
     test_a_model_that_gives_no_point_again_and_again_ends_it = None  # it samples no points
+    test_a_cap_ends_it_after_random_points_in_a_row = None
 
     def block(self, code):
         return f"```run\n{code}\n```"

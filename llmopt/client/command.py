@@ -198,7 +198,8 @@ class CommandClient:
                 permanent = process.returncode in (126, 127) and reached is None
                 told = told if len(told) > 2 else ""
                 if reached is None:
-                    told += f". Log in or mend it until this answers: echo hi | {self.name[8:]}"
+                    told += ". Log in, or wait for its limit, until this answers: echo hi | "
+                    told += self.name.removeprefix("command:")
                 raise ClientError(
                     f"{self.name} {problem}{told}",
                     retryable=not permanent,
