@@ -14,7 +14,6 @@ import pytest
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.bench import cells as bench
 from llmopt.benchmarks.bench.cells import (
-    BenchConfigError,
     make_cell,
     read_results,
     run_bench,
@@ -94,20 +93,6 @@ def test_all_methods_of_a_seed_share_their_warmup_and_starts():
     assert run_cell(cell("random", 2))["means"][:3] != lines[0]["means"][:3]
     again = run_cell(cell("cma", 1))
     assert again["means"] == lines[1]["means"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "cmaa"}, "did you mean 'cma'"),
-        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
-        ({"evaluations": 0}, "evaluations=0"),
-        ({"episodes": 1.5}, "episodes=1.5"),
-    ],
-)
-def test_a_wrong_cell_says_what_is_wrong(options, message):
-    with pytest.raises(BenchConfigError, match=message):
-        make_cell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
 
 
 # -- many cells ---------------------------------------------------------------------------
@@ -200,27 +185,6 @@ def test_a_prompt_that_the_model_cannot_read_is_refused_before_any_evaluation(tm
     assert main(command) == 2
     assert "reads numbers alone, and the prompt 'words' is in words" in capsys.readouterr().err
     assert not out.exists()
-
-
-@pytest.mark.defect(35)
-def test_resume_takes_no_missing_folder_for_a_task(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--resume", "nothere"]) == 2
-    error = capsys.readouterr().err
-    assert "--resume: nothere holds no run" in error
-    assert "unknown task" not in error
-
-
-@pytest.mark.defect(35)
-def test_unknown_tasks_are_answered_with_similar_names_and_those_of_the_suite(capsys):
-    assert main(["bench", "--tasks", "nope"]) == 2
-    error = capsys.readouterr().err
-    assert "did you mean" not in error
-    assert "Valid: acrobot, cartpole" in error
-    assert main(["bench", "--suite", "smoke", "--tasks", "cartpol"]) == 2
-    error = capsys.readouterr().err
-    assert "not in the suite smoke; did you mean 'cartpole'? Valid: 'cartpole', 'moun" in error
-    assert "hopper" not in error
 
 
 @pytest.mark.defect(39)

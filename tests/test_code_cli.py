@@ -311,39 +311,6 @@ def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tm
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("code", "mountaincar", "--attempts", "0"), "--attempts 0"),
-        (("code", "mountaincar", "--call-seconds", "nan"), "--call-seconds nan"),
-        (("code", "mountaincar", "--temperature", "inf"), "--temperature inf"),
-        (("reward", "mountaincar", "--seed", "-1"), "--seed -1"),
-        (("code", "mountaincar", "--max-requests", "0"), "--max-requests 0"),
-        (("code", "NoSuch-v0"), "unknown task 'NoSuch-v0'"),
-        (("code", "mountaincar", "--steps", "0"), "--steps 0"),
-        (("code", "mountaincar", "--resume"), "--out"),
-        (("code", "swimer"), "did you mean 'swimmer'"),
-        (("code", "no_such_module:Env-v0"), "no_such_module"),
-        (("code", "mountaincar", "--model", "replay:none.jsonl"), "cannot read the recording"),
-        (("code", "mountaincar", "--model", "smollm2", "--record", "no/x"), "does not exist"),
-        (("reward", "metaworld:reach-v3"), "Gymnasium"),
-        (("code", "mountaincar"), "needs a model that can write code"),
-        (("reward", "mountaincar"), "needs a model that can write code"),
-        (("code", "mountaincar", "--model", "openai:gpt-5-mini"), "OPENAI_API_KEY"),
-        (("code", "mountaincar", "--model", "nobody:x"), "unknown model 'nobody:x'"),
-        (("code", "mountaincar", "--out", "none", "--resume"), "no run to go on with"),
-    ],
-)
-def test_errors_are_one_line(args, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert cli(list(args)) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
 @needs_confinement
 def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys):
     """Held out and in the picture, where it fails for the first time."""

@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import shutil
-from contextlib import redirect_stdout
-from io import StringIO
 
 import gymnasium as gym
 import numpy as np
@@ -122,56 +119,6 @@ def test_variables_and_programs_survive_to_the_next_ask_and_process(tmp_path):
         advance(again, 3)
     assert "Your variables of before: g (Candidate), w (2)" in client.requests[0].text
     assert "It printed:\n> 3.0" in client.requests[1].text
-
-
-class Plain(Laboratory):
-    """Runs blocks in this process, for a test of all that is around them."""
-
-    ran: list[str]
-
-    def run(self, code, before, data, seconds):
-        self.ran.append(code)
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(code, dict(data(), count=len(before)))
-        return Computed(code, printed.getvalue(), (f"v{len(before)} (1)",), seconds=40.25)
-
-
-def is_block(line):
-    return b'"event":"computed"' in line and b'"block":false' not in line
-
-
-def test_a_kill_after_any_line_loses_no_block_and_no_reply(tmp_path, monkeypatch):
-    script = [
-        run("print(count)"), code("return 1.0"), run("print(count)"), "I cannot.",
-        run("print(count, scores, data[1]['seen'][0][1])"), code("return 2.0"),
-    ]  # fmt: skip
-    monkeypatch.setattr(blocks, "Laboratory", Plain)
-    monkeypatch.setattr(Plain, "ran", [], raising=False)
-    file = tmp_path / "whole.jsonl"
-    optimizer, whole = make(*script, storage=file)
-    with optimizer:
-        wanted = advance(optimizer, 2)
-    assert "It printed:\n> 2 [nan  1.] [3. 4.]" in whole.requests[5].text
-    assert "I cannot." in whole.requests[5].text  # it was computed to repair this
-    ran, texts = list(Plain.ran), [request.text for request in whole.requests]
-    lines = file.read_bytes().splitlines(keepends=True)
-    assert sum(map(is_block, lines)) == len(ran) == 3
-    for count in range(1, len(lines) + 1):
-        part, Plain.ran = tmp_path / f"{count}.jsonl", []
-        part.write_bytes(b"".join(lines[:count]))
-        shutil.copytree(f"{file}.data", f"{part}.data")
-        replies = sum(b'"event":"replied"' in line for line in lines[:count])
-        computed = sum(map(is_block, lines[:count]))
-        again, client = make(ScriptedClient(script[replies:]), storage=part)
-        with again:
-            assert advance(again, 2) == wanted
-            assert [request.text for request in client.requests] == texts[replies:]
-            assert Plain.ran == ran[computed:]
-            assert [block.output for block in again.blocks] == (
-                ["0\n", "1\n", "2 [nan  1.] [3. 4.]\n"]
-            )
-            assert (again.usage.blocks, again.usage.compute_seconds) == (3, 120.75)
 
 
 def test_a_failed_check_can_be_looked_into():

@@ -14,8 +14,6 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ParseError,
-    RecordClient,
-    ReplayClient,
     ScriptedClient,
 )
 from llmopt.adapters.optuna.branches import BranchedSpace, find_conditions
@@ -201,23 +199,6 @@ def test_the_length_does_not_grow():
         .request.columns
     )
     assert {len(line.split(" ")) for line in columns} == {21}  # each line is a text of its own
-
-
-# A longer search
-
-
-def test_a_long_recorded_search_is_replayed(tmp_path):
-    def search(client):
-        optimizer = LLMOptimizer(SPACE, client, "columns", warmup=118, batch_size=3, seed=2)
-        points = []
-        for _ in range(140):
-            params = optimizer.ask()
-            points.append(params)
-            optimizer.tell(params, -abs(params["x"]) - params["y"])
-        return points
-
-    path = tmp_path / "r.jsonl"
-    assert search(RecordClient(NetworkClient(), path)) == search(ReplayClient(path))
 
 
 # The slope

@@ -199,7 +199,7 @@ def test_a_file_that_somebody_sent_runs_no_command(tmp_path, capsys):
 _SEARCH = """
 import sys
 from llmopt import Float, maximize
-done = maximize(lambda p: -(p["x"] - 0.3) ** 2, {"x": Float(0, 1)}, 8, sys.argv[1],
+done = maximize(lambda p: -(p["x"] - 0.3) ** 2, {"x": Float(0, 1)}, 5, sys.argv[1],
                 seed=1, warmup=2, storage=sys.argv[2], compute=False)
 print(done.usage.requests, [t.source for t in done.trials].count("llm"))
 """
@@ -222,7 +222,7 @@ def search(behaviour: str, storage: Path) -> subprocess.Popen[str]:
 def test_a_whole_search(behaviour, log, tmp_path):
     out, err = search(behaviour, tmp_path / "s.jsonl").communicate(timeout=60)
     requests, proposed = map(int, out.split())
-    assert proposed == 6, err
+    assert proposed == 3, err
     assert requests == calls(log)
 
 
@@ -239,7 +239,7 @@ def test_an_interrupted_search_leaves_no_child_and_resumes(number, log, tmp_path
     assert not list((tmp_path / "tmp").iterdir())
     out, err = search("slow", storage).communicate(timeout=60)
     requests, proposed = map(int, out.split())
-    assert proposed == 6, err
+    assert proposed == 3, err
     assert requests == calls(log)  # the lost one counts
 
 
@@ -256,7 +256,7 @@ def test_a_kill_between_two_requests_loses_no_reply(log, tmp_path):
     whole = storage.read_text()
     assert len(paid) == 2
     assert all(whole.count(json.dumps(x, separators=(",", ":"))[:200]) == 1 for x in paid)
-    assert int(out.split()[0]) == calls(log) == 7  # one was under way
+    assert int(out.split()[0]) == calls(log) == 4  # one was under way
 
 
 def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatch, capsys):

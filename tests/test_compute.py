@@ -150,19 +150,6 @@ def test_no_block_follows_once_their_seconds_are_spent(plain):
     assert "No further Python now" in client.requests[1].text
 
 
-def test_blocks_count_under_a_cap_and_none_is_run_or_paid_twice(plain):
-    script = [python("print(1)"), python("print(2)"), point(0.5)]
-    optimizer, client = search(script, max_requests=2)
-    for _ in range(2):
-        with pytest.raises(BudgetExceededError):
-            optimizer.ask()
-        assert len(client.requests) == optimizer.usage.requests == 2
-    optimizer.limits = Limits()
-    assert optimizer.ask()["x"] == 0.5
-    assert len(client.requests) == optimizer.usage.requests == 3
-    assert plain[0].ran == ["print(1)", "print(2)"]
-
-
 def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
     file = tmp_path / "s.jsonl"
     script = [python("print(1)"), python("print(2)")]
@@ -223,29 +210,6 @@ def test_a_repeated_ask_states_the_machine_on_which_it_began(plain, monkeypatch,
     assert "from 3 worker processes" in repeated
     assert "2.5 GB a block" in repeated
     assert "NumPy as np, cma;" in new
-
-
-def test_a_kill_after_any_line_loses_no_block_and_no_reply(plain, tmp_path):
-    script = [python("print(1)"), point(0.25), python("print(2)"), python("print(X)"), point(0.5)]
-    file = tmp_path / "whole.jsonl"
-    optimizer, _ = search(script, storage=file)
-    with closing(optimizer):
-        wanted = tell(optimizer, 2)
-    lines = file.read_bytes().splitlines(keepends=True)
-    assert sum(b'"event":"computed"' in line for line in lines) == 3
-    for count in range(1, len(lines) + 1):
-        part = tmp_path / f"{count}.jsonl"
-        part.write_bytes(b"".join(lines[:count]))
-        replies = sum(b'"event":"replied"' in line for line in lines[:count])
-        computed = sum(b'"event":"computed"' in line for line in lines[:count])
-        again, client = search(script[replies:], storage=part)
-        with closing(again):
-            for waiting in again.pending_proposals:
-                again.tell(again.space.unflatten(waiting.values), waiting.values[0])
-            tell(again, 2 - len(again.trials))
-            assert [t.values for t in again.trials] == [t.values for t in wanted]
-            assert len(client.requests) == 5 - replies
-            assert len(plain[-1].ran) == 3 - computed
 
 
 def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):

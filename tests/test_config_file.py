@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.run import RunConfig, run
@@ -41,30 +40,6 @@ class TestConfig:
         assert (kept["task"], kept["iterations"], kept["box"]) == ("mountaincar", 3, [-3.0, 3.5])
         assert (kept["gif"], kept["bias"], kept["max_requests"]) == (False, True, 50)
         assert (out / "options.toml").read_text() == RUN
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ('max-cost = "much"', "invalid float value: 'much'"),
-            ("giff = 1", "unknown option 'giff'; did you mean 'gif'"),
-            ("gif = 1", "expected true or false"),
-            ('iterations = "many"', "iterations = 'many'"),
-            ("iterations = 1.5", "iterations = 1.5: invalid int value: '1.5'"),
-            ("iterations = true", "expected a text or a number"),
-            ('methods = "cma"', "expected a list"),
-            ("box = [1, 2, 3]", "expected 2 values"),
-            ("model = 3", "expected a text"),
-            ('model = "command:touch trap"', "run only if the command line names it"),
-            ('config = "other.toml"', "unknown option 'config'"),
-            ("x = ", "not valid TOML"),
-            ("x = " + "[" * 100_000, "nested too deep"),
-        ],
-    )
-    def test_what_is_wrong_is_named_in_one_line(self, tmp_path, capsys, text, said):
-        assert main(["run", "--config", write(tmp_path, text)]) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
 
 
 class Everything(Callback):

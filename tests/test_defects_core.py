@@ -139,30 +139,6 @@ def test_next_says_why_a_search_ended_that_was_not_closed(tmp_path, capsys, monk
     assert "max_requests=1" in capsys.readouterr().err
 
 
-# -- messages -----------------------------------------------------------------------------------
-
-
-def cli(capsys: Any, *words: str) -> tuple[int, str]:
-    """Return the status and all output of a command."""
-    try:
-        status = main(list(words))
-    except SystemExit as end:
-        status = int(end.code or 0)
-    said = capsys.readouterr()
-    return status, said.out + said.err
-
-
-@pytest.mark.defect(35)
-def test_run_refuses_a_prompt_that_the_model_cannot_read_at_once(tmp_path, capsys):
-    out = tmp_path / "run"
-    words = ["--model", "network", "--prompt", "words", "--methods", "llm", "--no-gif"]
-    status, said = cli(capsys, "run", "cartpole", *words, "--out", str(out))
-    assert status != 0
-    assert "words" in said
-    trials = out / "trials.jsonl"
-    assert not trials.exists() or not trials.read_text(encoding="utf-8")
-
-
 # -- Optuna -------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,9 @@ model, distributions = "openai:gpt-6-luna", {"x": FloatDistribution(0, 1)}
 """,
 }
 SHORTER = {
+    "index.md": [("n_trials=15", "n_trials=8")],
+    "loop.md": [("score, space, 12", "score, space, 8")],
+    "report.md": [("space, 30, storage", "space, 8, storage")],
     "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
     "nevergrad.md": [("budget=60", "budget=12")],
     "policies.md": [

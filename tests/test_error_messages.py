@@ -19,6 +19,7 @@ import pytest
 
 import llmopt
 from llmopt import Completion, Float, Int, LLMOptimizer, Reply, ScriptedClient
+from llmopt.benchmarks.bench.cells import make_cell
 from llmopt.cli import main
 from llmopt.code import CodeOptimizer
 from llmopt.policies import LinearPolicy, PolicySearch
@@ -72,6 +73,18 @@ def shell(*arguments: str) -> None:
     assert main(arguments) == 2
 
 
+def configured(text: str) -> None:
+    """Give a configuration file to `llmopt run`."""
+    Path("o.toml").write_text(text)
+    shell("run", "--config", "o.toml")
+
+
+def code(*arguments: str) -> None:
+    """Run a command over code; raise if it leaves a file."""
+    shell(*arguments)
+    assert not list(Path().iterdir())
+
+
 def told(*results: str) -> None:
     """Report results of a search in a shell."""
     Path("search.json").write_text(json.dumps({"space": SCHEMA, "warmup": 9}))
@@ -80,6 +93,10 @@ def told(*results: str) -> None:
 
 def describe(**keys: Any) -> Any:
     return read_description({"space": SCHEMA, **keys})
+
+
+def cell(**options: Any) -> Any:
+    return make_cell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
 
 
 class Careless:
@@ -282,10 +299,23 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "the report of a database": lambda: llmopt.report("sqlite:///none.db"),
         "the report of a text": lambda: (Path("a.txt").write_text("hello"), llmopt.report("a.txt")),
         "a missing table": lambda: make(import_trials="none.csv"),
+        "trials of a number": lambda: make(import_trials=3),
+        "trials of a database": lambda: make(import_trials="sqlite:///a:pw@b.db"),
     },
     "the shell": {
         "a misspelt command": lambda: shell("rnu"),
+        "an option alone": lambda: shell("--fast"),
+        "an option of other commands": lambda: shell("status", "x.jsonl", "--model", "m"),
+        "no task": lambda: shell("run"),
         "a misspelt task": lambda: shell("run", "cartpol"),
+        "a task far from all": lambda: shell("bench", "--tasks", "nope"),
+        "a misspelt task of a suite": lambda: shell(
+            "bench", "--suite", "smoke", "--tasks", "cartpol"
+        ),
+        "a run that is missing": lambda: shell("run", "--resume", "nowhere"),
+        "a run that is missing, and its task": lambda: shell(
+            "run", "cartpole", "--resume", "--out", "nowhere"
+        ),
         "a misspelt option": lambda: shell("run", "cartpole", "--metods", "cma"),
         "an option without a near one": lambda: shell("check", "smollm2", "--zzz"),
         "an argument too many": lambda: shell("check", "smollm2", "b"),
@@ -309,6 +339,51 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         ),
         "an answer without a request": lambda: shell("next", ".", "--answer", "99"),
         "the report of a folder that holds no run": lambda: shell("report", "."),
+    },
+    "cells of a benchmark": {
+        "a misspelt method": lambda: cell(method="cmaa"),
+        "a seed below 0": lambda: cell(seed=-1),
+        "no evaluations": lambda: cell(evaluations=0),
+        "half an episode": lambda: cell(episodes=1.5),
+    },
+    "configuration files": {
+        "a word as a cap": lambda: configured('max-cost = "much"'),
+        "a misspelt option": lambda: configured("giff = 1"),
+        "a switch that is a number": lambda: configured("gif = 1"),
+        "a number as a text": lambda: configured('iterations = "many"'),
+        "a number with a fraction": lambda: configured("iterations = 1.5"),
+        "a number that is a switch": lambda: configured("iterations = true"),
+        "a list that is a text": lambda: configured('methods = "cma"'),
+        "a box of three numbers": lambda: configured("box = [1, 2, 3]"),
+        "a model that is a number": lambda: configured("model = 3"),
+        "a command as the model": lambda: configured('model = "command:touch trap"'),
+        "another configuration": lambda: configured('config = "other.toml"'),
+        "no TOML": lambda: configured("x = "),
+        "a list that is nested too deep": lambda: configured("x = " + "[" * 100_000),
+    },
+    "searches over code": {
+        "no attempts": lambda: code("code", "mountaincar", "--attempts", "0"),
+        "seconds that are no number": lambda: code("code", "mountaincar", "--call-seconds", "nan"),
+        "an infinite temperature": lambda: code("code", "mountaincar", "--temperature", "inf"),
+        "a seed below 0": lambda: code("reward", "mountaincar", "--seed", "-1"),
+        "a cap of nothing": lambda: code("code", "mountaincar", "--max-requests", "0"),
+        "no steps": lambda: code("code", "mountaincar", "--steps", "0"),
+        "an unknown environment": lambda: code("code", "NoSuch-v0"),
+        "a misspelt task": lambda: code("code", "swimer"),
+        "an environment of a missing module": lambda: code("code", "no_such_module:Env-v0"),
+        "no folder to resume": lambda: code("code", "mountaincar", "--resume"),
+        "a missing folder to resume": lambda: code(
+            "code", "mountaincar", "--out", "none", "--resume"
+        ),
+        "a missing recording": lambda: code("code", "mountaincar", "--model", "replay:none.jsonl"),
+        "a recording in no folder": lambda: code(
+            "code", "mountaincar", "--model", "smollm2", "--record", "no/x"
+        ),
+        "a reward for Meta-World": lambda: code("reward", "metaworld:reach-v3"),
+        "no model for code": lambda: code("code", "mountaincar"),
+        "no model for a reward": lambda: code("reward", "mountaincar"),
+        "no key": lambda: code("code", "mountaincar", "--model", "openai:gpt-5-mini"),
+        "an unknown provider": lambda: code("code", "mountaincar", "--model", "nobody:x"),
     },
     "descriptions and agents": {
         "a Python name in a schema": lambda: describe(space={"x": {"type": "number", "low": 0}}),
@@ -356,6 +431,7 @@ def neutral(text: str, folder: Path) -> str:
 
 def test_the_messages_of_typical_mistakes(tmp_path, monkeypatch, capsys, check_golden):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     lines = []
     for kind, mistakes in MISTAKES.items():
         lines.append(f"# {kind}\n")

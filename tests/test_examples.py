@@ -86,7 +86,7 @@ def test_a_notebook_runs_and_was_run(name, tmp_path, embedded_client):
     code = "\n".join("".join(cell["source"]) for cell in cells)
     if name == "notebook.ipynb":
         assert "maximize(score, space, 30," in code
-        code = code.replace("maximize(score, space, 30,", "maximize(score, space, 14,")
+        code = code.replace("maximize(score, space, 30,", "maximize(score, space, 9,")
     out = run("-c", code, folder=tmp_path)
     if name == "studies.ipynb":
         (found,) = re.findall(r"the model: validation ([\d.]+)", out)

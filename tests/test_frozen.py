@@ -242,7 +242,6 @@ CASES = {
     "zones-words-0": Case(zones),
     "mountaincar-words-0": Case(mountaincar),
     "run-mountaincar": Case(run("mountaincar", "--iterations 20 --warmup 5 --episodes 5")),
-    "run-swimmer, 2 requests": Case(run("swimmer", f"{SWIMMER} --max-requests 2"), **MUJOCO),
     "run-swimmer": Case(run("swimmer", SWIMMER), **LONG),
     "reward-mountaincar, 1 request": Case(
         code("reward", "mountaincar", "reward-mountaincar", f"{REWARD} --max-requests 1"),
@@ -254,10 +253,12 @@ CASES = {
         code("code", "swimmer", "code-swimmer", f"{CODE} --max-requests 3"), **LONG
     ),
     **{
-        f"{name}, 1 request": Case(
-            code("code", "swimmer", name, f"{CODE} --max-requests 1"), **CONFINED
-        )
-        for name in ("code-swimmer", "code-swimmer-first", "code-swimmer-second")
+        f"{name}, 1 request": Case(code("code", "swimmer", name, f"{CODE} --max-requests 1"), **how)
+        for name, how in {
+            "code-swimmer": CONFINED,
+            "code-swimmer-first": LONG,
+            "code-swimmer-second": LONG,
+        }.items()
     },
     **{
         f"code-{name}": Case(

@@ -239,22 +239,6 @@ class TestTables:
             make().import_trials(path)
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "words"),
-    [
-        (3, TypeError, "got an int: expected the path of a storage file"),
-        ("none.jsonl", StorageError, "cannot read none.jsonl"),
-        ("sqlite:///a:pw@b.db", StorageError, "import_trials(optuna.load_study(study_name="),
-    ],
-)
-def test_what_is_refused_whole(source, error, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error) as caught:
-        make().import_trials(source)
-    assert words in str(caught.value)
-    assert "pw" not in str(caught.value)
-
-
 def test_a_row_without_a_column_of_rewards_is_refused():
     report = make().import_trials([{**point, "loss": reward} for point, reward in POINTS])
     assert report.counts == {"refused": 3}

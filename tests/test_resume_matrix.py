@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,10 @@ from llmopt.client.base import Request
 from llmopt.client.local.network import NetworkClient
 from llmopt.code import CodeOptimizer, Function, Output
 from llmopt.journal import read_events
+from llmopt.lab import blocks
+from llmopt.lab.laboratory import Laboratory
 from llmopt.policies import PolicySearch
+from llmopt.prompt.python_block import Computed
 from llmopt.sandbox.failure import NoCandidateError
 from llmopt.state import Called, Event, Failed, Replied
 
@@ -71,6 +75,25 @@ class Knowing(Model):
         if self.stop and len(self.requests) > 0 and f"#{self.stop} |" in request.text:
             text = "Analysis: flat.\nHypothesis: done\nStart from: #1\nProposal: stop"
         return Reply((Completion(text),), prompt_tokens=100, completion_tokens=10)
+
+
+class Computing(Knowing):
+    """Runs a block of Python before each point."""
+
+    def answer(self, request: Request) -> Any:
+        if "It printed:" in request.text:
+            return super().answer(request)
+        return f"Let me see.\n```python\nprint({request.digest()[:4]!r}, X.shape, count)\n```"
+
+
+class Plain(Laboratory):
+    """Runs blocks in this process."""
+
+    def run(self, code: str, before: Any, data: Callable[[], Any], seconds: float) -> Computed:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, dict(data(), count=len(before)))
+        return Computed(code, printed.getvalue(), (f"v{len(before)} (1)",), seconds=2.25)
 
 
 def value_of(point: dict[str, Any]) -> float:
@@ -168,19 +191,20 @@ def policies(client: Any, path: Path) -> LLMOptimizer:
 
 def code(client: Any, path: Path) -> CodeOptimizer:
     function = Function("f(x)", "One number.", Output(), ((np.array([1.0, 2.0]),),))
-    options = {"seed": 3, "attempts": 2, "storage": path}
+    options = {"seed": 3, "attempts": 2, "storage": path, "compute": True}
     with CodeOptimizer(function, client=client, **options) as optimizer:
         while len(optimizer.trials) < 2:
             with contextlib.suppress(NoCandidateError):
                 candidate = optimizer.ask()
-                optimizer.tell(candidate, candidate(np.ones(1)), feedback="ok")
+                score = candidate(np.ones(1))
+                optimizer.tell(candidate, score, feedback="ok", data={"seen": [score]})
     return optimizer
 
 
 class Writer(Model):
     """Gives each new request the next program, and a request sent before the same one."""
 
-    TEXTS = ("no", "return 1.0", "no", "no", "return x.foo", "return 2.0")
+    TEXTS = ("no", "run", "return 1.0", "no", "run", "return x.foo", "return 2.0")
     given: dict[str, str]
 
     def __init__(self) -> None:
@@ -188,7 +212,9 @@ class Writer(Model):
 
     def answer(self, request: Request) -> str:
         number = Writer.given.setdefault(request.digest(), len(Writer.given))
-        body = self.TEXTS[min(number, 5)]
+        body = self.TEXTS[min(number, 6)]
+        if body == "run":
+            return "```run\nprint(scores, sorted(data), count)\n```"
         return body if body == "no" else f"```python\ndef f(x):\n    {body}\n```"
 
 
@@ -219,6 +245,9 @@ CASES = {
         lambda: Knowing({"a0<-o0": Float(-5, 5), "a0<-o1": Float(-5, 5)}), policies
     ),
     "code": Case(Writer, code),
+    "blocks of Python": Case.of(
+        XK, lambda: Computing(XK, points=1), prompt="words", compute=True, trials=4
+    ),
 }  # fmt: skip
 
 
@@ -239,7 +268,8 @@ def lines(path: Path) -> list[Event]:
 @needs_confinement
 @pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_it_ends_as_an_uninterrupted_one(name, tmp_path):
+def test_it_ends_as_an_uninterrupted_one(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "Laboratory", Plain)
     case, Writer.given = CASES[name], {}
     client, path = case.client(), tmp_path / "whole.jsonl"
     whole = case.run(client, path)

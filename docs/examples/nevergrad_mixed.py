@@ -4,7 +4,7 @@ Each optimizer has the same budget and the same seeds; the table shows the loss 
 recommends: median, best and worst of the seeds. `LLM` is the embedded model, which needs no key.
 
     python nevergrad_mixed.py             # 60 evaluations, 5 seeds: some minutes
-    python nevergrad_mixed.py --quick     # 12 evaluations, 1 seed
+    python nevergrad_mixed.py --quick     # 8 evaluations, 1 seed
 """
 
 import statistics
@@ -48,7 +48,7 @@ def best_of(name: str, budget: int, seed: int) -> float:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # Nevergrad's own, on its defaults
-    budget, seeds = (12, 1) if "--quick" in sys.argv else (60, 5)
+    budget, seeds = (8, 1) if "--quick" in sys.argv else (60, 5)
     print(f"loss after {budget} evaluations: median of {seeds} seeds [best, worst]")
     for name in OPTIMIZERS:
         ends = [best_of(name, budget, seed) for seed in range(seeds)]
