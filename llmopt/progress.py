@@ -135,7 +135,7 @@ class Progress:
     def _left(self) -> str:
         """Return the remaining time at the present speed, in words."""
         made, left = self._done - self._begun, self.total - self._done
-        if made < 1 or left < 1:
+        if 10 * made < self.total or left < 1:
             return ""
         seconds = (time.monotonic() - self._started) / made * left
         minutes, seconds = divmod(round(seconds), 60)

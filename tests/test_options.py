@@ -80,7 +80,7 @@ def test_the_options_of_a_code_search_are_those_of_its_parts():
 def test_a_description_takes_what_a_file_may_hold():
     assert {*stored_names()} - {*description._KEYS} == {"seeded", "task"}
     others = {*description._KEYS} - {*SearchOptions.names()}
-    assert others == {"space", "prompt", "direction", "seed"}
+    assert others == {"space", "forbidden", "prompt", "direction", "seed"}
 
 
 def test_a_page_names_each_option():

@@ -70,7 +70,7 @@ def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.Ba
         return samplers.GPSampler(seed=seed)
     if cell.method == "cma":
         return samplers.CmaEsSampler(seed=seed)
-    options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
+    options: dict[str, Any] = {"seed": seed, "total": cell.evaluations, "max_fallbacks": None}
     if cell.method in CHAT:
         options["description"] = task.plain if cell.method == "plain" else task.description
     if cell.method == "network-tpe":

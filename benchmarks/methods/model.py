@@ -72,7 +72,7 @@ class ModelMethod:
             total=len(points) + problem.evaluations or None,
             description=problem.description,
             batch_size=batch_size,
-            **options,
+            **{"max_fallbacks": None, **options},  # a run has all its evaluations
         )
         self.last: Proposal | None = None  # with source, explanation and costs
         self._again: Trial | None = None
