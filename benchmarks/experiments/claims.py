@@ -263,5 +263,10 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
         "ferry: the agent better by {} ± {} in {} minutes; {} requests of ours",
         partial(agent_on, "ferry"),
     ),
+    (
+        "docs/results.md",
+        "dryer: the agent better by {} ± {} in {} minutes; {} requests of ours",
+        partial(agent_on, "dryer"),
+    ),
     ("docs/results.md", "{} functions of BBOB in {}, {}, {} and {} dimensions", functions),
 )
