@@ -191,13 +191,6 @@ def reactions() -> Numbers:
         yield len({x["seed"] for x in lines if x["method"] == method})
 
 
-def ceilings() -> Numbers:
-    """Return the medians of random search after 5, 10 and 20 evaluations of three tables."""
-    found = searches(lines_of("reactions"))
-    for task in REACTIONS[-3:]:
-        yield from (f"{value:.1f}" for value in medians(found[task, "random"])[1:])
-
-
 def reactions_of_the_model() -> Numbers:
     """Return the tables, experiments, and on how many the model leads, is level, and is last."""
     rows = lines_of("reactions")
@@ -257,7 +250,6 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
         "{} tables of reactions, {} evaluations, {} searches, {} of BayBE",
         reactions,
     ),
-    ("docs/results.md", "ceilings: {}, {}, {}; {}, {}, {}; {}, {}, {}", ceilings),
     (
         "docs/results.md",
         "ferry: the agent better by {} ± {} in {} minutes; {} requests of ours",
