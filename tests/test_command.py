@@ -290,11 +290,18 @@ def test_failed_calls_of_an_unknown_price_have_no_cost(tmp_path):
     assert (sampler.usage.failed_requests, sampler.usage.cost) == (2, None)
 
 
+SAFE = """did you mean 'command:claude -p --tools "" --strict-mcp-config'?"""
+
+
 def test_likely_mistakes_are_named_with_what_was_meant(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for model, said in (
         ('command:claude "x', "No closing quotation"),
-        ("claude -p", "did you mean 'command:claude -p'?"),
+        ("claude -p", SAFE),
+        (
+            "command claude -p",
+            SAFE,
+        ),
         ("command:cluade -p", "did you mean 'claude'?"),
     ):
         assert main(["check", model]) == 2
