@@ -193,7 +193,13 @@ class Tells(Results[Params], Closing):
             if kind == "search" and not self._options.noisy and len(self._warned_of) < 2:
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
+            before = self._journal.state.trials[number] if number >= 0 else None
             trial = self._record(result, kind).trials[number]
+        if before is not None and before.values != trial.values:
+            logger.warning(
+                "trial #%d was corrected to another point: it was %s with reward %s",
+                number + 1, self.space.labelled(before.values), before.reward,
+            )  # fmt: skip
         if doubt := self.doubt(trial):
             logger.warning("%s", doubt)
         if self._callbacks is not None:

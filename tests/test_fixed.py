@@ -150,7 +150,7 @@ def test_the_latest_trial_never_happened(tmp_path):
     assert optimizer.best.number == 0
 
 
-def test_a_correction_keeps_what_it_does_not_give_again(tmp_path):
+def test_a_correction_keeps_what_it_does_not_give_again(tmp_path, caplog):
     limits = {"constraints": "t <= 50", "storage": tmp_path / "s.jsonl"}
     optimizer = words(**limits)
     first = {"feedback": "brown", "parts": {"yield": 7.0}, "constraint_violation": 0.5, "seed": 3}
@@ -159,9 +159,13 @@ def test_a_correction_keeps_what_it_does_not_give_again(tmp_path):
     corrected = optimizer.tell({"t": 52, "k": 1, "c": "a"}, 8.0, replaces=0)
     assert (corrected.feedback, corrected.parts, corrected.seed) == ("brown", {"yield": 7.0}, 3)
     assert (corrected.constraint_violation, corrected.stderr) == (2.5, None)
+    assert "trial #1 was corrected to another point: it was {'t': 60" in caplog.text
+    caplog.clear()
     again = {"feedback": "", "parts": {}, "constraint_violation": 0.0}
     optimizer.tell({"t": 40, "k": 1, "c": "a"}, 8.0, replaces=0, **again)
+    caplog.clear()
     assert optimizer.tell({"t": 5, "k": 1, "c": "a"}, 1.0, replaces=1).feedback == ""
+    assert not caplog.text
     optimizer.close()
     trial = words(**limits).trials[0]
     assert (trial.feedback, trial.parts, trial.constraint_violation) == ("", {}, 0.0)
