@@ -18,6 +18,7 @@ from llmopt.errors import (
     SearchStopped,
     warn_user,
 )
+from llmopt.events import Asked, Queued, Started, Withdrawn
 from llmopt.history import History, Params, Proposal
 from llmopt.journal import FORMAT
 from llmopt.journaled import Scope, Stale
@@ -35,7 +36,7 @@ from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.resume import split_options
 from llmopt.space.fixed import Fixed
-from llmopt.state import Asked, Queued, Started, State, Withdrawn, proposal_to_json
+from llmopt.state import State, proposal_to_json
 from llmopt.tells import Tells, described, no_longer
 from llmopt.util.arguments import (
     MOST_POINTS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.errors import SearchStopped
+from llmopt.events import Failed, Replied
 from llmopt.history import Direction, Proposal, Trial, Usage
-from llmopt.state import Failed, Replied
 from llmopt.util.text import clean, first_line, short
 
 logger = logging.getLogger("llmopt.search")

@@ -27,8 +27,9 @@ from typing import Any
 
 from llmopt.data import NO_DATA, TrialData, data_file, folder_of
 from llmopt.errors import StorageError, StorageInUseError
+from llmopt.events import Event, Json, Started, Told
 from llmopt.history import Usage
-from llmopt.state import Event, Json, Started, State, Told, reduce
+from llmopt.state import State, reduce
 from llmopt.util.files import (
     open_to_append,
     read_bytes,

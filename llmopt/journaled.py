@@ -23,19 +23,9 @@ from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
+from llmopt.events import Asked, Called, Computed, Event, Failed, Json, Replied
 from llmopt.history import Usage
-from llmopt.state import (
-    Asked,
-    Called,
-    Computed,
-    Event,
-    Failed,
-    Json,
-    Replied,
-    Run,
-    State,
-    reduce,
-)
+from llmopt.state import Run, State, reduce
 from llmopt.util.text import a_type
 
 logger = logging.getLogger(__name__)

@@ -12,13 +12,14 @@ from typing import Any
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, names_a_place
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.events import Json, Started
 from llmopt.history import Proposal
 from llmopt.journal import Journal, read_started
 from llmopt.options import SearchOptions, stored_names
 from llmopt.points import StoredPoints
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.space import Space
-from llmopt.state import Json, Started, State
+from llmopt.state import State
 from llmopt.util.text import difference, short
 
 logger = logging.getLogger(__name__)

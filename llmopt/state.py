@@ -13,22 +13,34 @@ An event holds plain JSON, as a line of `llmopt.journal.Journal` does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from typing import Any, ClassVar, Protocol, get_args
+from typing import Any, Protocol
 
 import numpy as np
 
 from llmopt.client.base import Reply
 from llmopt.data import TrialData
-from llmopt.history import Direction, History, Kind, Merged, Proposal, Trial, Usage, is_source
+from llmopt.events import (
+    Asked,
+    Called,
+    Computed,
+    Corrected,
+    Event,
+    Failed,
+    Json,
+    Queued,
+    Replied,
+    Started,
+    Told,
+    Withdrawn,
+    check_amount,
+)
+from llmopt.history import Direction, History, Merged, Proposal, Trial, Usage, is_source
 from llmopt.space.fixed import Fixed
-from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
-from llmopt.util.text import short
+from llmopt.util.arguments import whole_number
 
-Json = dict[str, Any]
 Stop = tuple[str, int | None]
 """Why the model ended a search, and the number from 1 of the trial that it recommends."""
 
@@ -47,216 +59,6 @@ class PointSpace(Protocol):
 
     def from_json_values(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the point of a line."""
-
-
-# -- events -----------------------------------------------------------------------------------
-
-
-class Event:
-    """A line of a journal: the class is its kind, and the fields are its JSON."""
-
-    kinds: ClassVar[dict[str, type[Event]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        Event.kinds[cls.__name__.lower()] = cls
-
-    def to_json(self) -> bytes:
-        """Return the line, without fields that have their default."""
-        line: Json = {"event": type(self).__name__.lower()}
-        for each in fields(self):  # type: ignore[arg-type, unused-ignore]
-            value, usual = getattr(self, each.name), each.default
-            empty = (each.default_factory is not MISSING or usual == ()) and not value
-            if not empty and (usual is MISSING or value != usual):
-                line[each.name] = value
-        return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-
-    @staticmethod
-    def read(line: Mapping[str, Any]) -> Event:
-        """Return the event of a parsed line.
-
-        Raises:
-            LookupError: A field is missing.
-            TypeError: A field is unknown or of another type.
-            ValueError: It is an unknown kind of event, or a number is out of its range.
-        """
-        given = dict(line)
-        kind = Event.kinds.get(given.pop("event", None))
-        if kind is None:
-            raise ValueError(f"unknown event {short(line.get('event'))}")
-        for name, value in given.items():
-            if name in _CHECKS:
-                _CHECKS[name](name, value)
-        return kind(**given)
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name}={short(value)}: expected a string")
-
-
-def _count(name: str, value: Any) -> None:
-    whole_number(name, value, 0, 10**15)
-
-
-def _amount(name: str, value: Any) -> None:
-    if value is not None:
-        number(name, value, 0.0)
-
-
-def _numbers(name: str, value: Any) -> None:
-    for each in value or ():
-        number(name, each)
-
-
-def _mapping(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name}={short(value)}: expected an object")
-
-
-def _parts(name: str, value: Any) -> None:
-    _mapping(name, value)
-    _numbers(name, value.values())
-
-
-def _tally(name: str, value: Any) -> None:
-    _mapping(name, value)
-    for each in value.values():
-        whole_number(name, each, 0, 10**15)
-
-
-def _seed(name: str, value: Any) -> None:
-    whole_number(name, value or 0, 0, MOST_SEED)
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
-    **dict.fromkeys(
-        (
-            *("base", "doubt", "requests", "unpriced", "estimated"),
-            *("given", "number", "completed", "trial"),
-        ),
-        _count,
-    ),
-    **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), _amount),
-    **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
-    **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data", "fixed"), _mapping),
-    "rejected": _tally,
-    "parts": _parts,
-    "seed": _seed,
-    "kind": lambda name, value: one_of(name, value, get_args(Kind)),
-    "queued": lambda name, value: one_of(name, value, (True, False)),
-}
-
-
-@dataclass(frozen=True)
-class Started(Event):
-    """Which search this is, and who takes part; again whenever that changes."""
-
-    format: int
-    identity: Json  # space, directions, seed, task: another one may not continue in this file
-    options: Json = field(default_factory=dict)  # may change in a resumed search
-    facts: Json = field(default_factory=dict)  # of the model, the prompts and the workers
-
-
-@dataclass(frozen=True)
-class Called(Event):
-    """A call is about to be sent to the provider, and may be charged from now on."""
-
-    digest: str  # of its request
-    base: int = 0  # number of events that its ask had seen: a repeated ask starts from there
-    most: float | None = None  # dollars that it can cost at most; ``None`` if not known
-    doubt: int = 1  # what it adds to `Usage.unpriced` if nothing ends it; 0 for a free call
-
-
-@dataclass(frozen=True)
-class Replied(Event):
-    """The calls of a request gave its reply."""
-
-    digest: str
-    reply: Json
-
-
-@dataclass(frozen=True)
-class Failed(Event):
-    """The calls of a request ended without a reply; the numbers are those of `ClientError`."""
-
-    requests: int = 0
-    unpriced: int = 0
-    cost: float = 0.0
-    estimated: int = 0
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Computed(Event):
-    """Code of an answer was run: a block of Python, or the check of a program."""
-
-    code: str
-    result: Json
-    seconds: float = 0.0
-    tokens: int = 0  # of the request that was answered by a block
-    block: bool = True
-
-
-@dataclass(frozen=True)
-class Asked(Event):
-    """An ask settled: points were made, and the first ones of those that waited returned."""
-
-    new: Sequence[Json] = ()  # proposals, in their order
-    given: int = 0  # number of returned points, of the queue and then of `new`
-    blocks: Sequence[int] = ()  # the blocks that led to them, by number
-    rejected: Mapping[str, int] = field(default_factory=dict)  # samples that were not used
-    stop: Sequence[Any] | None = None
-    rng: Json | None = None  # of the bit generator afterwards; ``None`` if it did not move
-    waiting: Sequence[int] = ()  # places of the queue that have other values than those asked for
-    completed: int = 0  # points with some parameters that got the others
-
-
-@dataclass(frozen=True)
-class Told(Event):
-    """A point was evaluated."""
-
-    values: Sequence[Any]
-    rewards: Sequence[float] | None = None
-    feedback: str = ""
-    violation: float = 0.0
-    stderr: float | None = None
-    samples: Sequence[float] = ()
-    kind: str = "search"
-    data: Json | None = None  # file and digest of its arrays, which were written before
-    seed: int | None = None
-    ties: Sequence[float] = ()  # a code search breaks ties by them
-    parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
-    instead_of: Sequence[Any] = ()  # the pending point that it was measured in place of
-
-
-@dataclass(frozen=True)
-class Corrected(Told):
-    """The result of a trial was wrong, and is this one; who proposed the point stays."""
-
-    number: int = 0  # of the trial, from 0
-
-
-@dataclass(frozen=True)
-class Queued(Event):
-    """The user wants a point to be evaluated."""
-
-    values: Sequence[Any]
-    words: str = ""
-    fixed: Json = field(default_factory=dict)  # values of some parameters by name, without `values`
-
-
-@dataclass(frozen=True)
-class Withdrawn(Event):
-    """Pending points that nobody evaluates go back to the front of the queue, or are dropped."""
-
-    points: Sequence[Sequence[Any]] = ()
-    queued: bool = True  # else they are dropped, and queued points are, too
-    fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
-    trial: int | None = None  # the latest trial, from 0, which never happened
-
-
-# -- state ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -421,7 +223,7 @@ def _proposal(line: Mapping[str, Any], space: PointSpace) -> Proposal:
     if not is_source(line["source"]):
         raise ValueError(f"source={line['source']!r}: expected a name, such as 'llm' or 'cma'")
     for name in ("prompt_tokens", "completion_tokens", "seconds"):
-        _amount(name, line.get(name, 0.0))
+        check_amount(name, line.get(name, 0.0))
     return Proposal(**{**line, "values": space.from_json_values(line["values"])})
 
 

@@ -21,11 +21,12 @@ from llmopt.evaluations import (
     objective_name,
 )
 from llmopt.evaluations import read_result as checked_result
+from llmopt.events import Corrected, Told
 from llmopt.history import Kind, Params, Trial
 from llmopt.imports import ImportReport, notes_on, read_rows, read_source
 from llmopt.options import SearchOptions
 from llmopt.results import Results
-from llmopt.state import Corrected, State, Told
+from llmopt.state import State
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, short
 from llmopt.views import outcome

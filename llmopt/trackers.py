@@ -23,9 +23,9 @@ from llmopt.callbacks import Callback as Callback
 from llmopt.callbacks import Search as Search
 from llmopt.client.base import Reply
 from llmopt.errors import LLMOptError, did_you_mean, needs
+from llmopt.events import Failed, Replied
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.space.values import ABSENT
-from llmopt.state import Failed, Replied
 from llmopt.util.text import clean, cut
 
 logger = logging.getLogger("llmopt.search")

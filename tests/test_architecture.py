@@ -21,6 +21,7 @@ space
 history
 evaluation_loop
 evaluations
+events
 state
 journal
 caps

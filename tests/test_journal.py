@@ -19,9 +19,7 @@ from llmopt import Float, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.base import Completion, Reply
 from llmopt.data import TrialData
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.history import Proposal
-from llmopt.journal import FORMAT, Journal, read_events, read_started
-from llmopt.state import (
+from llmopt.events import (
     Asked,
     Called,
     Computed,
@@ -31,12 +29,12 @@ from llmopt.state import (
     Queued,
     Replied,
     Started,
-    State,
     Told,
     Withdrawn,
-    proposal_to_json,
-    reduce,
 )
+from llmopt.history import Proposal
+from llmopt.journal import FORMAT, Journal, read_events, read_started
+from llmopt.state import State, proposal_to_json, reduce
 
 SPACE = Space.of({"x": Float(0, 1)})
 REPLY = Reply((Completion("x: 0.5"),), "m", 100, 0, 10, cost=0.25).to_dict()
@@ -350,7 +348,8 @@ def test_a_kill_at_any_moment_leaves_whole_lines(tmp_path):
         "import sys, time\n"
         "from llmopt import Float, Space\n"
         "from llmopt.journal import FORMAT, Journal\n"
-        "from llmopt.state import Started, State, Told\n"
+        "from llmopt.events import Started, Told\n"
+        "from llmopt.state import State\n"
         "space = Space.of({'x': Float(0, 1)})\n"
         f"journal = Journal({str(path)!r}, State(space))\n"
         "journal.state.started or journal.begin(Started(FORMAT, {'space': space.to_dict()}))\n"

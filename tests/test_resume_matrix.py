@@ -35,13 +35,13 @@ from llmopt import (
 from llmopt.client.base import Request
 from llmopt.client.local.network import NetworkClient
 from llmopt.code import CodeOptimizer, Function, Output
+from llmopt.events import Called, Event, Failed, Replied
 from llmopt.journal import read_events
 from llmopt.lab import blocks
 from llmopt.lab.laboratory import Laboratory
 from llmopt.policies import PolicySearch
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox.failure import NoCandidateError
-from llmopt.state import Called, Event, Failed, Replied
 
 XK = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 XY = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}

@@ -13,9 +13,10 @@ from optuna.trial import FrozenTrial
 
 from llmopt import optuna_trials as stored
 from llmopt.errors import StorageError
+from llmopt.events import Called, Event, Failed, Replied
 from llmopt.history import Proposal, Usage
 from llmopt.journaled import AnyPoints, MemoryLedger
-from llmopt.state import Called, Event, Failed, Replied, State, reduce
+from llmopt.state import State, reduce
 from llmopt.util.text import cut, first_line
 
 _CALL = stored.PREFIX + "call:"

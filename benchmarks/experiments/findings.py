@@ -360,13 +360,9 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def paired(lines: Sequence[Row], task: str, rival: str) -> tuple[float, float]:
-    """Return by how much the first search beats a rival on the same states, with its error."""
-    one, other = (
-        np.array(x["held_out_returns"])
-        for method in ("laboratory", rival)
-        for x in [next(x for x in lines if (x["task"], x["method"]) == (task, method))]
-    )
-    gain = one - other
+    """Return by how much a search beats a rival on the same states, with its standard error."""
+    returns = {x["method"]: np.array(x["held_out_returns"]) for x in lines if x["task"] == task}
+    gain = returns["laboratory"] - returns[rival]
     return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain)))
 
 

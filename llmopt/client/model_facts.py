@@ -18,6 +18,7 @@ have 14 and 20 billion (ProPS, arXiv 2511.21928; R2PO, arXiv 2605.08315). No siz
 measured.
 """
 
+_MOST = 10**18  # tokens or weights of a model: more is a damaged or forged file
 _SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -58,14 +59,15 @@ class ModelFacts:
         """Return facts that `to_json` gave, with the function of these.
 
         Raises:
-            StorageError: A fact is unknown, or of another kind.
+            StorageError: A fact is unknown, of another kind, or a number that no model has.
         """
         kinds: dict[str, Any] = {**get_type_hints(ModelFacts), "style": str}
         for name, value in dict(stored).items() if isinstance(stored, Mapping) else [("", stored)]:
-            if name not in self.to_json() or not isinstance(value, kinds[name]):
+            valid = name in self.to_json() and isinstance(value, kinds[name])
+            if not valid or (type(value) is int and not 0 < value < _MOST):
                 raise StorageError(
-                    f"the file does not hold the facts of its model ({name} {value!r}): restore it "
-                    "from a copy"
+                    f"the file does not hold the facts of its model (its fact {name} is "
+                    f"{value!r}): restore it from a copy"
                 )
         return ModelFacts(**{**stored, "most_cost": self.most_cost})
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, quote
 
 from llmopt.client.base import Client
-from llmopt.client.command import COMMANDS
 from llmopt.client.http.endpoint import ADDRESS, SERVERS
 from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
 from llmopt.util.text import short
@@ -160,6 +159,8 @@ def _unknown_model(model: str) -> ModelNotFoundError:
         f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
         for n in difflib.get_close_matches(name, written, n=3, cutoff=0.7)
     ]
+    from llmopt.client.command import COMMANDS  # it starts processes, which most models need not
+
     line = model.strip().removeprefix("command ")
     program = line.partition(" ")[0]
     if not rest and (program != line or program in COMMANDS or shutil.which(program)):

@@ -316,9 +316,6 @@ def _checked_facts(data: Mapping[str, Any]) -> dict[str, Any]:
     names = {f.name for f in fields(ModelFacts)} - {"name", "most_cost"}
     facts = {name: data[name] for name in names if name in data}
     checked = ModelFacts("").restored(facts | {"name": ""})
-    for name, value in facts.items():
-        if type(value) is int and not 0 < value < 1e18:
-            raise ValueError(f"its fact {name} is {value!r}")
     # A prompt's name could be the path of a template, which a recording must not choose.
     if not re.fullmatch(r"[\w-]+", checked.default_prompt):
         raise ValueError(f"its fact default_prompt is {checked.default_prompt!r}")

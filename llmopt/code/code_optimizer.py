@@ -45,6 +45,7 @@ from llmopt.errors import (
     RewardError,
     SearchStopped,
 )
+from llmopt.events import Asked, Started, Told
 from llmopt.history import Direction, why_no_best
 from llmopt.journal import FORMAT, Journal, read_started
 from llmopt.journaled import Account, Journaled, Scope, Stale
@@ -56,7 +57,7 @@ from llmopt.propose import BlockLimits, Outcome, propose
 from llmopt.resume import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
-from llmopt.state import Asked, Started, State, Told, proposal_to_json
+from llmopt.state import State, proposal_to_json
 from llmopt.tells import described
 from llmopt.util.arguments import MOST_SEED, check_names, seed_or_fresh, whole_number
 from llmopt.util.closing import Closing

@@ -295,3 +295,11 @@ def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
         number = Float if kind == "float" else Int
         return number(data["low"], data["high"], log=data["log"], step=data["step"], when=when)
     raise SpaceError(f"unknown dimension type {kind!r}; expected float, int or categorical.")
+
+
+def tame(dimension: Dimension, value: Value) -> Value:
+    """Return a value that may be out of range in exact form, or as it is if it has none."""
+    try:
+        return dimension.clip(value)
+    except (ParameterError, OverflowError):
+        return value

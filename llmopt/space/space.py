@@ -20,6 +20,7 @@ from llmopt.space.dimensions import (
     dimension_from_dict,
     dimension_to_dict,
     only,
+    tame,
 )
 from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
@@ -346,8 +347,7 @@ class Space:
 
     def named(self, values: Sequence[Value]) -> dict[str, Value]:
         """Return the parameters that a flat point has, by their names."""
-        pairs = zip(self.names, values, strict=True)
-        return {name: value for name, value in pairs if value is not ABSENT}
+        return {n: v for n, v in zip(self.names, values, strict=True) if v is not ABSENT}
 
     def part(self, chosen: Iterable[int]) -> Space:
         """Return the space of some parameters, without conditions and constraints."""
@@ -388,7 +388,7 @@ class Space:
         """Return the positions of the values that a point, by positions, still needs."""
         values = [point.get(i, ABSENT) for i in range(len(self.names))]
         if self._rules:
-            values = self._settle(values, _tame)
+            values = self._settle(values, tame)
         return [i for i, v in enumerate(values) if v is ABSENT and self.active(i, values)]
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -505,8 +505,7 @@ class Space:
         numbers = np.array(present, dtype=float)
         if self._log_at.size:
             numbers[self._log_at] = np.log(numbers[self._log_at])
-        numbers -= self._offset
-        numbers /= self._span
+        numbers = (numbers - self._offset) / self._span
         numbers[lacking] = 0.5
         return numbers.clip(0.0, 1.0, out=numbers)
 
@@ -602,11 +601,3 @@ class Space:
         pairs = zip(self.dimensions, self._each(values), strict=True)
         restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
         return self.check(restored) if self.conditional else tuple(restored)
-
-
-def _tame(dimension: Dimension, value: Value) -> Value:
-    """Return a value that may be out of range in exact form, or as it is if it has none."""
-    try:
-        return dimension.clip(value)
-    except (ParameterError, OverflowError):
-        return value

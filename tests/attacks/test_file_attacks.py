@@ -26,13 +26,14 @@ from llmopt.client.prices import get_price
 from llmopt.client.record_replay import RecordClient, ReplayClient
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.errors import LLMOptError
+from llmopt.events import Asked, Called, Replied, Started, Told
 from llmopt.history import Proposal
 from llmopt.journal import FORMAT, Journal
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.scaling import Scaling
 from llmopt.prompt import get_prompt
-from llmopt.state import Asked, Called, Replied, Started, State, Told, proposal_to_json
+from llmopt.state import State, proposal_to_json
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "100"))
 SPACE = {"x": Float(-5, 5)}

@@ -28,12 +28,12 @@ from llmopt.code.checks import Function, Output
 from llmopt.code.program import ProgramSpace
 from llmopt.code.prompt import MAX_SENT_BACK
 from llmopt.errors import ParseError
+from llmopt.events import Asked
 from llmopt.journal import Journal
 from llmopt.journaled import Account, Journaled
 from llmopt.policies.episode import random_steps
 from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
-from llmopt.state import Asked
 from llmopt.state import State as JournalState
 from llmopt.util.text import cut
 
