@@ -212,6 +212,19 @@ def test_a_repeated_ask_states_the_machine_on_which_it_began(plain, monkeypatch,
     assert "NumPy as np, cma;" in new
 
 
+def test_blocks_count_under_a_cap_and_none_is_run_or_paid_twice(plain):
+    script = [python("print(1)"), python("print(2)"), point(0.5)]
+    optimizer, client = search(script, max_requests=2)
+    for _ in range(2):
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask()
+        assert len(client.requests) == optimizer.usage.requests == 2
+    optimizer.limits = Limits()
+    assert optimizer.ask()["x"] == 0.5
+    assert len(client.requests) == optimizer.usage.requests == 3
+    assert plain[0].ran == ["print(1)", "print(2)"]
+
+
 def test_a_saved_search_goes_on_with_its_blocks(plain, tmp_path):
     optimizer, _ = search([python("print(1)"), point(0.25)])
     tell(optimizer)
