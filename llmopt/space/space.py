@@ -505,7 +505,8 @@ class Space:
         numbers = np.array(present, dtype=float)
         if self._log_at.size:
             numbers[self._log_at] = np.log(numbers[self._log_at])
-        numbers = (numbers - self._offset) / self._span
+        numbers -= self._offset
+        numbers /= self._span
         numbers[lacking] = 0.5
         return numbers.clip(0.0, 1.0, out=numbers)
 
