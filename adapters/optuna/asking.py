@@ -44,6 +44,7 @@ from llmopt.util.threads import Lock
 from llmopt.views import outcome
 
 _CLASHES = 4  # points that other workers may take before this one takes a repeat
+_YIELDED = (0.1, 0.4)  # seconds for later trials to give up a point that this one has taken, too
 
 
 class Ended(Exception):
@@ -232,9 +233,11 @@ class Asker:
                 self._stop(need)
             before, key = view.taken, space.key(offer.params)
             publish(study, trial, space.codes(offer.params))
-            view = reader.view(study, study.get_trials(deepcopy=False), trial.number)
-            if self._asking.options.noisy or key in before or key not in view.taken:
-                break  # else another worker took it while the model was asked
+            repeats = self._asking.options.noisy or key in before
+            if repeats or key not in (view := self._view_of_rivals(need, reader, key)).taken:
+                break
+            if attempt < _CLASHES - 1:
+                publish(study, trial, {})
         try:
             wait = time.monotonic() - began
             annotate(study, trial, offer.proposal, offer.cost, offer.model, offer.named, wait)
@@ -245,6 +248,20 @@ class Asker:
         offers.popleft()
         ledger.settle([offer.proposal.source], {})
         return dict(offer.params)
+
+    def _view_of_rivals(self, need: Need, reader: StudyHistory, key: Hashable) -> View:
+        """Return the study as it is once a point is published.
+
+        Other workers may have taken the point while the model was asked. Of trials that take it at
+        once, the earliest gets it: it waits for the others, which see it, to give it up.
+        """
+        for wait in (*_YIELDED, 0.0):
+            trials = need.study.get_trials(deepcopy=False)
+            view = reader.view(need.study, trials, need.trial.number)
+            if view.taken.get(key, -1) < need.trial.number:
+                break
+            time.sleep(wait)
+        return view
 
     def _fault(self, offer: Offer, space: StudySpace, free: BranchedSpace, view: View) -> str:
         """Return why a trial cannot take a point of an earlier answer; nothing if it can."""

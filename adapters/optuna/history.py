@@ -99,7 +99,8 @@ class View:
     """What one proposal is made from."""
 
     history: History  # finished trials in the order of recording, and points of unfinished ones
-    taken: frozenset[Hashable]  # keys of points that would make this trial the repeat of another
+    # keys of points that would make this trial the repeat of another: the first that has it
+    taken: Mapping[Hashable, int]
     numbers: tuple[int, ...]  # number in the study of each trial of `history`
 
 
@@ -144,16 +145,21 @@ class StudyHistory:
             "maximize" if d == StudyDirection.MAXIMIZE else "minimize" for d in study.directions
         )
         key, rows, points = self.space.space.key, [], []
+        taken: dict[Hashable, int] = {}
         for frozen in trials:
             if frozen.state.is_finished():
                 known, row = self._rows.get(frozen.number, (None, None))
                 if known is not frozen:
                     row = self._row(frozen, directions)
                     self._rows[frozen.number] = frozen, row
-                rows += [] if row is None else [row]
+                if row is not None:
+                    rows.append(row)
+                    taken.setdefault(row.key, frozen.number)
             elif frozen.number != number:
                 values = self.space.flatten(known_params(frozen, self.space))
-                points += [] if values is None else [values]
+                if values is not None:
+                    points.append(values)
+                    taken.setdefault(key(values), frozen.number)
         rows = _in_order(rows)
         firsts: dict[Hashable, tuple[int, int]] = {}  # place and number of each point shown
         places: dict[int | None, int] = {}
@@ -164,7 +170,6 @@ class StudyHistory:
         history = History(shown, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
             history = history.merged(key)
-        taken = frozenset([*(row.key for row in rows), *map(key, points)])
         return View(history, taken, tuple(n for _, n in firsts.values()))
 
     def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row | None:
