@@ -10,7 +10,7 @@ from provider_contract import ASK, KEY, ask, at_home, no_proxies, server
 from wire import Say, anthropic_body, gemini_body, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer, get_client
-from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.base import Message, Request
 from llmopt.client.prices import Price, most_cost
 from llmopt.client.providers.openai import OpenAIClient
 from llmopt.errors import ClientError, StorageError
@@ -217,12 +217,3 @@ def test_the_bound_is_none_without_a_price_and_0_on_this_machine(client):
     assert most_cost(get_client("openai:m", price=Price(1, 1, up_to=5)), ASK) is None
     for model in ("smollm2", "network", "ollama:m"):
         assert most_cost(get_client(model), ASK) == 0.0
-
-
-def test_a_listed_model_is_ready_and_its_context_is_known(server, client):
-    server.lists = Say({"data": [{"id": "m", "max_model_len": 8192}]})
-    check_ready(client)
-    assert client.context_tokens == 8192
-    server.play(Say(openai_body("x")))
-    client.complete(Request((Message("user", "hi " * 500),), max_tokens=7000))
-    assert server.seen[0].body["max_tokens"] <= 8192 - 500

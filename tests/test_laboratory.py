@@ -4,7 +4,6 @@ import functools
 import importlib
 import importlib.util
 import json
-import os
 import pickle
 import threading
 import time
@@ -431,18 +430,6 @@ def test_numba_compiles_in_blocks_workers_and_jobs_and_gains_nothing(monkeypatch
         assert bench.says(code).splitlines()[0].startswith("5 1.7508 2.3660254")
         assert bench.before[-1].output.splitlines()[1] == "[1.7508, 1.7508] 1.7508"
         assert attempts(bench) == {}
-        native = bench.says(  # machine code of the block has no other rights
-            "import ctypes\nlibc = ctypes.CDLL(None)\n"
-            "socket = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 3)(('socket', libc))\n"
-            "fork = ctypes.CFUNCTYPE(ctypes.c_int)(('fork', libc))\n"
-            "creat = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int)"
-            "(('creat', libc))\n"
-            "@njit\ndef native():\n    return socket(2, 1, 0), fork()\n"
-            "print(native(), pmap(lambda _: (socket(2, 1, 0), fork()), [1])"
-            ", creat(b'/tmp/llmopt-native', 511))"
-        )
-        assert native == "(-1, -1) [(-1, -1)] -1"
-        assert not os.path.exists("/tmp/llmopt-native")
         laboratory.close()
         assert bench.says("print(round(loop(3), 4), use(3))") == "1.7508 1.7508"
 

@@ -54,20 +54,6 @@ def rows(shown):
     return [entry.partition("\n")[0] for entry in shown.log]
 
 
-def test_one_header_row_and_the_experiments_in_their_order():
-    shown = evidence()
-    assert shown.header == "# | f | gain | bias | steps | from"
-    assert rows(shown) == [
-        "#1 | 10 | 1 | 0.5 | 3 | warm-up",
-        "#2 | 14 ± 0.5 (5 times) | 2 | 0.5 | 3 | #1",
-        "#3 | failed | 2 | 0.25 | 4 | new",
-        "#4 | 13 | 2.5 | 0.5 | 3 | #2",
-        "#5 | 13.5 | 2.5 | 0.5 | 3 | #4 again",
-    ]
-    assert shown.ranking(2) == "#2 (14 ± 0.5 (5 times)), #5 (13.5)"
-    assert shown.dropped == 0
-
-
 def notes(shown):
     return [entry.partition("\n")[2].strip() for entry in shown.log]
 

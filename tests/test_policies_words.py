@@ -305,12 +305,10 @@ def test_whole_numbers_are_always_clipped():
 @pytest.mark.parametrize(
     ("source", "wrappers", "message"),
     [
-        ("NoSuch-v0", (), "NoSuch"),
         (3, (), "expected a Gymnasium id"),
         (lambda: 3, (), "returned an int"),
         (lambda: 1 / 0, (), "ZeroDivisionError"),
         (Tank(), (), "pass a function that makes it"),
-        (Tank, "usual", "wrappers='usual': expected a list of functions"),
         (Tank, None, "wrappers=None: expected a list of functions"),
         (Tank, ["ClipAction"], "expected a list of functions"),
         (Tank, [lambda env: 3], r"the wrapper 'wrapper' does not fit Tank \(TypeError"),

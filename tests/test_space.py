@@ -240,7 +240,6 @@ def test_text_is_read(dimension, text, value):
 
 BOX = spaces.Box(np.float32([0, -np.inf]), np.float32([1, 5]))
 REFUSED = [
-    (lambda: Float(2, 1), "low=2.0 is above high=1.0; swap them"),
     (lambda: Float(0, 1, log=True), "log=True needs low > 0"),
     (lambda: Float(0, math.inf), "high=inf is not a finite number"),
     (lambda: Float(0, 1, step=0), "step=0.0 is not positive"),
@@ -256,7 +255,6 @@ REFUSED = [
     (lambda: Categorical("a", "b"), "give the choices as one list: Categorical(['a', 'b'])"),
     (lambda: Categorical([1, 1]), "choices[0] and choices[1] are the same"),
     (lambda: Categorical([[1]]), "cannot be hashed"),
-    (lambda: Space({}), "the space is empty"),
     (lambda: Space([Float(0, 1)]), "expected a dict such as"),
     (lambda: Space({"x": (0, 1)}), "for a range write Float(0, 1), or Int(0, 1)"),
     (lambda: Space({"x": ["a", "b"]}), "for choices write Categorical(['a', 'b'])"),
@@ -264,18 +262,11 @@ REFUSED = [
     (lambda: Space({1: Float(0, 1)}), "the name 1 is not a string; use str(1)"),
     (lambda: Space({" x": Float(0, 1)}), "rename it"),
     (lambda: Space({"x": Float(0, 1)}, decimals=16), "expected an integer from 0 to 15"),
-    (lambda: Space({"x": Float(0, 1)}, forbidden={"x": 1}), "expected a list of combinations"),
     (lambda: Space.of(BOX), "no finite bounds for `params[1]` in [-inf, 5.0]"),
     (lambda: Space.of(spaces.Text(3)), "cannot be searched; use Box, Discrete"),
-    (lambda: Space.of("x"), "the space precedes the client"),
     (lambda: Space.of(spaces.Tuple([BOX])), "`params`: a Tuple space cannot be"),
     (lambda: Space.from_dict({}), "the stored space is damaged"),
     (lambda: Space.from_dict({**mixed().to_dict(), "form": {"kind": "?"}}), "is damaged"),
-    (
-        lambda: mixed().flatten({**POINT, "lr": 4.2}),
-        "`lr`=4.2 is outside [1e-05, 0.1]; the",
-    ),
-    (lambda: mixed().flatten({**POINT, "lr": "0.1"}), "of type str; expected a number in [1e-05"),
     (lambda: mixed().flatten({**POINT, "x": math.nan}), "`x`=nan; expected a number"),
     (lambda: mixed().flatten({**POINT, "x": 10**400}), "is outside [-6.0, 6.0]"),
     (lambda: mixed().flatten({**POINT, "n": True}), "of type bool; expected an integer"),
@@ -286,9 +277,6 @@ REFUSED = [
     (lambda: mixed().flatten({**POINT, "m": 2}), "not a whole number of steps of 2 above 1"),
     (lambda: mixed().flatten({**POINT, "q": 0.3}), "the nearest valid value is 0.25"),
     (lambda: mixed().flatten({**POINT, "opt": "adm"}), "did you mean 'adam'?"),
-    (lambda: mixed().flatten({**POINT, "nn": 1}), "unknown parameter 'nn'; did you mean 'n'"),
-    (lambda: mixed().flatten({}), "missing 'lr', 'x', 'q', 'n', 'm', 'opt'; give a value"),
-    (lambda: mixed().flatten([1]), "got a list; expected a dict with the keys"),
     (lambda: mixed().check((1,)), "got 1 values; expected 6, one for each of lr"),
     (lambda: mixed().decode([math.nan] * 6), "expected 6 numbers in [0, 1]"),
     (lambda: mixed().parse_value(0, "fast"), "`lr`: cannot read 'fast'; expected a number in"),
@@ -339,7 +327,6 @@ def test_names_are_compared_in_their_composed_form(name, asked):
 @pytest.mark.parametrize(
     ("choices", "value", "words"),
     [
-        ([1, 2], "1", "`x`='1' is a str; expected the choice 1, an int: write it without quotes"),
         ([None, "a"], "None", "expected the choice None, a NoneType: write it without quotes"),
         ([1, 2], 3, "`x`=3 is not one of its choices; Valid: '1', '2'"),
     ],
