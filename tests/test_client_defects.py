@@ -102,25 +102,6 @@ def test_an_error_in_the_body_of_a_success(server, client, error, status, retrya
     assert caught.value.unpriced == 0
 
 
-@pytest.mark.defect(14)
-def test_successive_refusals_add_up(server, client):
-    def strict(body):
-        if body["max_tokens"] > 9000:
-            return Say(openai_error("too large", param="max_tokens"), 400)
-        for name in ("temperature", "seed"):
-            if name in body:
-                return Say(openai_error("unsupported", param=name), 400)
-        return Say(openai_body("x"))
-
-    server.play(strict)
-    ask(client)
-    assert len(server.seen) == 4
-    client.complete(ASK)
-    caps = [seen.body["max_tokens"] for seen in server.seen]
-    assert caps == [16_424, 8212, 8212, 8212, 8212]
-    assert server.seen[-1].body["stop"] == ["###"]
-
-
 @pytest.mark.defect(16)
 @pytest.mark.parametrize(
     ("variable", "value"),

@@ -67,6 +67,7 @@ def after(sent, *faults, cap=8000, least=1000, fields=None):
 TEMPERATURE, TOKENS = {"parameter": "temperature"}, {"parameter": "max_tokens"}
 
 
+@pytest.mark.defect(14)
 @pytest.mark.parametrize(
     ("sent", "faults", "left"),
     [

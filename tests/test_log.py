@@ -120,51 +120,36 @@ def test_float32_results_have_the_digits_of_their_type():
     assert optimizer.best.reward == 0.215
 
 
-def test_a_long_prompt_is_shortened_to_what_a_chat_window_takes():
+def test_prompts_and_blocks_are_shortened_to_what_a_chat_window_takes():
     words = "Mean return over ten initial states; each of them in a line. " * 40
     trials = tuple(
         trial(i, (i / 100, 0.5, 3), float(i), explanation="Hypothesis: h.", feedback=words)
         for i in range(60)
     )
 
-    def size(**options):
-        prompt = get_prompt("words", **options)
+    def shown(described, *computed, **options):
         situation = Situation.after(
-            History(trials), SPACE, ModelFacts("m", chats=True), description="d " * 10_000
-        )
-        return sum(len(m.content) for m in prompt.prepare(situation).request.messages)
-
-    assert size(max_chars=None) > 30_000
-    assert 25_000 < size() <= 30_000
-    assert size(max_chars=1000) < size()  # the description alone is longer
-
-
-def test_blocks_are_shortened_to_what_a_chat_window_takes():
-    words = "Mean return over ten initial states; each of them in a line. " * 40
-    trials = tuple(
-        trial(i, (i / 100, 0.5, 3), float(i), explanation="Hypothesis: h.", feedback=words)
-        for i in range(60)
-    )
-
-    def shown(*computed, **options):
-        situation = Situation.after(
-            History(trials), SPACE, ModelFacts("m", chats=True), description="d " * 5_000,
-            compute=True, computed=computed,
+            History(trials), SPACE, ModelFacts("m", chats=True), description="d " * described,
+            compute=bool(computed), computed=computed,
         )  # fmt: skip
         messages = get_prompt("words", **options).prepare(situation).request.messages
         return "".join(m.content for m in messages)
 
+    assert len(shown(10_000, max_chars=None)) > 30_000
+    usual = len(shown(10_000))
+    assert 25_000 < usual <= 30_000
+    assert len(shown(10_000, max_chars=1000)) < usual  # the description alone is longer
     earlier = Computed("def a(x):\n    return 1\n", ("first " * 12 + "\n") * 20)
     latest = Computed("b = 2\n" * 2000, "second\n" * 700)
-    text = shown(*[earlier] * 9, latest)
+    text = shown(5_000, *[earlier] * 9, latest)
     assert len(text) <= 30_000
     assert "earlier blocks not shown for room." in text
     assert text.count("> second") == 700
     assert text.count("> b = 2") >= 2000 // 6
-    few = shown(latest)
+    few = shown(5_000, latest)
     assert len(few) <= 30_000
     assert "not shown" not in few
-    whole = shown(*[earlier] * 9, latest, max_chars=None)
+    whole = shown(5_000, *[earlier] * 9, latest, max_chars=None)
     assert whole.count("Earlier block,") == 9
     assert "not shown" not in whole
 
