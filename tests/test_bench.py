@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from string import ascii_lowercase
 
 import numpy as np
@@ -98,11 +94,12 @@ def test_all_methods_of_a_seed_share_their_warmup_and_starts():
 # -- many cells ---------------------------------------------------------------------------
 
 
-def test_finished_cells_are_never_run_again(tmp_path, monkeypatch):
+def test_finished_cells_are_never_run_again_also_after_a_kill(tmp_path, monkeypatch):
     out = tmp_path / "r.jsonl"
     cells = [cell("random", s) for s in range(3)]
     assert run_bench(cells[:2], out) == []
     before = out.read_bytes()
+    out.write_bytes(before + before[:40])  # as a kill leaves it
     ran = []
     real = bench.run_cell
     monkeypatch.setattr(bench, "run_cell", lambda c, **more: ran.append(c) or real(c, **more))
@@ -133,24 +130,6 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
 
     assert results("one.jsonl") == results("two.jsonl")
     assert "OPENBLAS_NUM_THREADS" not in os.environ
-
-
-def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
-    out = tmp_path / "r.jsonl"
-    command = [sys.executable, "-m", "llmopt", "bench", "--tasks", "cartpole"]
-    command += ["--methods", "random", "--seeds", "4000", "--iterations", "30", "--out", str(out)]
-    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not out.exists() or out.read_bytes().count(b"\n") < 2:
-        assert running.poll() is None
-        time.sleep(0.02)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    done = read_results(out)
-    assert 2 <= len(done) < 4000
-    more = [Cell.of(line) for line in done]
-    more.append(make_cell("cartpole", "random", len(done), 30))
-    assert run_bench(more, out) == []
-    assert len(read_results(out)) == len(done) + 1
 
 
 # -- command line and suites --------------------------------------------------------------

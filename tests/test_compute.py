@@ -95,27 +95,22 @@ def tell(optimizer, count=1):
     return [optimizer.tell(p, p["x"]) for p in (optimizer.ask() for _ in range(count))]
 
 
-def test_the_next_request_shows_what_was_printed_and_no_evaluation_is_spent(plain):
-    optimizer, client = search([point(0.25), python("a = f.sum()\nprint(X, a)"), point(0.5)])
-    tell(optimizer, 2)
-    first, second, third = (request.text for request in client.requests)
+def test_the_next_request_shows_what_was_printed_and_later_ones_the_variables(plain):
+    script = [point(0.25), python("a = f.sum()\nprint(X, a)"), point(0.5), point(0.6)]
+    optimizer, client = search(script)
+    tell(optimizer, 3)
+    first, second, third, fourth = (request.text for request in client.requests)
     assert "In place of an answer you may give one block between ```python" in first
     assert "You computed" not in first + second
     assert "You computed:\n> a = f.sum()\n> print(X, a)\nIt printed:\n> [[0.25 0.5 ]] 0.25" in third
     assert "Your variables: v1 (float)" in third
-    assert optimizer.usage.requests == 3
-    assert optimizer.usage.proposals == {"llm": 2}
+    assert "You computed" not in fourth
+    assert "Your variables: v1 (float)" in fourth
+    assert optimizer.usage.requests == 4
+    assert optimizer.usage.proposals == {"llm": 3}
     assert optimizer.usage.rejected == {}
-    assert [t.params["x"] for t in optimizer.trials] == [0.25, 0.5]
+    assert [t.params["x"] for t in optimizer.trials] == [0.25, 0.5, 0.6]
     tell(search([point(0.1)])[0])
-
-
-def test_what_was_computed_stands_in_the_next_asks_by_its_variables_alone(plain):
-    optimizer, client = search([python("print(7)"), point(0.5), point(0.6)])
-    tell(optimizer, 2)
-    assert "You computed" in client.requests[1].text
-    assert "You computed" not in client.requests[2].text
-    assert "Your variables: v1 (float)" in client.requests[2].text
 
 
 def test_so_many_blocks_in_a_row_are_the_most(plain):
@@ -166,6 +161,22 @@ def test_a_block_of_a_dropped_answer_makes_no_other_run_twice(plain, tmp_path):
         assert again.ask()["x"] == 0.5
     assert plain[-1].ran == []
     assert "It printed:\n> 2" in client.requests[0].text
+
+
+def test_a_reply_is_on_file_before_its_block_runs(plain, tmp_path, monkeypatch):
+    """A search that is killed within a block pays for no answer twice."""
+    file, run = tmp_path / "s.jsonl", Plain.run
+
+    def look(self, *given):
+        events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
+        assert events.count("replied") == len(client.requests)
+        return run(self, *given)
+
+    monkeypatch.setattr(Plain, "run", look)
+    optimizer, client = search([python("print(1)"), python("print(2)"), point(0.5)], storage=file)
+    with closing(optimizer):
+        tell(optimizer)
+    assert plain[0].ran == ["print(1)", "print(2)"]
 
 
 def test_the_last_of_the_requests_is_for_a_point(plain):

@@ -126,41 +126,6 @@ def test_an_environment_without_a_limit_of_steps_is_cut_off_with_a_notice(caplog
     assert "after 15 steps." in PolicySearch(Bare, "network", max_steps=15).words.text
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"reset": lambda self, **_: np.zeros(2)}, r"reset\(\) returned an array of shape \(2,\)"),
-        (
-            {"reset": lambda self, **_: (np.zeros(1), {})},
-            r"of shape \(1,\): expected \(2,\), the shape of observation_s",
-        ),
-        (
-            {"step": lambda self, _: (np.zeros(1), 0.0, False, False, {})},
-            r"an observation of shape \(1,\): expected \(2,\)",
-        ),
-        ({"step": lambda self, _: (np.zeros(2), 0.0, False, {})}, r"step\(\) returned 4 values"),
-    ],
-)
-def test_what_reset_and_step_return_is_named(changed, said):
-    environment = type("Odd", (Bare,), changed)
-    search = PolicySearch(environment, ScriptedClient([]), "words", max_steps=5)
-    with pytest.raises(LLMOptError, match=f"the environment raised ValueError: .*{said}"):
-        search.run(5)
-
-
-def test_an_environment_that_always_fails_ends_the_search_after_five_with_the_reason(monkeypatch):
-    def broken(self, action):
-        raise RuntimeError("no such joint")
-
-    monkeypatch.setattr(Bare, "step", broken)
-    client = ScriptedClient([])
-    search = PolicySearch(Bare, client, "words", starts=2, max_steps=5)
-    with pytest.raises(LLMOptError, match=r"Bare: none of 5 .*RuntimeError: no such joint"):
-        search.run(30)
-    assert client.requests == []
-    assert len(search.optimizer.trials) == 5
-
-
 def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
     class Both(Bare):
         observation_space = spaces.Dict(a=spaces.Box(-1, 1, (1,)))
@@ -319,20 +284,6 @@ def test_a_search_goes_on_in_the_ranges_with_which_it_began(tmp_path, monkeypatc
         searching("Swimmer-v5", {}, storage=path, max_steps=60, box=3)
 
 
-def test_a_search_goes_on_with_its_starts_only(tmp_path):
-    def search(starts):
-        return searching("MountainCarContinuous-v0", {}, {}, starts=starts, storage=tmp_path / "s")[
-            0
-        ]
-
-    with search(3) as begun:
-        begun.run(1)
-    with pytest.raises(StorageError, match=r"task \(starts: there 3, now 2\)"):
-        search(2)
-    with search(3) as resumed:
-        assert len(resumed.optimizer.trials) == 1
-
-
 def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog):
     storage = tmp_path / "s.jsonl"
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
@@ -343,6 +294,7 @@ def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog)
     assert said in caplog.text
     for options, said in (
         ({"seed": 3}, "task (seed: there 0, now 3)"),
+        ({"starts": 2}, "task (starts: there 3, now 2)"),
         ({"max_steps": 9}, "task (max_steps: there 500, now 9)"),
         ({"wrappers": [FlattenObservation]}, "wrappers: there "),
     ):

@@ -77,13 +77,6 @@ def denied(outcome):
 
 
 @needs_confinement
-def test_honest_code_runs_confined(attacker):
-    attacker.load("def f(x, k=1):\n    return {'y': np.linalg.norm(x) * k, 'n': None}\n")
-    assert attacker.call("f", np.array([3.0, 4.0]), k=2) == {"y": 10.0, "n": None}
-    assert attacker.confined is True
-
-
-@needs_confinement
 class TestAttacks:
     def test_every_call_that_is_not_allowed(self, attacker):
         """The whole table, run for real: with -1 for arguments none of it does harm."""
@@ -442,6 +435,9 @@ class TestHonestCode:
         check(honest, source, functions)
         for i, body in numbered:
             assert Output().read(honest.call(f"f{i}", 1.0)) == 2.0, body
+        assert honest.confined is True
+        honest.load("def f(x, k=1):\n    return {'y': np.linalg.norm(x) * k, 'n': None}\n")
+        assert honest.call("f", np.array([3.0, 4.0]), k=2) == {"y": 10.0, "n": None}
 
 
 class TestFailClosed:

@@ -143,20 +143,23 @@ def test_docstrings_of_any_kind(name):
     ("method", "gives", "reason"),
     [
         ("step", None, "the environment raised TypeError"),
-        ("step", (np.zeros(2), 1.0, True, {}), "returned 4 values"),
+        ("step", (np.zeros(2), 1.0, True, {}), r"step\(\) returned 4 values"),
         ("step", (np.zeros(2), "much", True, False, {}), "could not convert string to float"),
         ("step", (np.zeros(2), 1.0, Unsayable(), False, {}), "RuntimeError: no text"),
         ("step", (np.zeros(2), math.nan, False, False, {}), "the reward of step 1 is nan"),
-        ("step", (np.zeros(7), 1.0, False, False, {}), r"an observation of shape \(7,\)"),
+        ("step", (np.zeros(7), 1.0, False, False, {}),
+         r"an observation of shape \(7,\): expected \(2,\)"),
         ("reset", None, "returned a NoneType"),
-        ("reset", np.zeros(2), "returned an array of shape"),
+        ("reset", np.zeros(2), r"reset\(\) returned an array of shape \(2,\)"),
+        ("reset", (np.zeros(1), {}), r"\(1,\): expected \(2,\), the shape of observation_s"),
         ("reset", ("a", {}), "an observation of shape"),
     ],
-)
+)  # fmt: skip
 def test_answers_of_any_kind_end_the_search_with_the_reason(method, gives, reason, monkeypatch):
     monkeypatch.setattr(Anything, method, lambda self, *_, **__: gives)
     client = ScriptedClient([])
     with PolicySearch(Anything, client, "words", starts=1, max_steps=5) as search:
-        with pytest.raises(LLMOptError, match=f"none of 5 evaluations .*{reason}"):
+        with pytest.raises(LLMOptError, match=f"Anything: none of 5 evaluations .*{reason}"):
             search.run(20)
         assert client.requests == []
+        assert len(search.optimizer.trials) == 5
