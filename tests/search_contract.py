@@ -313,8 +313,10 @@ class SearchContract:
     def test_a_model_that_gives_no_point_again_and_again_ends_it(self, tmp_path):
         client = Model([*["no idea"] * 4, self.reply(1)])
         search = self.open(client, tmp_path / "run", attempts=1, max_fallbacks=2)
-        with pytest.warns(FallbackWarning):
+        with pytest.warns(FallbackWarning) as caught:
             self.advance(search, 2)
+        lines = {Path(w.filename).name for w in caught if w.category is FallbackWarning}
+        assert lines <= {"search_contract.py", "test_search_contract.py"}  # the caller's
         for _ in range(2):  # it is asked anew each time
             with pytest.raises(ClientError, match="max_fallbacks=2"):
                 self.advance(search)

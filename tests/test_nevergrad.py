@@ -7,10 +7,10 @@ import os
 import pickle
 import re
 import socket
-import unittest
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ from llmopt import (  # noqa: E402
 )
 from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
 from llmopt.adapters.nevergrad.space import ParameterSpace  # noqa: E402
-from llmopt.client.base import Completion, Reply, Request  # noqa: E402
+from llmopt.client.base import Request  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::nevergrad.common.errors.NevergradWarning"),
@@ -157,8 +157,6 @@ class TestPeerChecks:
 
         for module in (peer, peer_suggest):
             monkeypatch.setattr(module, "SkipTest", Skipped)
-        assert issubclass(Skipped, AssertionError)
-        assert peer.SkipTest is not unittest.SkipTest
 
     @pytest.mark.parametrize("one_worker", [True, False])
     def test_check_optimizer_finds_the_optimum(self, one_worker):
@@ -172,33 +170,19 @@ class TestPeerChecks:
         np.random.seed(3)
         peer.check_optimizer(cls, budget=200, verify_value=True)
 
-    def test_optimizers_minimal(self):
+    @pytest.mark.parametrize(
+        "check", [peer.test_optimizers_minimal, peer.test_mo_constrained, peer.test_mo_with_nan]
+    )
+    def test_checks_of_a_search(self, check):
         np.random.seed(3)
-        peer.test_optimizers_minimal(SCRIPTED)
+        check(SCRIPTED)
 
     @pytest.mark.parametrize("name", ["LLM", SCRIPTED])
-    def test_optim_pickle(self, name):
-        peer.test_optim_pickle(name)
-
-    def test_mo_constrained(self):
-        peer.test_mo_constrained(SCRIPTED)
-
-    def test_mo_with_nan(self):
-        peer.test_mo_with_nan(SCRIPTED)
-
-    @pytest.mark.parametrize("name", ["LLM", SCRIPTED])
-    def test_optimizers_suggest(self, name):
-        peer_suggest.test_optimizers_suggest(name)
-
-    def test_suggestion_testing(self):
-        array = P.Array(shape=(100,)).set_bounds(0.0, 1.0)
-        array.set_integer_casting()
-        optimum = np.asarray([0] * 17 + [1] * 17 + [0] * 66)
-
-        def target(x):
-            return 0 if np.all(np.asarray(x, dtype=int) == optimum) else 1
-
-        peer_suggest.suggestion_testing(SCRIPTED, array, optimum, 7, target)
+    @pytest.mark.parametrize(
+        "check", [peer.test_optim_pickle, peer_suggest.test_optimizers_suggest]
+    )
+    def test_checks_of_an_optimizer(self, check, name):
+        check(name)
 
 
 # -- the registry --------------------------------------------------------------------------
@@ -212,18 +196,33 @@ class TestRegistry:
             assert optimizer.name == name
 
     @pytest.mark.parametrize(
-        "config",
+        ("name", "value"),
         [
-            {"model": "gpt5"},
-            {"prompt": "porps"},
-            {"batch_size": 0},
-            {"warmup": -1},
-            {"on_error": "x"},
+            ("model", "gpt5"), ("prompt", "porps"), ("batch_size", 0), ("warmup", -1),
+            ("on_error", "x"),
         ],
-    )
-    def test_bad_configuration_is_refused_at_once(self, config):
+    )  # fmt: skip
+    def test_bad_configuration_is_refused_at_once(self, name, value):
         with pytest.raises((LLMOptError, ValueError)):
-            ParametrizedLLM(**config)
+            ParametrizedLLM(**{name: value})
+
+    def test_names_show_what_was_set_and_no_secret(self):
+        class Leaky(ScriptedClient):
+            """A client that is careless with its key."""
+
+            def __repr__(self):
+                return f"Leaky(key={SECRET!r})"
+
+        client = Leaky([], name="")
+        configured = ParametrizedLLM(client, prompt="opro", batch_size=2, description=sphere)
+        assert (
+            configured.name
+            == ParametrizedLLM(model=client, prompt="opro", batch_size=2, description=sphere).name
+        )
+        assert configured(2, 10).name == configured.name
+        assert "prompt='opro', batch_size=2, description='f is computed by th…'" in configured.name
+        for text in (repr(configured), str(configured), repr(configured(2, 10))):
+            assert SECRET not in text
 
     def test_nothing_is_sent_read_or_loaded_before_the_model_is_needed(self, monkeypatch):
         def refuse(*args, **kwargs):
@@ -252,127 +251,94 @@ def choices_of_parameters():
     return P.Choice([P.Scalar(lower=0, upper=1), P.Dict(x=P.Scalar(lower=0, upper=10)), "c"])
 
 
-# Parametrization, names in order, and the first one's range as the space shows it.
-CASES: dict[str, tuple[Any, list[str], str]] = {
-    "array": (lambda: P.Array(shape=(2,)), ["params[0]", "params[1]"], "Float(-3.0, 3.0)"),
-    "matrix": (
-        lambda: P.Array(shape=(1, 2), lower=-1, upper=[[1, 2]]),
-        ["params[0,0]", "params[0,1]"],
-        "Float(-1.0, 1.0)",
+class Case(NamedTuple):
+    """A parametrization, its names in order, and the first one's range as the space shows it."""
+
+    make: Callable[[], Any]
+    first: str
+    names: str = "params"
+
+
+def bounded(method: str) -> P.Array:
+    return P.Array(shape=(1,)).set_bounds(-1, 1, method=method)
+
+
+ONE, TWO, UNIT = "params[0]", "params[0] params[1]", "Float(-1.0, 1.0)"
+CASES = {
+    "array": Case(lambda: P.Array(shape=(2,)), "Float(-3.0, 3.0)", TWO),
+    "matrix": Case(
+        lambda: P.Array(shape=(1, 2), lower=-1, upper=[[1, 2]]), UNIT, "params[0,0] params[0,1]"
     ),
-    "wide sigma": (
-        lambda: P.Array(init=[1.0]).set_mutation(sigma=5),
-        ["params[0]"],
-        "Float(-14.0, 16.0)",
+    "wide sigma": Case(
+        lambda: P.Array(init=[1.0]).set_mutation(sigma=5), "Float(-14.0, 16.0)", ONE
     ),
-    "half-bounded": (lambda: P.Array(init=[1.0], lower=0), ["params[0]"], "Float(0.0, 4.0)"),
-    "infinite bounds": (
-        lambda: P.Array(init=[0.0, 1.0], lower=[-np.inf, 0], upper=[np.inf, 5]),
-        ["params[0]", "params[1]"],
-        "Float(-1.0, 1.0)",
+    "half-bounded": Case(lambda: P.Array(init=[1.0], lower=0), "Float(0.0, 4.0)", ONE),
+    "infinite bounds": Case(
+        lambda: P.Array(init=[0.0, 1.0], lower=[-np.inf, 0], upper=[np.inf, 5]), UNIT, TWO
     ),
-    "named": (lambda: P.Array(shape=(1,)).set_name("w"), ["w[0]"], "Float(-3.0, 3.0)"),
-    "scalar": (lambda: P.Scalar(), ["params"], "Float(-3.0, 3.0)"),
-    "bounded scalar": (lambda: P.Scalar(lower=-2, upper=5), ["params"], "Float(-2.0, 5.0)"),
-    "integer": (
-        lambda: P.Scalar(lower=1, upper=12).set_integer_casting(),
-        ["params"],
-        "Int(1, 12)",
-    ),
-    "open integer": (lambda: P.Scalar(init=7).set_integer_casting(), ["params"], "Int(4, 10)"),
-    "random integer": (
+    "scalar": Case(lambda: P.Scalar(), "Float(-3.0, 3.0)"),
+    "integer": Case(lambda: P.Scalar(lower=1, upper=12).set_integer_casting(), "Int(1, 12)"),
+    "open integer": Case(lambda: P.Scalar(init=7).set_integer_casting(), "Int(4, 10)"),
+    "random integer": Case(
         lambda: ng.ops.Int(deterministic=False)(P.Array(shape=(1,), lower=0, upper=9)),
-        ["params[0]"],
         "Int(0, 9)",
+        ONE,
     ),
-    "log": (lambda: P.Log(lower=1e-5, upper=0.1), ["params"], "Float(1e-05, 0.1, log=True)"),
-    "open log": (lambda: P.Log(init=4.0), ["params"], "Float(0.5, 32.0, log=True)"),
-    "integer log": (
-        lambda: P.Log(lower=1, upper=1000).set_integer_casting(),
-        ["params"],
-        "Int(1, 1000, log=True)",
+    "log": Case(lambda: P.Log(lower=1e-5, upper=0.1), "Float(1e-05, 0.1, log=True)"),
+    "open log": Case(lambda: P.Log(init=4.0), "Float(0.5, 32.0, log=True)"),
+    "integer log": Case(
+        lambda: P.Log(lower=1, upper=1000).set_integer_casting(), "Int(1, 1000, log=True)"
     ),
-    "exponent": (
+    "exponent": Case(
         lambda: P.Scalar(init=1.0).set_mutation(exponent=3.0),
-        ["params"],
         "Float(0.037037037037037035, 27.0, log=True)",
     ),
-    "negated": (lambda: -P.Scalar(init=3.0, lower=0), ["params"], "Float(-6.0, 0.0)"),
-    "shifted": (lambda: 3 * P.Scalar(lower=-1, upper=1) + 10, ["params"], "Float(7.0, 13.0)"),
-    "square": (lambda: P.Scalar() ** 2, ["params"], "Float(0.0, 9.0)"),
-    "modulo": (lambda: P.Scalar(init=0.5) % 3.0, ["params"], "Float(0.0, 2.999999999997)"),
-    "tanh": (
-        lambda: P.Scalar(init=0.0).set_bounds(-1, 1, method="tanh"),
-        ["params"],
-        "Float(-0.999999999998, 0.999999999998)",
+    "negated": Case(lambda: -P.Scalar(init=3.0, lower=0), "Float(-6.0, 0.0)"),
+    "shifted": Case(lambda: 3 * P.Scalar(lower=-1, upper=1) + 10, "Float(7.0, 13.0)"),
+    "square": Case(lambda: P.Scalar() ** 2, "Float(0.0, 9.0)"),
+    "modulo": Case(lambda: P.Scalar(init=0.5) % 3.0, "Float(0.0, 2.999999999997)"),
+    "tanh": Case(lambda: bounded("tanh"), "Float(-0.999999999998, 0.999999999998)", ONE),
+    "arctan": Case(lambda: bounded("arctan"), UNIT, ONE),
+    "gaussian": Case(lambda: bounded("gaussian"), UNIT, ONE),
+    "constraint": Case(lambda: bounded("constraint"), UNIT, ONE),
+    "angles": Case(lambda: Angles(shape=(1,), deg=True), "Float(-180.0, 180.0)", ONE),
+    "choice": Case(lambda: P.Choice(["conv", None, 2.5]), "Categorical(['conv', None, 2.5])"),
+    "equal choices": Case(
+        lambda: P.Choice([1, True, "x", "x"]), "Categorical(['1', 'True', 'x', 'x#2'])"
     ),
-    "arctan": (
-        lambda: P.Scalar(init=0.0).set_bounds(-1, 1, method="arctan"),
-        ["params"],
-        "Float(-1.0, 1.0)",
+    "objects": Case(
+        lambda: P.Choice([train, [1], {"a": 1}]), """Categorical(['train', '[1]', "{'a': 1}"])"""
     ),
-    "gaussian": (
-        lambda: P.Array(shape=(1,)).set_bounds(-1, 1, method="gaussian"),
-        ["params[0]"],
-        "Float(-1.0, 1.0)",
+    "repeated choice": Case(
+        lambda: P.Choice(["a", "b"], repetitions=2), "Categorical(['a', 'b'])", TWO
     ),
-    "constraint": (
-        lambda: P.Array(shape=(1,)).set_bounds(-1, 1, method="constraint"),
-        ["params[0]"],
-        "Float(-1.0, 1.0)",
+    "transition": Case(
+        lambda: P.TransitionChoice(["lo", "mid", "hi"]), "Categorical(['lo', 'mid', 'hi'])"
     ),
-    "angles": (lambda: Angles(shape=(1,), deg=True), ["params[0]"], "Float(-180.0, 180.0)"),
-    "choice": (
-        lambda: P.Choice(["conv", None, 2.5]),
-        ["params"],
-        "Categorical(['conv', None, 2.5])",
+    "ordered integers": Case(
+        lambda: P.TransitionChoice([16, 32, 48], repetitions=2), "Int(16, 48, step=16)", TWO
     ),
-    "equal choices": (
-        lambda: P.Choice([1, True, "x", "x"]),
-        ["params"],
-        "Categorical(['1', 'True', 'x', 'x#2'])",
-    ),
-    "objects": (
-        lambda: P.Choice([train, [1], {"a": 1}]),
-        ["params"],
-        """Categorical(['train', '[1]', "{'a': 1}"])""",
-    ),
-    "repeated choice": (
-        lambda: P.Choice(["a", "b"], repetitions=2),
-        ["params[0]", "params[1]"],
-        "Categorical(['a', 'b'])",
-    ),
-    "transition": (
-        lambda: P.TransitionChoice(["lo", "mid", "hi"]),
-        ["params"],
-        "Categorical(['lo', 'mid', 'hi'])",
-    ),
-    "ordered integers": (
-        lambda: P.TransitionChoice([16, 32, 48], repetitions=2),
-        ["params[0]", "params[1]"],
-        "Int(16, 48, step=16)",
-    ),
-    "choice of parameters": (
+    "choice of parameters": Case(
         choices_of_parameters,
-        ["params", "params.option0", "params.option1.x"],
         "Categorical(['option0', 'option1', 'c'])",
+        "params params.option0 params.option1.x",
     ),
-    "tuple": (
+    "tuple": Case(
         lambda: P.Tuple(P.Scalar(), 3, P.Array(shape=(1,)).set_name("w")),
-        ["params[0]", "w[0]"],
         "Float(-3.0, 3.0)",
+        "params[0] w[0]",
     ),
-    "nested dict": (
+    "nested dict": Case(
         lambda: P.Dict(a=P.Scalar(), b=P.Dict(c=P.Log(lower=1, upper=10), d=P.Tuple(P.Scalar()))),
-        ["a", "b.c", "b.d[0]"],
         "Float(-3.0, 3.0)",
+        "a b.c b.d[0]",
     ),
-    "instrumentation": (
+    "instrumentation": Case(
         lambda: P.Instrumentation(
             P.Array(shape=(2,)), 5, lr=P.Log(lower=1e-4, upper=1), arch=P.Choice(["conv", "fc"])
         ),
-        ["args[0][0]", "args[0][1]", "lr", "arch"],
         "Float(-3.0, 3.0)",
+        "args[0][0] args[0][1] lr arch",
     ),
 }
 
@@ -406,14 +372,13 @@ class Picky(P.Array):
 class TestParametrizations:
     @pytest.mark.parametrize("case", CASES)
     def test_space_has_the_users_names_and_ranges(self, case):
-        parametrization, names, first = CASES[case]
-        space = LLM(parametrization(), 10)._parameters.space
-        assert list(space.names) == names
-        assert repr(space.dimensions[0]) == first
+        space = LLM(CASES[case].make(), 10)._parameters.space
+        assert list(space.names) == CASES[case].names.split()
+        assert repr(space.dimensions[0]) == CASES[case].first
 
     @pytest.mark.parametrize("case", CASES)
     def test_every_candidate_is_valid_whatever_the_model_says(self, case):
-        optimizer = make(wild, CASES[case][0](), 40, 2, warmup=1, max_fallbacks=None)
+        optimizer = make(wild, CASES[case].make(), 40, 2, warmup=1, max_fallbacks=None)
         dimensions = optimizer._parameters.space.dimensions
         for _ in range(10):
             for candidate in [optimizer.ask() for _ in range(2)]:
@@ -451,13 +416,7 @@ class TestParametrizations:
         assert seen[0] == ([0.5, -0.25], pytest.approx(0.01), 7, "fc", {"x": 8.0})
         assert type(seen[0][2]) is int
         assert best.kwargs["arch"] == "fc"
-        text = optimizer.client.requests[0].text
-        for name in (
-            "lr: a number from 0.0001 to 1",
-            "arch: one of conv, fc",
-            "layers: an integer",
-        ):
-            assert name in text
+        assert "lr: a number from 0.0001 to 1" in optimizer.client.requests[0].text
 
     @pytest.mark.parametrize(
         ("parametrization", "asked", "given"),
@@ -508,12 +467,10 @@ class TestWorkingRanges:
         parameters = ParameterSpace(P.Array(shape=(2,)))
         assert not parameters.widen([(2.9, 0.0), (0.0, -2.9), (0.1, 0.0)])
         assert parameters.widen([(2.9, 0.0), (0.0, -2.9), (2.8, 0.0)])
-        assert [repr(d) for d in parameters.space.dimensions] == [
-            "Float(-3.0, 9.0)",
-            "Float(-3.0, 3.0)",
-        ]
+        ranges = [repr(d) for d in parameters.space.dimensions]
+        assert ranges == ["Float(-3.0, 9.0)", "Float(-3.0, 3.0)"]
 
-    def test_a_told_integer_from_outside_is_taken_in(self):
+    def test_a_recorded_integer_from_outside_is_taken_in(self):
         parameters = ParameterSpace(P.Scalar(init=0).set_integer_casting())
         assert parameters.widen([(12,)])
         assert repr(parameters.space.dimensions[0]) == "Int(-3, 13)"
@@ -554,31 +511,23 @@ class TestAskTell:
         assert told == {2.0: (3.0, "llm"), 0.0: (1.0, "llm"), 1.0: (2.0, "llm")}
         assert optimizer.history.pending == ()
 
-    def test_points_that_were_not_asked_are_the_users(self):
+    def test_points_of_the_user_cost_no_request_and_count_as_the_warm_up(self):
         client = ScriptedClient(points((0.1, 0.1)))
-        optimizer = make(client, warmup=1)
+        optimizer = make(client, warmup=2)
         child = optimizer.parametrization.spawn_child(new_value=np.array([1.0, -1.0]))
         optimizer.tell(child, 0.5)
         assert optimizer.num_tell_not_asked == 1
-        assert optimizer.history.trials[0].source == "user"
-        # It counts as the warm-up, so the model is asked next.
-        optimizer.ask()
-        assert "params[0]: 1.00, params[1]: -1.00; f = 0.5" in client.requests[0].text
-        np.testing.assert_array_equal(optimizer.provide_recommendation().value, [1.0, -1.0])
-
-    def test_suggestions_come_next_and_cost_no_request(self):
-        client = ScriptedClient([])
-        optimizer = make(client)
         optimizer.suggest(np.array([1.5, 2.5]))
         candidate = optimizer.ask()
         np.testing.assert_array_equal(candidate.value, [1.5, 2.5])
         assert optimizer.history.pending == ((1.5, 2.5),)
         optimizer.tell(candidate, 1.0)
-        assert optimizer.history.trials[0].source == "user"
+        assert [t.source for t in optimizer.history.trials] == ["user", "user"]
         assert count(client) == 0
+        optimizer.ask()
+        assert "params[0]: 1.00, params[1]: -1.00; f = 0.5" in client.requests[0].text
+        np.testing.assert_array_equal(optimizer.provide_recommendation().value, [1.0, -1.0])
 
-
-class TestBatches:
     def test_the_model_is_asked_for_as_many_points_as_there_are_workers(self):
         client = ScriptedClient(points((0, 1), (0, 2), (0, 3), (0, 0), (1, 0), (2, 0)))
         optimizer = make(client, workers=4)
@@ -592,8 +541,6 @@ class TestBatches:
         assert count(client) == 6
         assert "params[0]: 0.00, params[1]: 3.00" in client.requests[4].text.split("not propose")[1]
 
-
-class TestExecutors:
     @pytest.mark.parametrize(
         ("pool", "batch_mode"), [(ThreadPoolExecutor, False), (ProcessPoolExecutor, True)]
     )
@@ -609,35 +556,17 @@ class TestExecutors:
             assert count(client) == 20
 
 
-# -- saving, seeds, secrets ----------------------------------------------------------------
-
-
-def losses_of(optimizer, n: int) -> list[float]:
-    for _ in range(n):
-        candidate = optimizer.ask()
-        optimizer.tell(candidate, sphere(candidate.value))
-    return [t.rewards[0] for t in optimizer.history.trials]
+# -- saving, seeds -------------------------------------------------------------------------
 
 
 class TestSaving:
-    def test_a_loaded_run_goes_on_as_an_uninterrupted_one(self, tmp_path):
-        config = {"warmup": 3, "prompt": "opro", "batch_size": 4}
-        whole = losses_of(make(gaussian_steps, budget=20, **config), 16)
-        optimizer = make(gaussian_steps, budget=20, **config)
-        losses_of(optimizer, 9)
-        open_point = optimizer.ask()
-        optimizer.dump(tmp_path / "run.pkl")
-        for loader in (LLM, type(optimizer)):
-            loaded = loader.load(tmp_path / "run.pkl")
-            assert loaded.usage.requests == optimizer.usage.requests
-            loaded.tell(open_point, sphere(open_point.value))
-            assert losses_of(loaded, 6) == whole
-
     def test_a_loaded_run_checks_the_model_of_its_own_process(self, tmp_path, monkeypatch):
-        optimizer = make(gaussian_steps, budget=20, warmup=3, on_error="fallback")
-        losses_of(optimizer, 4)
+        optimizer = make(points((1, 1), (2, 2)), budget=20, on_error="fallback")
+        waiting = optimizer.ask()
         optimizer.dump(tmp_path / "run.pkl")
         loaded = LLM.load(tmp_path / "run.pkl")
+        loaded.tell(waiting, 1.0)
+        assert [(t.source, t.values) for t in loaded.history.trials] == [("llm", (1, 1))]
         process = os.getpid()
         monkeypatch.setattr("llmopt.journaled.os.getpid", lambda: process + 1)
 
@@ -647,31 +576,6 @@ class TestSaving:
         monkeypatch.setattr("llmopt.journaled.check_ready", gone)
         with pytest.raises(MissingKeyError):
             loaded.ask()
-
-
-class Leaky:
-    """A client that is careless with its key."""
-
-    default_prompt = "props"
-
-    def __init__(self):
-        self.key = SECRET
-
-    def __repr__(self):
-        return f"Leaky(key={self.key!r})"
-
-    def complete(self, request):
-        return Reply((Completion("params[0]: 1, params[1]: 1"),))
-
-
-class TestSecrets:
-    def test_names_hold_none(self):
-        configured = ParametrizedLLM(model=Leaky(), prompt="opro", batch_size=2)
-        optimizer = configured(2, 10)
-        assert configured.name == "ParametrizedLLM(model='Leaky', prompt='opro', batch_size=2)"
-        for text in (repr(configured), str(configured), configured.name, repr(optimizer)):
-            assert SECRET not in text
-        assert optimizer.name == configured.name
 
 
 class TestSeeds:
@@ -697,15 +601,7 @@ class TestSeeds:
         assert run(12, 1) != run(13, 1)
 
 
-def test_a_model_may_be_given_by_position():
-    assert ParametrizedLLM("network").name == ParametrizedLLM(model="network").name
-
-
 # -- constraints, several objectives, failures ---------------------------------------------
-
-
-def never(x) -> bool:
-    return False
 
 
 def too_low(x) -> float:
@@ -717,17 +613,6 @@ def in_the_corner(x) -> float:
 
 
 class TestConstraints:
-    def test_one_that_nothing_meets_costs_one_request(self):
-        client = ScriptedClient(spread)
-        optimizer = make(client, P.Array(shape=(2,), lower=-9, upper=9), 20)
-        optimizer.parametrization.register_cheap_constraint(never)
-        with pytest.warns(FallbackWarning):
-            optimizer.ask()
-        assert count(client) == 1
-        assert optimizer.num_ask == 1
-        optimizer.ask()
-        assert count(client) == 2
-
     def test_random_points_follow_where_it_refuses_all_and_it_is_said_once(self):
         refused = points(*((0.5, i / 99) for i in range(99)))
         client = ScriptedClient(lambda request: refused.pop())
@@ -741,7 +626,7 @@ class TestConstraints:
                 optimizer.tell(candidate, 1.0)
         (said,) = [str(w.message) for w in caught if w.category is FallbackWarning]
         assert "constraint" in said
-        assert count(client) == 3
+        assert count(client) == optimizer.num_ask == 3
         assert optimizer.usage.fallbacks > 1
         assert {t.source for t in optimizer.history.trials} == {"fallback"}
 
@@ -756,34 +641,17 @@ class TestConstraints:
         assert optimizer.history.trials[0].values == pytest.approx(candidate.value.tolist())
         assert optimizer.ask().value.tolist() == [2, 2]
 
-    def test_violations_rank_last(self):
-        client = ScriptedClient(points((1, 1), (2, 2), (3, 3)))
-        optimizer = make(client, budget=20)
-        for loss, violation in ((0.1, [2.0, -1.0]), (5.0, [-1.0, 0.0]), (4.0, None)):
-            optimizer.tell(optimizer.ask(), loss, violation)
-        ranked = [(t.rewards[0], t.constraint_violation) for t in optimizer.history.ranked]
-        assert ranked == [(4.0, 0.0), (5.0, 0.0), (0.1, 2.0)]
-
-    def test_a_told_point_that_violates_a_cheap_one_ranks_last(self):
+    @pytest.mark.parametrize("cheap", [False, True])
+    def test_points_that_violate_one_rank_last(self, cheap):
         optimizer = make([], budget=20)
-        optimizer.parametrization.register_cheap_constraint(in_the_corner)
-        for x, loss in (([0.0, 0.0], 0.1), ([2.0, 2.0], 5.0)):
-            child = optimizer.parametrization.spawn_child(new_value=np.array(x))
-            optimizer.tell(child, loss)
+        rows = [(0.0, 0.1, [2.0, -1.0]), (2.0, 5.0, [-1.0, 0.0]), (3.0, 4.0, None)]
+        if cheap:
+            optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        for x, loss, violation in rows:
+            child = optimizer.parametrization.spawn_child(new_value=np.array([x, x]))
+            optimizer.tell(child, loss, None if cheap else violation)
         ranked = [(t.rewards[0], t.constraint_violation) for t in optimizer.history.ranked]
-        assert ranked == [(5.0, 0.0), (0.1, 1.0)]
-
-
-class TestObjectives:
-    def test_the_vector_reaches_the_model(self):
-        client = ScriptedClient(points((1, 1), (2, 2)))
-        optimizer = make(client)
-        optimizer.tell(optimizer.ask(), [3.0, 0.25])
-        optimizer.ask()
-        assert optimizer.history.trials[0].rewards == (3.0, 0.25)
-        assert optimizer.history.directions == ("minimize", "minimize")
-        assert "f = (3, 0.25)" in client.requests[1].text
-        assert "minimize f1, minimize f2" in client.requests[1].text
+        assert ranked == [(4.0, 0.0), (5.0, 0.0), (0.1, 1.0 if cheap else 2.0)]
 
 
 class TestFailures:
@@ -791,14 +659,17 @@ class TestFailures:
         "loss", [math.nan, math.inf, -math.inf, 1e300, [1.0, math.nan], [math.inf, 2.0]]
     )
     def test_unusable_losses_are_failures_to_the_model(self, loss):
-        client = ScriptedClient(points((1, 1), (2, 2)))
+        client = ScriptedClient(points((1, 1), (2, 2), (3, 3)))
         optimizer = make(client)
         optimizer.tell(optimizer.ask(), loss)
         assert optimizer.history.trials[0].state == "failed"
         candidate = optimizer.ask()
         assert "params[1]: 1.00; failed" in client.requests[1].text
-        optimizer.tell(candidate, [1.0] * np.size(loss))
-        assert optimizer.history.best.rewards == (1.0,) * np.size(loss)
+        optimizer.tell(candidate, [1.0, 0.25][: np.size(loss)])
+        assert optimizer.history.best.rewards == (1.0, 0.25)[: np.size(loss)]
+        optimizer.ask()
+        several = "minimize f1, minimize f2" in client.requests[2].text
+        assert several == ("f = (1, 0.25)" in client.requests[2].text) == isinstance(loss, list)
 
     def test_a_models_error_loses_nothing_and_minimize_goes_on(self):
         replies = [*points((1, 1)), ClientError("no quota"), *points((2, 2), (0.4, 0.5))]
@@ -812,35 +683,25 @@ class TestFailures:
 
 
 class TestWords:
-    def test_feedback_and_standard_error_reach_the_prompt(self):
-        client = ScriptedClient(points((1, 1), (2, 2)))
-        optimizer = make(client, prompt="words")
-        optimizer.tell(optimizer.ask(), 3.0, feedback="overshot\nat the end", stderr=0.25)
-        optimizer.ask()
-        assert "> overshot\n> at the end" in client.requests[1].text
-        assert "3 ± 0.25" in client.requests[1].text
-
-    def test_a_callback_tells_it_within_minimize(self):
+    def test_a_callback_tells_feedback_and_standard_error_within_minimize(self):
         client = ScriptedClient(points((1, 1), (2, 2), (3, 3)))
-        optimizer = make(client, budget=3)
+        optimizer = make(client, budget=3, prompt="words")
 
         def say(told, candidate, loss):
-            told.tell_feedback(candidate, f"came to {loss:.2f}", stderr=0.5)
+            told.tell_feedback(candidate, f"came to\n{loss:.2f}", stderr=0.25)
 
         optimizer.register_callback("tell", say)
         optimizer.minimize(sphere)
         trials = optimizer.history.trials
-        assert [t.feedback for t in trials] == [f"came to {t.rewards[0]:.2f}" for t in trials]
-        assert [t.stderr for t in trials] == [0.5] * 3
-        assert "feedback: came to 0.50" in client.requests[1].text
+        assert [t.feedback for t in trials] == [f"came to\n{t.rewards[0]:.2f}" for t in trials]
+        assert [t.stderr for t in trials] == [0.25] * 3
+        assert "> came to\n> 0.50" in client.requests[1].text
+        assert "0.5 ± 0.25" in client.requests[1].text
 
     def test_the_objective_describes_itself(self):
         client = ScriptedClient(points((1, 1)))
-        optimizer = make(client, prompt="words", description=sphere)
-        optimizer.ask()
+        make(client, prompt="words", description=sphere).ask()
         assert "np.sum((np.asarray(x) - 0.5) ** 2)" in client.requests[0].text
-        named = ParametrizedLLM(description=sphere).name
-        assert named == "ParametrizedLLM(description='f is computed by th…')"
 
     def test_the_points_of_one_answer_serve_the_workers_and_then_it_ends(self):
         answer = "".join(
@@ -856,14 +717,6 @@ class TestWords:
                 one.ask()
         assert optimizer.usage.requests == 1
         assert optimizer.usage.proposals == {"llm": 3}
-
-    def test_a_warning_points_at_the_users_line(self):
-        optimizer = make([ClientError("no quota")], on_error="fallback")
-        with pytest.warns(FallbackWarning, match="no quota") as caught:
-            optimizer.tell(optimizer.ask(), 1.0)
-        assert [w.filename for w in caught] == [__file__]
-        assert optimizer.usage.fallbacks == 1
-        assert optimizer.history.trials[0].source == "fallback"
 
 
 # -- the same replies give the same points everywhere --------------------------------------
