@@ -189,28 +189,16 @@ def test_a_partial_fixed_sampler_gets_different_points(optuna):
 @pytest.mark.defect(9)
 def test_the_latest_trial_of_workers_in_two_time_zones_is_the_latest(optuna):
     from optuna.distributions import FloatDistribution
-    from optuna.trial import FrozenTrial, TrialState
 
     client = ScriptedClient([proposal("x: 0.9")])
     study = optuna.create_study(sampler=make_sampler(client, "x"))
     noon = datetime.datetime(2026, 1, 1, 12)
     for number, (x, hours) in enumerate([(0.1, 9), (0.2, 0)]):  # Tokyo, then UTC
-        start = noon + datetime.timedelta(hours=hours, minutes=10 * number)
-        study.add_trial(
-            FrozenTrial(
-                number=number,
-                trial_id=number,
-                state=TrialState.COMPLETE,
-                value=x,
-                params={"x": x},
-                distributions={"x": FloatDistribution(0, 1)},
-                datetime_start=start,
-                datetime_complete=start + datetime.timedelta(minutes=5),
-                user_attrs={},
-                system_attrs={},
-                intermediate_values={},
-            )
-        )
+        made = {"params": {"x": x}, "distributions": {"x": FloatDistribution(0, 1)}, "value": x}
+        trial = optuna.create_trial(**made)
+        trial.datetime_start = noon + datetime.timedelta(hours=hours, minutes=10 * number)
+        trial.datetime_complete = trial.datetime_start + datetime.timedelta(minutes=5)
+        study.add_trial(trial)
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     (request,) = client.requests
     assert re.search(r"^#1 \| 0\.1 \|.*^#2 \| 0\.2 \|", request.text, re.MULTILINE | re.DOTALL)

@@ -78,9 +78,7 @@ def test_conditions_are_found_in_points():
         points.append(point)
     conditions = find_conditions(points, dimensions)
     on = {name: condition and condition.on for name, condition in conditions.items()}
-    assert on == {
-        **{"layers": "kind", "opt": "kind", "momentum": "opt", "w2": "layers", "odd": None}
-    }
+    assert on == {"layers": "kind", "opt": "kind", "momentum": "opt", "w2": "layers", "odd": None}
     order = list(conditions)
     assert order.index("opt") < order.index("momentum")  # what tells comes first
     assert conditions["w2"].least == 2

@@ -14,7 +14,6 @@ from search_contract import Keyless
 
 from llmopt import (
     Categorical,
-    ClientError,
     FallbackWarning,
     Float,
     Int,
@@ -241,14 +240,6 @@ class TestStop:
             study.add_trial(optuna.create_trial(params=params, distributions=XY, value=1.0))
         study.optimize(bowl, n_trials=9)
         assert len(study.trials) == 31
-
-
-class TestWarnings:
-    def test_they_point_at_the_users_line(self):
-        study = study_of(make([ClientError("no quota")]))
-        with pytest.warns(FallbackWarning) as caught:
-            study.optimize(bowl, n_trials=1)
-        assert [w.filename for w in caught] == [__file__]
 
 
 class TestSmallSpaces:

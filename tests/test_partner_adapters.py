@@ -81,12 +81,8 @@ class TestOptuna:
         assert len(found) > 5
         assert {source(t) for t in study.trials[6:]} == {"llm", "cma"}
         for trial in found:
-            assert (
-                trial.params["kind"]
-                == min((t for t in study.trials[: trial.number]), key=lambda t: t.value).params[
-                    "kind"
-                ]
-            )
+            best = min(study.trials[: trial.number], key=lambda t: t.value)
+            assert trial.params["kind"] == best.params["kind"]
         assert study.best_value < 0.05
         assert one.usage.requests == sum(source(t) == "llm" for t in study.trials)
 

@@ -81,17 +81,6 @@ def sources(optimizer):
 
 
 class TestShares:
-    def test_both_propose_and_are_counted(self):
-        optimizer = make(batch_size=4)
-        go(optimizer, 60)
-        told = sources(optimizer)
-        assert told[:6] == ["warmup"] * 6
-        assert set(told[6:]) == {"llm", "cma"}
-        counts = {s: told.count(s) for s in ("warmup", "llm", "cma")}
-        # What of the last batch was not handed out yet is counted as well.
-        assert all(optimizer.usage.proposals[s] - n in range(4) for s, n in counts.items())
-        assert optimizer.usage.fallback_share == 0.0
-
     def test_the_model_is_asked_for_its_own_points_only(self):
         client = Knower(1.0)
         optimizer = make(client)

@@ -196,32 +196,21 @@ class TestHostileAttributes:
 
 
 class TestOtherTrials:
-    @pytest.mark.parametrize(
-        "other",
-        [
-            optuna.samplers.TPESampler,
-            optuna.samplers.NSGAIISampler,
-            optuna.samplers.QMCSampler,
-            optuna.samplers.CmaEsSampler,
-        ],
-    )
+    @pytest.mark.parametrize("name", ["TPESampler", "NSGAIISampler", "QMCSampler", "CmaEsSampler"])
     @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-    def test_of_other_samplers_and_back(self, other):
-        if other is optuna.samplers.CmaEsSampler:
+    def test_of_other_samplers_and_back(self, name):
+        if name == "CmaEsSampler":
             pytest.importorskip("cmaes")
-
-        def objective(trial):
-            return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
-
+        other = getattr(optuna.samplers, name)
         study = optuna.create_study(sampler=other(seed=1))
-        study.optimize(objective, n_trials=6)
+        study.optimize(evaluate, n_trials=6)
         for _ in range(2):
             study.sampler = sampler()
-            study.optimize(objective, n_trials=2)
+            study.optimize(evaluate, n_trials=2)
             sources = [t.user_attrs["llmopt:source"] for t in study.trials[-2:]]
             assert sources == ["llm", "llm"]
             study.sampler = other(seed=2)
-            study.optimize(objective, n_trials=2)
+            study.optimize(evaluate, n_trials=2)
 
     def test_with_as_many_values_as_it_has_no_objectives(self):
         study = seeded()
@@ -356,11 +345,10 @@ class TestProcesses:
         return workers
 
     @pytest.mark.parametrize(
-        ("caps", "most"),
-        [({"max_requests": 12}, 12), ({"max_cost": 6.0}, 12), ({"max_tokens": 1200}, 12)],
+        "caps", [{"max_requests": 12}, {"max_cost": 6.0}, {"max_tokens": 1200}]
     )
-    def test_four_workers_keep_one_cap(self, study, tmp_path, caps, most):
-        calls = tmp_path / "calls"
+    def test_four_workers_keep_one_cap(self, study, tmp_path, caps):
+        calls, most = tmp_path / "calls", 12
         workers = self.start(4, tmp_path / "j", calls, 0.02, 50, **caps)
         for worker in workers:
             worker.join(WAIT)
