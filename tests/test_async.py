@@ -50,20 +50,6 @@ def test_asks_are_those_of_ask():
     assert len(optimizer.pending) == 3
 
 
-def test_asks_that_begin_together_follow_one_another(tmp_path):
-    async def main():
-        points = await asyncio.gather(*(optimizer.aask() for _ in range(8)))
-        await asyncio.gather(*(optimizer.atell(p, p["x"]) for p in points))
-        return points
-
-    with make(storage=tmp_path / "run.jsonl") as optimizer:
-        points = asyncio.run(main())
-    assert len({tuple(p.values()) for p in points}) == 8
-    assert (optimizer.usage.requests, optimizer.pending) == (8, [])
-    with make(storage=tmp_path / "run.jsonl") as again:
-        assert again.trials == optimizer.trials
-
-
 def test_a_cancelled_ask_ends_in_its_thread_and_its_point_is_pending(tmp_path):
     gate = Gate(seeded)
     optimizer = make(gate, storage=tmp_path / "run.jsonl")

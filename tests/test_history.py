@@ -73,16 +73,12 @@ class TestSeveralObjectives:
         assert numbers(trials.pareto_front) == sorted(n for n in front if front[n] == 0)
 
     def test_crowding_orders_a_front_as_in_nsga2(self):
-        # On the line from (0, 10) to (10, 0): the ends first, then the loneliest.
-        gains = [0, 10, 1, 5, 2]
-        trials = history([(g, 10 - g) for g in gains])
-        assert numbers(trials.ranked)[:2] == [0, 1]
-        # Distances between neighbours over the spread, both objectives: 5 -> 1.6, 2 -> .8, 1 -> .4
-        assert numbers(trials.ranked)[2:] == [3, 4, 2]
-
-    def test_crowding_does_not_depend_on_the_units(self):
-        gains = [(0.0, 1000.0), (0.1, 500.0), (0.5, 400.0), (1.0, 0.0)]
-        assert numbers(history(gains).ranked) == [0, 3, 2, 1]
+        # On the line from (0, 10) to (10, 0): the ends first, then the loneliest. Distances between
+        # neighbours over the spread, both objectives: 5 -> 1.6, 2 -> .8, 1 -> .4
+        line = [(gain, 10 - gain) for gain in (0, 10, 1, 5, 2)]
+        assert numbers(history(line).ranked) == [0, 1, 3, 4, 2]
+        units = [(0.0, 1000.0), (0.1, 500.0), (0.5, 400.0), (1.0, 0.0)]
+        assert numbers(history(units).ranked) == [0, 3, 2, 1]
 
     def test_infeasible_points_do_not_push_feasible_ones_back(self):
         trials = history([(1, 1), (5, -5), (2, 2), (0, 0)], violations=[0, 0, 3.0, 0])

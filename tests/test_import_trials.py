@@ -226,16 +226,18 @@ class TestTables:
         assert report.taken == 1
         assert "\x1b" not in str(report) + caplog.text + capsys.readouterr().err
 
-    def test_a_cell_that_is_too_long_is_an_error_in_words(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("table", "named"),
+        [
+            (f"lr,layers,act,reward,note\n0.1,2,relu,1,{'x' * 200_000}\n", r"line \d+.*CSV"),
+            ("lr,layers,act,reward,lr\n0.1,2,relu,1,0.9\n", "lr"),
+        ],
+        ids=["a cell that is too long", "a column twice"],
+    )
+    def test_a_table_that_cannot_be_read_is_an_error_in_words(self, tmp_path, table, named):
         path = tmp_path / "t.csv"
-        path.write_text(f"lr,layers,act,reward,note\n0.1,2,relu,1,{'x' * 200_000}\n")
-        with pytest.raises(StorageError, match=r"line \d+.*CSV"):
-            make().import_trials(path)
-
-    def test_a_column_named_twice_is_refused(self, tmp_path):
-        path = tmp_path / "t.csv"
-        path.write_text("lr,layers,act,reward,lr\n0.1,2,relu,1,0.9\n")
-        with pytest.raises(StorageError, match="lr"):
+        path.write_text(table)
+        with pytest.raises(StorageError, match=named):
             make().import_trials(path)
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, maximize
+from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize
 from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.policies import PolicySearch
 from llmopt.service import search_file as service
@@ -55,13 +55,17 @@ def test_every_view_names_the_same_best(tmp_path):
         storage=tmp_path / "run.jsonl",
     )
     optimizer = result.optimizer
+    optimizer.save(tmp_path / "saved.jsonl")
     views = {
         "result": result.best.params,
         "history": optimizer.history.best.params,
         "ranked": optimizer.history.ranked[0].params,
         "callback": seen[-1],
         "status": service.status(optimizer)["best"]["params"],
-        "loaded": LLMOptimizer.load(tmp_path / "run.jsonl", ScriptedClient([])).best.params,
+        **{
+            name: LLMOptimizer.load(tmp_path / f"{name}.jsonl", ScriptedClient([])).best.params
+            for name in ("run", "saved")
+        },
     }
     assert set(map(str, views.values())) == {"{'x': 0.5}"}, views
     assert "best 9.5 at {'x': 0.5}" in repr(result)
@@ -88,17 +92,8 @@ def test_nevergrad_recommends_no_lucky_point_either():
     assert optimizer.recommend().value == pytest.approx(0.5)
 
 
-def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
+def test_points_beside_an_answer_that_ends_the_search_are_not_lost():
     made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1, "points": 1}
-    path = tmp_path / "run.jsonl"
-    client = ScriptedClient([FIRST, STOP])
-    with closing(LLMOptimizer(SPACE, client, storage=path, batch_size=3, **made)) as optimizer:
-        optimizer.tell(optimizer.ask(), 1.0)
-        assert optimizer.ask() == {"x": 0.5}
-        with pytest.raises(SearchStopped):
-            optimizer.ask()
-        assert optimizer.usage.proposals == {"warmup": 1, "llm": 1}
-        assert optimizer.usage.requests == len(client.requests) == 2
     optimizer = LLMOptimizer(SPACE, ScriptedClient([FIRST, STOP]), **made)
     optimizer.tell(optimizer.ask(), 1.0)
     with pytest.warns(FallbackWarning, match="ended the search: 2 of the points asked for were"):

@@ -59,14 +59,6 @@ def test_a_stored_search_keeps_the_order_of_the_names(tmp_path):
     assert len(unnamed.trials) == 3
 
 
-def test_tell_takes_the_names():
-    optimizer = LLMOptimizer(SPACE, model(), direction=NAMED, warmup=1)
-    point = optimizer.ask()
-    with pytest.raises(RewardError, match=r"for each objective: 'cost', 'error'"):
-        optimizer.tell(point, {"cost": 1.0})
-    assert optimizer.tell(point, {"error": 2.0, "cost": 1.0}).rewards == (1.0, 2.0)
-
-
 def test_a_reward_has_the_names_as_they_were_given():
     directions = {"cost\nin total": "minimize", "\x1b[1merror": "maximize"}
     optimizer = LLMOptimizer(SPACE, model(), direction=directions, warmup=1)

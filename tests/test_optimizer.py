@@ -13,7 +13,6 @@ from stubs import Gate
 
 from llmopt import (
     BudgetExceededError,
-    ClientError,
     Completion,
     FallbackWarning,
     Float,
@@ -92,23 +91,6 @@ class TestAsk:
 
 
 class TestRejection:
-    def test_duplicate_is_asked_again_with_the_reason(self):
-        optimizer = make(answers((1, 1), (1, 1), (2, 2)))
-        first = optimizer.ask()
-        optimizer.tell(first, 0.0)
-        assert optimizer.ask() == {"x": 2.0, "k": 2}
-        assert optimizer.usage.rejected == {"duplicate": 1}
-        assert "already tried" in optimizer.client.requests[2].messages[-1].content
-
-    def test_fallback_is_loud_counted_and_marked(self):
-        optimizer = make(["nonsense"] * 3)
-        with pytest.warns(FallbackWarning, match="sampled at random"):
-            point = optimizer.ask()
-        assert optimizer.tell(point, 1.0).source == "fallback"
-        assert optimizer.usage.fallbacks == 1
-        assert optimizer.usage.fallback_share == 1.0
-        assert optimizer.usage.requests == 3
-
     def test_exhausted_finite_space_repeats_points_loudly(self):
         space = {"k": Int(0, 1)}
         optimizer = LLMOptimizer(space, ScriptedClient(["k: 0", "k: 1"]), warmup=0, seed=0)
@@ -132,18 +114,6 @@ class TestRejection:
 
 
 class TestTell:
-    def test_out_of_order(self):
-        optimizer = make(answers((1, 1), (2, 2)))
-        a, b = optimizer.ask(), optimizer.ask()
-        assert optimizer.tell(b, 1.0).explanation == "because of 2"
-        assert optimizer.tell(a, 2.0).explanation == "because of 1"
-        assert optimizer.pending == []
-
-    def test_point_never_asked(self):
-        optimizer = make()
-        trial = optimizer.tell({"k": 3, "x": 0.1}, -1)
-        assert (trial.source, trial.reward, trial.number) == ("user", -1.0, 0)
-
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, np.float32("nan")])
     def test_no_finite_reward_is_a_failed_trial(self, reward):
         optimizer = make(answers((1, 1)))
@@ -180,25 +150,9 @@ class TestTell:
         point[:] = 1.0
         np.testing.assert_array_equal(optimizer.trials[0].params, [0, 0])
 
-    def test_several_objectives(self):
-        optimizer = make(direction=["maximize", "minimize"])
-        for i, rewards in enumerate([(1, 1), (2, 2), (0, 3), (3, 9)]):
-            optimizer.tell({"x": 0.0, "k": i}, rewards)
-        assert [t.number for t in optimizer.history.pareto_front] == [0, 1, 3]
-        with pytest.raises(RewardError, match="2 numbers"):
-            optimizer.tell({"x": 0.0, "k": 9}, 1.0)
-
     @pytest.mark.parametrize("reward", [1, np.float32(1), np.int64(1), np.array(1.0)])
     def test_any_real_scalar_is_a_reward(self, reward):
         assert make().tell({"x": 0, "k": 0}, reward).reward == 1.0
-
-
-class TestModelErrors:
-    def test_or_falls_back_if_asked_to(self):
-        optimizer = make([ClientError("no such model")], on_error="fallback")
-        with pytest.warns(FallbackWarning, match="no such model"):
-            optimizer.ask()
-        assert optimizer.usage.fallbacks == 1
 
 
 class TestSeeds:

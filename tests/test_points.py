@@ -1,13 +1,12 @@
 """Several points in one answer: a row each, one request, and none lost."""
 
 import asyncio
-import json
+import re
 from contextlib import closing
 
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
-from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.prompt import Reading, get_prompt
 from llmopt.prompt.situation import Question, Situation
@@ -80,20 +79,27 @@ def test_asks_for_several_take_from_the_answer_before_a_request_is_made():
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        ({"total": 2}, 1),
+        ({"total": 2}, 1),  # fewer evaluations than parameters
         ({"total": 3}, 4),
         ({}, 4),
         ({"total": 2, "points": 3}, 3),
         ({"total": 2, "max_requests": 1}, 4),
         ({"total": 2, "max_requests": 2}, 1),
+        ({"style": "completion"}, 1),
+        ({"points": 2}, 2),
+        ({"prompt": "props"}, 1),
+        ({"prompt": "props", "points": 1}, 1),
     ],
 )
-def test_one_point_an_answer_where_evaluations_are_fewer_than_parameters(options, most):
+def test_how_many_points_an_answer_may_hold(options, most):
+    made = {"prompt": "words", "warmup": 0, "description": "A mill.", **options}
     space = {name: Float(0.0, 1.0) for name in "abc"}
-    client = ScriptedClient(["Proposal:\na: 0.1, b: 0.2, c: 0.3"])
-    LLMOptimizer(space, client, prompt="words", warmup=0, description="A mill.", **options).ask()
-    several = f"An answer may give up to {most} points"
-    assert (several in client.requests[0].text) == (most > 1)
+    point = "a: 0.1, b: 0.2, c: 0.3"
+    client = ScriptedClient([f"Proposal:\n{point}" if made["prompt"] == "words" else point])
+    client.style = made.pop("style", "chat")
+    LLMOptimizer(space, client, **made).ask()
+    said = re.findall(r"up to (\d+) points", client.requests[0].text)
+    assert said == ([str(most)] if most > 1 else [])
 
 
 def test_what_cannot_be_used_is_counted_and_the_rest_is_kept():
@@ -130,65 +136,6 @@ def test_a_stop_behind_points_ends_the_search_after_them(tmp_path, told):
             loaded.ask()
         optimizer.tell({"x": 0.05}, 1.0)  # another point may change the model's mind
         assert optimizer.ask() == {"x": 0.9}
-
-
-def test_a_stop_without_points_is_kept_and_paid_for_once(tmp_path):
-    made = {"storage": tmp_path / "run.jsonl", "may_stop": True}
-    for script in (["0.1", "stop"], []):
-        optimizer, _ = make(script, **made)
-        with closing(optimizer):
-            if script:
-                tell(optimizer, 1)
-            for _ in range(2):
-                with pytest.raises(SearchStopped, match="flat"):
-                    optimizer.ask()
-            assert optimizer.usage.requests == 2
-
-
-THREE = """Analysis: nothing is known yet.
-Hypothesis: it rises.
-Start from: new
-Proposal: x: 0.25
-
-Hypothesis: it falls.
-Start from: new
-Proposal: x: 0.5
-
-Hypothesis: the end is best.
-Start from: new
-Proposal: x: 1
-"""
-
-
-def test_the_shell_hands_out_the_points_of_one_answer(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "search.json"
-    space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
-    file.write_text(json.dumps({"space": space, "model": "m", "warmup": 0, "prompt": "words"}))
-    client = ScriptedClient([THREE])
-    monkeypatch.setattr("llmopt.optimizer.get_client", lambda _: client)
-    found = []
-    for _ in range(3):
-        assert main(["ask", str(file)]) == 0
-        found.append(json.loads(capsys.readouterr().out)["params"]["x"])
-    assert found == [0.25, 0.5, 1.0]
-    assert len(client.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("prompt", "client", "points", "most"),
-    [
-        ("words", "chat", "auto", 4),
-        ("words", "completion", "auto", 1),
-        ("words", "chat", 2, 2),
-        ("props", "chat", "auto", 1),
-        ("props", "chat", 1, 1),
-    ],
-)
-def test_how_many_points_an_answer_may_hold(prompt, client, points, most):
-    model = ScriptedClient(["Proposal: x: 0.5" if prompt == "words" else "x: 0.5"])
-    model.style = client
-    LLMOptimizer(SPACE, model, prompt, points=points, warmup=0).ask()
-    assert (f"up to {most} points" in model.requests[0].text) == (most > 1)
 
 
 @pytest.mark.parametrize(

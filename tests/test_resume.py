@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from test_optimizer import SPACE, make, numbered, outcome, search
@@ -35,31 +31,6 @@ class TestResume:
         options = {"warmup": 4, "seed": 5, "storage": path, "batch_size": 2, **options}
         return LLMOptimizer(SPACE, client or ScriptedClient(numbered), **options)
 
-    def test_a_killed_process_resumes(self, tmp_path):
-        script = textwrap.dedent(
-            f"""
-            import os, signal, sys
-            sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
-            from test_optimizer import score
-            from test_resume import TestResume
-            optimizer = TestResume.open({str(tmp_path / "killed.jsonl")!r})
-            for _ in range(4):
-                for point in optimizer.ask(3):
-                    score(optimizer, point)
-            optimizer.ask(3)
-            os.kill(os.getpid(), signal.SIGKILL)
-            """
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.returncode == -9, done.stderr
-        resumed = self.open(tmp_path / "killed.jsonl")
-        assert len(resumed.trials) == 12
-        assert len(resumed.pending) == 3
-        search(resumed, 24)
-        plain = self.open(tmp_path / "plain.jsonl")
-        search(plain, 24)
-        assert outcome(resumed) == outcome(plain)
-
     def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):
         path, expected = whole
         for options, words in (
@@ -85,22 +56,6 @@ class TestResume:
         assert "another model (there 'scripted', now 'other')" in said
         assert "another max_requests (there 1, now 9)" in said
 
-    def test_a_stored_search_knows_that_it_is_noisy(self, tmp_path):
-        """Without it a loaded search took the lucky value for the best one."""
-        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
-        optimizer = self.open(path, noisy=True)
-        for reward in (9.0, 11.0, 8.0, 10.0):
-            optimizer.tell({"x": 0.5, "k": 1}, reward)
-        optimizer.tell({"x": 0.1, "k": 1}, 10.0)
-        best = optimizer.best
-        assert best.reward == 9.5
-        optimizer.save(saved)
-        optimizer.close()
-        for file in (path, saved):
-            assert LLMOptimizer.load(file, ScriptedClient([])).best == best
-        with contextlib.closing(self.open(path, noisy=True)) as resumed:
-            assert resumed.best == best
-
     def test_load_keeps_what_the_search_was_given(self, tmp_path):
         optimizer = make([], may_stop=True, on_error="fallback", max_cost=1.5, max_tokens=7)
         optimizer.save(tmp_path / "saved.jsonl")
@@ -109,21 +64,25 @@ class TestResume:
         options = loaded.started().options
         assert (options["may_stop"], options["on_error"]) == (True, "fallback")
 
+    def forged(self, path, change):
+        """Change the first line of a file, and return the calls that read it."""
+        with contextlib.closing(self.open(path)) as begun:
+            begun.ask()
+        start = json.loads(path.read_text().splitlines()[0])
+        start.pop("crc", None)
+        change(start)
+        path.write_text(json.dumps(start) + "\n")
+        return (
+            lambda: LLMOptimizer.load(path, ScriptedClient([])),
+            lambda: service.open_file(path, asks=False),
+        )
+
     @pytest.mark.parametrize("name", ["custom", "props"])
     def test_a_file_brings_no_template(self, tmp_path, name):
         """A template of a file once wrote any bytes to any file."""
+        template = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
         path = tmp_path / "run.jsonl"
-        with contextlib.closing(self.open(path)) as begun:
-            begun.ask()
-        line, *_ = path.read_text().splitlines()
-        start = json.loads(line)
-        start.pop("crc", None)
-        start["options"]["prompt"] = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
-        path.write_text(json.dumps(start) + "\n")
-        for call in (
-            lambda: LLMOptimizer.load(path, ScriptedClient([])),
-            lambda: service.open_file(path, asks=False),
-        ):
+        for call in self.forged(path, lambda start: start["options"].update(prompt=template)):
             with pytest.raises(StorageError, match="Pass the template again, as prompt="):
                 call()
         given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
@@ -132,22 +91,14 @@ class TestResume:
     @pytest.mark.parametrize("option", ["storage", "import_trials", "callbacks", "model"])
     def test_a_file_names_no_other_file(self, tmp_path, option):
         """A file that named a storage was once written to that place."""
-        path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
-        with contextlib.closing(self.open(path)) as begun:
-            begun.ask()
-        shutil.copy(path, tmp_path / "there.jsonl")
-        start = json.loads(path.read_text().splitlines()[0])
-        start.pop("crc", None)
-        named = tmp_path / "there.jsonl" if option == "import_trials" else other
-        start["options"][option] = str(named)
-        path.write_text(json.dumps(start) + "\n")
-        for call in (
-            lambda: LLMOptimizer.load(path, ScriptedClient([])),
-            lambda: service.open_file(path, asks=False),
-        ):
+        other = tmp_path / ("there.jsonl" if option == "import_trials" else "other.jsonl")
+        if option == "import_trials":
+            self.open(other).ask()
+        named = {option: str(other)}
+        for call in self.forged(tmp_path / "run.jsonl", lambda s: s["options"].update(named)):
             with pytest.raises(StorageError, match=f"'{option}'"):
                 call()
-        assert not other.exists()
+        assert other.exists() == (option == "import_trials")
 
     def test_a_key_that_is_there_twice_is_refused(self, tmp_path):
         path = tmp_path / "run.jsonl"
@@ -164,16 +115,7 @@ class TestResume:
         "change", [{"identity": 5}, {"options": 5}, {"identity": {"space": []}}]
     )
     def test_a_first_line_of_other_types_is_refused_by_every_reader(self, tmp_path, change):
-        path = tmp_path / "run.jsonl"
-        with contextlib.closing(self.open(path)) as begun:
-            begun.ask()
-        start = {**json.loads(path.read_text().splitlines()[0]), **change}
-        start.pop("crc", None)
-        path.write_text(json.dumps(start) + "\n")
-        for call in (
-            lambda: LLMOptimizer.load(path, ScriptedClient([])),
-            lambda: service.open_file(path, asks=False),
-        ):
+        for call in self.forged(tmp_path / "run.jsonl", lambda start: start.update(change)):
             with pytest.raises(StorageError, match=r"line 1|as llmopt wrote it"):
                 call()
 
