@@ -198,7 +198,7 @@ class Asks(Tells[Params]):
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
         table = (self.space if fixed is None else fixed.inside).candidates
-        if table is not None and not self._options.noisy:
+        if table is not None and not (table.free or self._options.noisy):
             ready = table.left(now.keys)
             ready += sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
             if not ready and fixed is not None:
@@ -230,6 +230,7 @@ class Asks(Tells[Params]):
     ) -> tuple[State, int, Outcome, Scope, Any, list[str]]:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
         state = self._journal.state_at(base)
+        table = self.space.candidates
         scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
         warned: list[str] = []
         ready = sum(fixed is None or fixed.keeps(p.values) for p in state.queue)
@@ -247,8 +248,8 @@ class Asks(Tells[Params]):
             if count <= 0:
                 continue
             wanted = count if kind is not None else max(count, self.batch_size)
-            if self.space.candidates is not None and not self._options.noisy and kind is None:
-                wanted = min(wanted, self.space.candidates.left(seen))
+            if table is not None and not (table.free or self._options.noisy) and kind is None:
+                wanted = min(wanted, table.left(seen))
             waiting = tuple([p.values for p in outcome.proposals])
             history = self._history_of(state, base)
             history = replace(history, pending=history.pending + waiting)

@@ -202,7 +202,7 @@ class PointTask:
         if self.asking.options.noisy:
             return False
         table = self._inside.candidates
-        if table is not None:
+        if table is not None and not table.free:
             return table.left(self.seen) == 0
         seen = self.seen if self.fixed is None else self.fixed.seen(self.seen)
         return len(seen) >= self._inside.cardinality
@@ -274,10 +274,10 @@ class PointTask:
         else:
             why = f"with {self.fixed} this point lacks the values of other parameters"
             raise Unusable("incomplete", why, text)
-        if broken := self._inside.broken(values):
-            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
-            raise Unusable("constraint", f"this point breaks {amounts}", text)
+        self._check_constraints(values, text)
         values, moved = self._candidate(values, text)
+        if moved:
+            self._check_constraints(values, text)
         key = space.key(values)
         if key in self.seen and not self.asking.options.noisy:
             if reading.otherwise is not None:
@@ -288,6 +288,11 @@ class PointTask:
         self.seen.add(key)
         source: Source = "drawn" if self._sampled else "llm"
         return Proposal(values, source, reading.explanation, clipped=reading.clipped or moved)
+
+    def _check_constraints(self, values: tuple[Value, ...], text: str) -> None:
+        if broken := self._inside.broken(values):
+            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
+            raise Unusable("constraint", f"this point breaks {amounts}", text)
 
     def _candidate(self, values: tuple[Value, ...], text: str) -> tuple[tuple[Value, ...], bool]:
         """Return the candidate that a point is, and whether it is another point.

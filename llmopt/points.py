@@ -93,8 +93,9 @@ def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]
 
 def sample_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
     """Sample a point that is not in `seen` (if there is one), and add it there."""
-    if space.candidates is not None:
-        values = space.candidates.sample(rng, seen)
+    table = space.candidates
+    if table is not None and not table.free:
+        values = table.sample(rng, seen)
         seen.add(space.key(values))
         return values
     values = space.sample(rng)
@@ -124,7 +125,8 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
     """
     counts = [int(dimension.count) for dimension in space.dimensions]
     at = [int(rng.integers(count)) for count in counts]
-    for _ in itertools.count() if not space.constraints else range(len(seen) + _MOST_COUNTED):
+    limited = space.constraints or space.candidates is not None
+    for _ in range(len(seen) + _MOST_COUNTED) if limited else itertools.count():
         drawn = [d.value(k) for d, k in zip(space.dimensions, at, strict=True)]
         values = space.conform(drawn)
         if space.key(values) not in seen and space.admits(values):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import warnings
 
 import numpy as np
@@ -238,35 +239,64 @@ def test_a_table_that_cannot_be_used_is_refused(table, space, message):
         Space.among(space, table, constraints)
 
 
-def test_parameters_without_a_column_stay_free(tmp_path):
+def test_parameters_without_a_column_stay_free(tmp_path, caplog):
     choices = {"PPh3": "P(c1)", "PMe3": "CP(C)C", "XPhos": "CC(C)"}
     space = {
         "T": Float(30, 90),
         "ligand": Categorical(choices),
         "base": Categorical(["KOH", "Et3N"]),
+        "n": Float(1, 9),
+        "water": Float(0, 1, when={"base": "KOH"}),
     }
-    space["n"] = Int(1, 9)
     rows = [("PPh3", "KOH", 2), ("PPh3", "KOH", 3), ("PMe3", "Et3N", 5), ("PMe3", "KOH", 5)]
     table = [dict(zip(("ligand", "base", "n"), row, strict=True)) for row in rows]
-    miss = proposal(T=40, ligand="PMe3", base="KOH", n=4)
-    hit = proposal(T=40.5, ligand="PMe3", base="KOH", n=5)
+    miss = proposal(T=40, ligand="PMe3", base="Et3N", n=4)
+    hit = proposal(T=40.5, ligand="PMe3", base="Et3N", n=5)
     options = {"space": space, "candidates": table, "storage": tmp_path / "s.jsonl"}
     with chat(miss, hit, **options) as optimizer:
-        assert optimizer.ask() == {"T": 40.5, "ligand": "CP(C)C", "base": "KOH", "n": 5}
-        text = optimizer.client.requests[0].text
-        assert "- never ligand = PPh3 and base other than KOH together" in text
-        assert optimizer.usage.rejected == {"constraint": 1}
+        point = {"T": 40.5, "ligand": "CP(C)C", "base": "Et3N", "n": 5}
+        assert optimizer.ask() == point
+        line = "(PPh3, KOH, 2.00 or 3.00), (PMe3, Et3N, 5.00), (PMe3, KOH, 5.00)"
+        text = f"ligand, base, n: one of these combinations: {line}"
+        assert text in optimizer.client.requests[0].text
+        assert optimizer.usage.rejected == {"candidate": 1}
+        trial = optimizer.tell({**point, "n": 4}, 1.0)
+        assert trial.constraint_violation == 0
+        assert re.search(r"'n': 4.0} is not among the candidates; nearest: .*5.0}", caplog.text)
+        with pytest.raises(ParameterError, match=r"not among the candidates; nearest: .*PMe3"):
+            optimizer.enqueue({**point, "n": 2})
+        fixed = optimizer.ask(fixed={"base": "KOH", "ligand": "PMe3"})
+        assert (fixed["base"], fixed["n"]) == ("KOH", 5)
         rng = np.random.default_rng(0)
         points = [optimizer.space.labelled(optimizer.space.sample(rng)) for _ in range(99)]
     assert {(p["ligand"], p["base"], p["n"]) for p in points} == set(rows)
+    assert all(("water" in p) == (p["base"] == "KOH") for p in points)
     assert len({p["T"] for p in points}) > 90
     for again in ({"candidates": table}, {}):
         with LLMOptimizer.load(tmp_path / "s.jsonl", ScriptedClient([]), **again) as loaded:
             assert loaded.space == optimizer.space
-    with pytest.raises(SpaceError, match="`n` has to be a choice or a whole number"):
-        chat(space={**space, "n": Float(1, 9)}, candidates=table)
+    with pytest.raises(SpaceError, match="so `n` may have no condition"):
+        chat(space={**space, "n": Float(1, 9, when={"base": "KOH"})}, candidates=table)
     with pytest.raises(SpaceError, match="no column `ligands`; did you mean 'ligand'"):
         chat(space={"ligands": space["ligand"], "base": space["base"]}, candidates=table)
+
+
+@pytest.mark.parametrize("client", ["network", ScriptedClient(["nothing"] * 999)])
+def test_all_points_of_a_table_beside_free_parameters_are_tried(client):
+    """Constraints may relate columns and free parameters."""
+    space = {"a": Int(0, 30), "b": Categorical(["x", "y"]), "free": Int(0, 3)}
+    table = [{"a": 30, "b": "x"}, {"a": 2, "b": "y"}, {"a": 29, "b": "y"}]
+    options = {"warmup": 2, "attempts": 1, "max_fallbacks": None, "constraints": ["a + free <= 31"]}
+    optimizer = LLMOptimizer(space, client, prompt="auto", candidates=table, **options)
+    rows = [{**row, "free": k} for row in table for k in range(4) if row["a"] + k <= 31]
+    assert optimizer.space.cardinality == len(rows) == 9
+    points = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        for _ in range(9):
+            points.append(optimizer.ask())
+            optimizer.tell(points[-1], 1.0)
+    assert unique(points) == unique(rows)
 
 
 class TestStorage:

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmopt.errors import SpaceError
 from llmopt.space.dimensions import Categorical, Float
-from llmopt.space.tables import Columns, check_columns, keys_of, numbers_of
+from llmopt.space.tables import Columns, check_columns, check_partial, keys_of, numbers_of
 from llmopt.space.values import ABSENT, Value
 from llmopt.util.text import short
 
@@ -39,22 +39,31 @@ def candidates(column=None):
 class Candidates:
     """The rows of a table, which are the only valid points of a space.
 
+    Parameters without a column are free: a point has one of the rows, and any values of them.
     A table that a file describes has its size and digest alone: anything else raises `SpaceError`.
 
     Args:
         space: The space, without candidates.
-        columns: The cells of each column; each parameter has one. Texts are read as values.
+        columns: The cells of each column, of one parameter at least. Texts are read as values.
 
     Attributes:
         columns: The cells of each column.
+        places: Positions of the parameters that have a column.
+        free: Whether others have none.
         digest: Identifies the points, in their order, to a search that resumes.
 
     Raises:
-        SpaceError: The table is empty, lacks a parameter or a value, has a value that is not in the
-            space, or a point twice.
+        SpaceError: The table is empty, lacks a value, has a value that is not in the space, or a
+            row twice; or one of its parameters is conditional, and others are free.
     """
 
+    free = False
+
     def __init__(self, space: Space, columns: Columns) -> None:
+        self._whole, self.places = space, [i for i, n in enumerate(space.names) if n in columns]
+        if 0 < len(self.places) < len(space):
+            check_partial(space, columns)
+            self.free, space = True, space.part(self.places)
         self._space = space
         check_columns(columns, space.names)
         named = zip(space.names, space.dimensions, strict=True)
@@ -84,23 +93,29 @@ class Candidates:
         self.digest = hashlib.sha256(names + self._codes.tobytes()).hexdigest()
 
     def admitted(self, space: Space) -> Candidates:
-        """Return the rows that keep the constraints of a space, or raise `SpaceError`."""
-        if not space.limits:
+        """Return the rows that keep the constraints of a space, or raise `SpaceError`.
+
+        Where parameters are free, no row breaks a constraint by itself.
+        """
+        if self.free or not space.limits:
             return self
         return self._only([i for i in range(self.size) if space.admits(self[i])])
 
     def having(self, values: Mapping[int, Value]) -> Candidates:
         """Return the rows that have values, by position, or raise `SpaceError`."""
         mask = np.ones(self.size, dtype=bool)
-        for i, value in values.items():
-            mask &= self._codes[:, i] == self._space.dimensions[i].key(value)
+        for column, place in enumerate(self.places):
+            if place in values:
+                key = self._space.dimensions[column].key(values[place])
+                mask &= self._codes[:, column] == key
         return self._only(np.flatnonzero(mask).tolist())
 
     def _only(self, kept: list[int]) -> Candidates:
         if not kept:
             raise SpaceError("candidates: no row keeps the constraints or values; drop one of them")
         made = type(self).__new__(type(self))
-        made._space = self._space
+        made._space, made._whole = self._space, self._whole
+        made.places, made.free = self.places, self.free
         columns = {n: [cells[i] for i in kept] for n, cells in self.columns.items()}
         made._fill([self._keys[i] for i in kept], columns)
         return made
@@ -144,6 +159,35 @@ class Candidates:
             return ABSENT
         return dimension.restore(code if isinstance(dimension, Float) else int(code))
 
+    # Parameters without a column ----------------------------------------------------------
+
+    def part(self, values: Sequence[Value]) -> Point:
+        """Return the values of a point that a row has."""
+        return tuple([values[i] for i in self.places] if self.free else values)
+
+    def put(self, row: int, values: Sequence[Value]) -> list[Value]:
+        """Return a row with the free values of a point, as they are."""
+        values_of_row = dict(zip(self.places, self[row], strict=True))
+        return [values_of_row.get(i, value) for i, value in enumerate(values)]
+
+    def joined(self, row: int, values: Point) -> Point:
+        """Return a row with the free values of a point.
+
+        A parameter that only the row makes active gets the middle of its range.
+        """
+        if not self.free:
+            return self[row]
+        whole = self._whole
+        point = whole.conform(self.put(row, values))
+        while lacking := whole.missing(dict(enumerate(point))):
+            middle = {i: whole.dimensions[i].decode(0.5) for i in lacking}
+            point = whole.conform([middle.get(i, value) for i, value in enumerate(point)])
+        return point
+
+    def has(self, values: Sequence[Value]) -> bool:
+        """Whether a point has a row's values, exactly."""
+        return self._space.key(self.part(values)) in self._rows
+
     # Choosing rows ----------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, seen: Set[Hashable] = frozenset()) -> Point:
@@ -164,16 +208,17 @@ class Candidates:
 
         If several do, it is the nearest one that is not `seen`.
         """
-        row = self._rows.get(self._space.key(values))
+        part = self.part(values)
+        row = self._rows.get(self._space.key(part))
         if row is not None:
-            return self[row]
-        gaps = self._gaps(values)
+            return self.joined(row, values)
+        gaps = self._gaps(part)
         near = np.flatnonzero((gaps <= _CLOSE).all(axis=1))
         near = near[np.argsort(gaps[near].sum(axis=1), kind="stable")][:_MOST_ALIKE]
-        text = self._lines([values], self._space.names)
+        text = self._lines([part], self._space.names)
         alike = [i for i in near.tolist() if self._lines([self[i]], self._space.names) == text]
         new = [i for i in alike if self._keys[i] not in seen]
-        return self[(new or alike)[0]] if alike else None
+        return self.joined((new or alike)[0], values) if alike else None
 
     def nearest(
         self, values: Point, seen: Set[Hashable] = frozenset(), *, equal_first: bool = True
@@ -183,20 +228,26 @@ class Candidates:
         The distance is the sum of the differences as shares of the ranges, and 1 for a different
         choice. With `equal_first` the number of equal columns comes before it.
         """
-        gaps = self._gaps(values)
+        gaps = self._gaps(self.part(values))
         score = gaps.sum(axis=1)
         if equal_first:
             score -= (gaps < 1e-9).sum(axis=1) * (gaps.shape[1] + 1.0)
         mask = self._mask(seen)
         if not mask.all():
             score[mask] = np.inf
-        return self[int(score.argmin())]
+        if not self.free:
+            return self[int(score.argmin())]
+        whole = self._whole
+        points = [self.joined(i, values) for i in score.argsort(kind="stable")[:_MOST_ALIKE]]
+        new = (p for p in points if whole.key(p) not in seen and whole.admits(p))
+        return next(new, points[0])
 
     def complaint(self, values: Point) -> str:
         """Say that a point is no row, and which is nearest; nothing without the table."""
         if "columns" not in vars(self) or self.match(values) == values:
             return ""
-        point, near = map(self._space.labelled, (values, self.nearest(values)))
+        pair = map(self.part, (values, self.nearest(values)))
+        point, near = map(self._space.labelled, pair)
         return f"{short(point)} is not among the candidates; nearest: {short(near)}"
 
     def _mask(self, seen: Set[Hashable]) -> np.ndarray:
@@ -226,6 +277,11 @@ class Candidates:
 
     def words(self, labels: Sequence[str]) -> str:
         """Return in words which points exist, for a prompt that calls the parameters `labels`."""
+        labels = [labels[i] for i in self.places]
+        if self.free and len(self._groups) <= _MOST_ROWS:
+            many = f"{', '.join(labels)}: one of these combinations"
+            text = many if labels[1:] else f"{labels[0]}: one of these values"
+            return f"{text}: {', '.join(self._groups)}"
         if self.size <= _MOST_ROWS:
             points = [self[row] for row in range(self.size)]
             return "\n".join(
@@ -235,7 +291,8 @@ class Candidates:
         text = "Only the combinations of these values exist:"
         if gone is None:
             share = f", {self.size / combinations:.0%} of the combinations of its values"
-            text = f"Only {self.size:,} points exist, the rows of a table"
+            what = f"combinations of {', '.join(labels)}" if self.free else "points"
+            text = f"Only {self.size:,} {what} exist, the rows of a table"
             text += share * (combinations <= 100 * self.size)
             text += ". Its columns, with the number of rows of each value:"
         for i, (label, (codes, numbers)) in enumerate(zip(labels, self._counts, strict=True)):
@@ -248,6 +305,17 @@ class Candidates:
         if gone:
             text += "\n".join([f"\nBut not these {len(gone)}:", *self._lines(gone, labels)])
         return text + "\nA point that does not exist is answered with the nearest one that does."
+
+    @cached_property
+    def _groups(self) -> list[str]:
+        """Return the rows in words, those that differ in their last value alone as one."""
+        last: dict[tuple[str, ...], list[str]] = {}
+        for row in range(self.size):
+            *begin, end = [self._space.format(i, v) for i, v in enumerate(self[row])]
+            last.setdefault(tuple(begin), []).append(end)
+        if () in last:
+            return last[()]
+        return [f"({', '.join([*begin, ' or '.join(ends)])})" for begin, ends in last.items()]
 
     def _lines(self, points: Sequence[Point], labels: Sequence[str]) -> list[str]:
         rows = [zip(labels, map(self._space.format, count(), p), p, strict=False) for p in points]
@@ -275,7 +343,8 @@ class Candidates:
             columns[name] = [str(cell) for cell in cells] if numbers is None else numbers
             notes.append(f"{name} (a descriptor, no parameter)")
         line = (
-            f"candidates(column): an entry for each of the {self.size:,} points that exist, by "
+            f"candidates(column): an entry for each of the {self.size:,} "
+            f"{'rows of the table' if self.free else 'points'} that exist, by "
             f"columns: {', '.join(notes)}; candidates() returns all columns by name"
         )
         names = {"column_names": list(columns), "columns": list(columns.values())}

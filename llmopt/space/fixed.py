@@ -63,8 +63,14 @@ class Fixed:
 
     @classmethod
     def some(cls, space: Space, given: Any) -> bool:
-        """Whether something gives some parameters of a space, and not all."""
-        return isinstance(given, Mapping) and bool(given) and given.keys() < set(space.names)
+        """Whether something gives some parameters of a space, and not all of a point."""
+        if not isinstance(given, Mapping) or not given or not given.keys() < set(space.names):
+            return False
+        try:
+            space.flatten(given)
+        except ParameterError:
+            return True
+        return False
 
     @classmethod
     def read(cls, space: Space, line: Mapping[str, Any], words: str = "") -> Fixed:

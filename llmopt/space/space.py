@@ -25,7 +25,7 @@ from llmopt.space.dimensions import (
 from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
 from llmopt.space.numeric import MAX_DECIMALS
-from llmopt.space.tables import dimensions_of, forbidden_of, read_table
+from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
 from llmopt.util.text import a_type, cut
@@ -80,6 +80,7 @@ class Space:
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     candidates: Candidates | None = None
+    _stock: Candidates | None = None  # the same, if it is of some parameters alone
     unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # choices without any trial
 
     def __init__(
@@ -147,22 +148,21 @@ class Space:
                 dimensions follow from their values.
             table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns. Its
                 other columns are descriptors for the model's Python. Parameters that have no
-                column stay free: what the table excludes is then forbidden.
+                column stay free.
             constraints: See `constrained`. Rows that break one are dropped.
 
         Raises:
-            SpaceError: The table cannot be read, is empty, lacks a parameter or a value, has a
-                value that is not in the space or a point twice, or is not that of a stored space.
+            SpaceError: The table cannot be read, is empty, lacks a value, has a value that is not
+                in the space or a row twice, or is not that of a stored space.
         """
         columns = read_table(table)
         if space is None or isinstance(space, list | tuple):
             space = dimensions_of(columns, columns if space is None else space)
         stored = cls.of(space)
         made = stored._with(None).constrained(constraints)
-        if set(stored.names) - set(columns) and set(stored.names) & set(columns):
-            limits = read_forbidden(forbidden_of(made._by_name, columns), made._by_name)
-            return made.constrained([limit for limit in limits if limit not in made.limits])
         made = made._with(Candidates(made, columns).admitted(made))
+        if made._stock is not None:
+            made._constrain(made.limits)  # again: its points are fewer
         if stored.candidates not in (None, made.candidates):
             count = f"{stored.candidates.size:,}"
             raise SpaceError(f"candidates: expected the table of {count} points of the search")
@@ -173,14 +173,19 @@ class Space:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.candidates = candidates
-        made.cardinality = made._count() if candidates is None else candidates.size
+        made._stock = candidates if candidates is not None and candidates.free else None
+        if candidates is None or candidates.free:
+            made.cardinality = made._count()
+        else:
+            made.cardinality = candidates.size
         return made
 
     def pinned(self, values: Mapping[int, Value], limits: Iterable[Any] = ()) -> Space:
         """Return the part in which parameters, by position, have one value, or `SpaceError`."""
-        if self.candidates is not None:
-            return self._with(self.candidates.having(values))
-        made = self._with(None)
+        table = self.candidates
+        made = self._with(None if table is None else table.having(values))
+        if table is not self._stock:
+            return made
         pairs = enumerate(self._by_name.items())
         made._by_name = {n: only(d, values[i]) if i in values else d for i, (n, d) in pairs}
         made.dimensions = tuple(made._by_name.values())
@@ -229,7 +234,7 @@ class Space:
         limits = read_constraints(constraints, self.names)
         if not limits:
             return self
-        made, table = self._with(None), self.candidates
+        made, table = self._with(self._stock), self.candidates
         made._constrain((*self.limits, *limits))
         return made if table is None else made._with(table.admitted(made))
 
@@ -264,7 +269,10 @@ class Space:
         )
 
     def _count(self) -> float:
-        product = math.prod(float(self.dimensions[i].count) for i in self.asked)
+        table = self._stock
+        free = [i for i in self.asked if table is None or i not in table.places]
+        product = math.prod(float(self.dimensions[i].count) for i in free)
+        product *= 1 if table is None else table.size
         if math.isinf(product) or not (self.conditional or self.limits):
             return product
         points = self._enumerate()
@@ -409,14 +417,16 @@ class Space:
 
     def points(self) -> list[tuple[Value, ...]]:
         """Return all feasible points of a finite space, each once."""
-        if self.candidates is not None:
+        if self.candidates is not None and self._stock is None:
             return [self.candidates[row] for row in range(self.candidates.size)]
         return [values for values in self._enumerate(None) or () if self.admits(values)]
 
     def _enumerate(self, most: int | None = _MOST_COUNTED) -> list[tuple[Value, ...]] | None:
         """Return all points of a finite space; ``None`` if there are more than `most`."""
-        points: list[list[Value]] = [[ABSENT] * len(self.names)]
-        for i in self._order:
+        table, empty = self._stock, [ABSENT] * len(self.names)
+        points = [empty] if table is None else [table.put(i, empty) for i in range(table.size)]
+        order = [i for i in self._order if table is None or i not in table.places]
+        for i in order:
             longer = ([*p[:i], v, *p[i + 1 :]] for p in points for v in self._axis(i, p))
             points = list(itertools.islice(longer, None if most is None else most + 1))
             if most is not None and len(points) > most:
@@ -437,7 +447,7 @@ class Space:
         It is uniform, or log-uniform on a log scale, rounded to steps. If 1,000 points in a row
         break the constraints, it comes from `Feasible`.
         """
-        if self.candidates is not None:
+        if self.candidates is not None and self._stock is None:
             return self.candidates.sample(rng)
         if not self.limits:
             return self.draw(rng)
@@ -451,8 +461,11 @@ class Space:
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Sample a flat point, ignoring constraints."""
-        units = rng.random(len(self.names)).tolist()
-        return self.conform([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
+        units, table = rng.random(len(self.names)).tolist(), self._stock
+        point = [d.draw(u) for d, u in zip(self.dimensions, units, strict=True)]
+        if table is not None:
+            point = table.put(int(rng.integers(table.size)), point)
+        return self.conform(point)
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
         """Return the constraints that a flat point violates, and the amounts."""
@@ -466,7 +479,9 @@ class Space:
         return amounts
 
     def admits(self, values: Sequence[Value]) -> bool:
-        """Whether a flat point satisfies all constraints."""
+        """Whether a flat point satisfies all constraints, and has a row of a table of some."""
+        if self._stock is not None and not self._stock.has(values):
+            return False
         if not self.limits:
             return True
         point = dict(zip(self.names, values, strict=True))

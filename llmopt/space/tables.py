@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from llmopt.space.dimensions import Categorical, Dimension, Float, Int
 from llmopt.space.values import ABSENT
 from llmopt.util.files import read_table as read_columns
 from llmopt.util.text import a_type, clean, short
+
+if TYPE_CHECKING:
+    from llmopt.space.space import Space
 
 Columns: TypeAlias = dict[str, list[Any]]
 
@@ -97,37 +100,18 @@ def _dimension(name: str, cells: Sequence[Any]) -> Dimension:
     return Float(low, high, log=low > 0 and high / low >= _DECADES)
 
 
-def forbidden_of(dimensions: Mapping[str, Dimension], columns: Columns) -> list[dict[str, Any]]:
-    """Return what a table of some parameters excludes: after each beginning of a row, other values.
-
-    Raises:
-        SpaceError: A column is of a parameter that is neither a choice nor a whole number, or
-            conditional; a cell is not in the space; or a missing column has nearly another's name.
-    """
-    check_columns(columns, ())
-    for name in dimensions.keys() - columns.keys():
-        expected = did_you_mean(name, columns.keys() - dimensions.keys(), 0.75)
+def check_partial(space: Space, columns: Columns) -> None:
+    """Raise `SpaceError` unless the columns of a table can be of some parameters alone."""
+    for name in set(space.names) - columns.keys():
+        expected = did_you_mean(name, columns.keys() - set(space.names), 0.75)
         if expected.startswith("did you mean"):
             raise SpaceError(f"candidates: there is no column `{name}`; {expected}")
-    table = {}
-    for name, dimension in dimensions.items():
-        if name not in columns:
-            continue
-        if isinstance(dimension, Float) or dimension.when is not None:
+    for i, name in enumerate(space.names):
+        if name in columns and space.condition(i):
             raise SpaceError(
-                f"candidates: the table lacks some parameters, so `{name}` has to be a choice or a "
-                "whole number without a condition; otherwise give a column for each parameter"
+                f"candidates: the table lacks some parameters, so `{name}` may have no condition; "
+                "give a column for each parameter"
             )
-        table[name] = map(dimension.restore, keys_of(name, dimension, columns[name]))
-    names, following = list(table), dict[tuple[Any, ...], dict[Any, None]]()
-    for row in zip(*table.values(), strict=True):
-        for i, value in enumerate(row):
-            following.setdefault(row[:i], {})[value] = None
-    return [
-        {**dict(zip(names, begin, strict=False)), names[len(begin)]: ("not in", list(others))}
-        for begin, others in following.items()
-        if len(others) < dimensions[names[len(begin)]].count
-    ]
 
 
 def keys_of(name: str, dimension: Dimension, cells: Sequence[Any]) -> list[Any]:
