@@ -204,8 +204,10 @@ class Asks(Tells[Params]):
             if not ready and fixed is not None:
                 raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
             if not ready:
+                failed = any(t.state == "failed" for t in now.trials)
                 raise SearchStopped(
                     f"all {table.size:,} candidates were proposed: none is left to try"
+                    + "; withdraw a failed trial to repeat its run" * failed
                 )
             n = min(n, ready)
         interrupted = now.interrupted
@@ -456,17 +458,18 @@ class Asks(Tells[Params]):
     def withdraw(self, params: Any = None, *, trial: int | None = None) -> None:
         """Drop a point that you will not evaluate, or a trial that never happened.
 
-        A later `ask` may return the point. Record a point that cannot be evaluated by
-        `tell_failure`: the model then reads why.
+        A later `ask` may return the point: withdraw a failed trial to repeat its run. Record a
+        point that cannot be evaluated by `tell_failure`: the model then reads why.
 
         Args:
             params: A pending point, or one of `queued`.
-            trial: Number from 0 (`Trial.number`) of the latest trial. Others keep their numbers,
-                by which the model's words name them: correct them by ``tell(..., replaces=trial)``.
+            trial: Number from 0 (`Trial.number`) of a trial. Unless it is the latest, it keeps its
+                number, by which the model's words name it, in the state ``"withdrawn"``;
+                ``tell(..., replaces=trial)`` can give it another result.
 
         Raises:
-            ParameterError: The point is not in the space, or neither pending nor queued; or the
-                trial is not the latest.
+            ParameterError: The point is not in the space, or neither pending nor queued; or there
+                is no such trial.
             StorageError: The storage file could not be written. Nothing was withdrawn.
         """
         if (params is None) is (trial is None):
@@ -477,14 +480,11 @@ class Asks(Tells[Params]):
     def _withdrawal(self, state: State, params: Any, trial: int | None) -> Withdrawn:
         if trial is not None:
             number, count = whole_number("trial", trial, 0) + 1, len(state.trials)
-            if number != count:
-                raise ParameterError(
-                    f"there is no trial #{number}, but {count}"
-                    if number > count
-                    else f"trial #{number} is not the latest, #{count}: the model's words name it "
-                    "by its number. Correct it by replaces="
-                )
-            return Withdrawn(queued=False, trial=count - 1)
+            if number > count:
+                raise ParameterError(f"there is no trial #{number}, but {count}")
+            if state.trials[number - 1].state == "withdrawn":
+                raise ParameterError(f"trial #{number} was withdrawn before; nothing is left of it")
+            return Withdrawn(queued=False, trial=number - 1)
         if Fixed.some(self.space, params):
             fixed = Fixed.of(self.space, params)
             if any(fixed.values == p.values for p in state.partial):
@@ -543,7 +543,7 @@ class Asks(Tells[Params]):
             self.limits.check(self.usage)
         except BudgetExceededError as error:
             return str(error)
-        made = len(self.history.trials)
+        made = sum(trial.state != "withdrawn" for trial in self.history.trials)
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"the program closed the search after {made} evaluations"

@@ -215,4 +215,4 @@ class Withdrawn(Event):
     points: Sequence[Sequence[Any]] = ()
     queued: bool = True  # else they are dropped, and queued points are, too
     fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
-    trial: int | None = None  # the latest trial, from 0, which never happened
+    trial: int | None = None  # a trial, from 0, which never happened

@@ -31,7 +31,7 @@ FAILED = (math.inf, math.inf)
 """The rank of a trial that has no reward."""
 
 Direction = Literal["maximize", "minimize"]
-State = Literal["complete", "failed", "pruned"]
+State = Literal["complete", "failed", "pruned", "withdrawn"]
 Kind = Literal["search", "finalist", "imported"]
 Source: TypeAlias = str
 """Who proposed a point: ``"warmup"``, ``"llm"``, ``"drawn"`` (from a model's distribution),
@@ -91,7 +91,7 @@ class Trial(Generic[Params]):
         values: The parameters as flat values, one per dimension of the space.
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned
             trial, the last reported value.
-        state: ``"complete"``, ``"failed"`` or ``"pruned"``.
+        state: ``"complete"``, ``"failed"``, ``"pruned"``, or ``"withdrawn"``: it never happened.
         feedback: Words that came with the reward; for a failed trial, the reason.
         source: See `Proposal`; ``"user"`` for a point that was never asked.
         explanation: The model's explanation of the point.

@@ -144,7 +144,7 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
 def _of_storage(path: Path) -> OtherSearch:
     state = stored_state(path)
     assert isinstance(state.space, Space)
-    rows = [_of_trial(trial, state.space) for trial in state.trials]
+    rows = [_of_trial(t, state.space) for t in state.trials if t.state != "withdrawn"]
     options = state.started.identity["options"] if state.started else {}
     return OtherSearch(str(path), rows, state.directions, options.get("task"))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFIX = "llmopt:"
 """Of the user attributes that llmopt writes."""
 
-_STATES = {"complete": "COMPLETE", "failed": "FAIL", "pruned": "PRUNED"}
+_STATES = {"complete": "COMPLETE", "failed": "FAIL", "pruned": "PRUNED", "withdrawn": "FAIL"}
 _PLAIN = (bool, int, float, str, type(None))  # choices that every storage of Optuna takes
 
 
@@ -79,6 +79,7 @@ def trials_of(
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
             corrected=trial.corrected or None,
+            withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):

@@ -163,9 +163,9 @@ class State:
     @property
     def keys(self) -> set[Any]:
         """`key` of every point that was evaluated (or replaced by another), pending or queued."""
-        key = self.space.key
-        points: Iterable[Trial[Any] | Proposal] = (*self.trials, *self.pending, *self.queue)
-        replaced = [t.instead_of for t in self.trials if t.instead_of is not None]
+        key, trials = self.space.key, [t for t in self.trials if t.state != "withdrawn"]
+        points: Iterable[Trial[Any] | Proposal] = (*trials, *self.pending, *self.queue)
+        replaced = [t.instead_of for t in trials if t.instead_of is not None]
         return {key(values) for values in (*(point.values for point in points), *replaced)}
 
     @property
@@ -296,9 +296,7 @@ def _queued(state: State, event: Queued) -> State:
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
     if event.trial is not None:
-        if event.trial != len(state.trials) - 1:
-            raise ValueError(f"trial {event.trial} was withdrawn, and is not the latest")
-        state = replace(state, trials=state.trials[:-1], stop=None)
+        state = _without_trial(state, event.trial)
     if event.fixed:
         place = [p.to_json() for p in state.partial].index(dict(event.fixed))
         partial = state.partial[:place] + state.partial[place + 1 :]
@@ -316,6 +314,22 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
             queue = state.queue[: places[0]] + state.queue[places[0] + 1 :]
             state = replace(state, queue=queue)
     return state
+
+
+def _without_trial(state: State, number: int) -> State:
+    """Return the state without a trial; if others follow, it keeps its number, which words name."""
+    if number >= len(state.trials):
+        raise ValueError(f"trial {number} was withdrawn, of {len(state.trials)}")
+    trial, after = state.trials[number], state.trials[number + 1 :]
+    about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
+    gone: Trial[Any] = Trial(number=number, rewards=None, state="withdrawn", **about)
+    kept = (gone, *after) if after else ()
+    return replace(state, trials=(*state.trials[:number], *kept), stop=None)
+
+
+def _proposed(trial: Trial[Any]) -> Json:
+    """Return who proposed a trial, and what was said of it."""
+    return {f.name: getattr(trial, f.name) for f in fields(Proposal)}
 
 
 def _asked(state: State, event: Asked) -> State:
@@ -384,8 +398,7 @@ def _corrected(state: State, event: Corrected) -> State:
     if event.number >= len(state.trials):
         raise ValueError(f"trial {event.number} was corrected, of {len(state.trials)}")
     before = state.trials[event.number]
-    about = {f.name: getattr(before, f.name) for f in fields(Proposal)}
-    about |= {
+    about = _proposed(before) | {
         "values": state.space.from_json_values(event.values),
         "corrected": before.corrected + 1,
     }

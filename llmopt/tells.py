@@ -124,7 +124,8 @@ class Tells(Results[Params], Closing):
     def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
-        The prompt shows the failure, and the point is not proposed again.
+        The prompt shows the failure, and the point is not proposed again. If it failed for a
+        reason outside of the point, ``withdraw(trial=...)`` takes the trial back for another run.
 
         Args:
             params: A point of the space.
@@ -240,7 +241,8 @@ class Tells(Results[Params], Closing):
 
         A point that was measured in place of a candidate is in no doubt.
         """
-        if self.space.candidates is None or trial.instead_of is not None:
+        gone = trial.state == "withdrawn"
+        if self.space.candidates is None or trial.instead_of is not None or gone:
             return ""
         wrong = self.space.candidates.complaint(trial.values)
         return wrong and (
@@ -297,7 +299,7 @@ class Tells(Results[Params], Closing):
         """
         other = read_source(source, self.directions, self.metrics)
         with self._journal.lock:  # not as one step: each of its trials is
-            trials = list(self._journal.state.trials)
+            trials = [t for t in self._journal.state.trials if t.state != "withdrawn"]
             results, rows = read_rows(self.space, other, trials, self.read_result)
             for result in results:
                 self._record(result, "imported")

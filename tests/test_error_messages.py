@@ -207,7 +207,7 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
             fixed={"k": 2, "x": 0.5}
         ),
         "a point withdrawn twice": lambda: make().withdraw(POINT),
-        "a trial withdrawn that is not the latest": lambda: twice().withdraw(trial=0),
+        "a trial withdrawn twice": lambda: [o := twice(), *(o.withdraw(trial=0) for _ in "ab")],
         "a standard error as a text": lambda: make().tell(POINT, 1.0, stderr="x"),
         "the best of no trials": lambda: make().best,
     },

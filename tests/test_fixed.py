@@ -7,8 +7,9 @@ import json
 import pytest
 from search_contract import Model
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
+from llmopt.service.search_file import status
 
 SPACE = {"t": Float(0, 100), "k": Int(0, 5), "c": Categorical(["a", "b", "z"])}
 BRANCHES = {
@@ -148,6 +149,37 @@ def test_the_latest_trial_never_happened(tmp_path):
     assert [t.params["t"] for t in optimizer.trials] == [10.0, 30.0]
     assert optimizer.trials[1].data["curve"] == [2.0]
     assert optimizer.best.number == 0
+
+
+def test_an_earlier_trial_never_happened_and_its_point_is_free(tmp_path):
+    def resumed():
+        return words("Start from: new\nProposal: t: 10, k: 1, c: a", storage=tmp_path / "s.jsonl")
+
+    optimizer = resumed()
+    optimizer.tell({"t": 5, "k": 1, "c": "a"}, 1.0)
+    optimizer.tell_failure({"t": 10, "k": 1, "c": "a"}, "the pump broke")
+    optimizer.tell({"t": 20, "k": 1, "c": "a"}, 9.0, feedback="mixed up", parts={"waste": 1.0})
+    optimizer.tell({"t": 30, "k": 1, "c": "a"}, 3.0)
+    for number in (1, 2):
+        optimizer.withdraw(trial=number)
+    optimizer.close()
+    optimizer = resumed()
+    assert [t.state for t in optimizer.trials[1:]] == ["withdrawn", "withdrawn", "complete"]
+    assert (optimizer.best.number, status(optimizer)["trials"]) == (3, 2)
+    assert optimizer.ask() == {"t": 10.0, "k": 1, "c": "a"}  # again, without a complaint
+    text = optimizer.client.requests[0].text
+    assert "#2 | withdrawn |" in text
+    assert not any(said in text for said in ("pump", "mixed up", "failed", "waste"))
+    assert optimizer.tell({"t": 20, "k": 1, "c": "a"}, 2.0, replaces=2).state == "complete"
+    optimizer.close()
+    other = words()
+    assert other.import_trials(tmp_path / "s.jsonl").taken == 3
+    table = LLMOptimizer(None, "network", candidates=[{"x": 1}], warmup=1)
+    table.tell_failure(table.ask(), "the pump broke")
+    with pytest.raises(SearchStopped, match="withdraw a failed trial to repeat its run"):
+        table.ask()
+    table.withdraw(trial=0)
+    assert table.ask() == {"x": 1}
 
 
 def test_a_correction_keeps_what_it_does_not_give_again(tmp_path, caplog):

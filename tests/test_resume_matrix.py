@@ -170,6 +170,8 @@ def disobedient(client: Any, path: Path) -> LLMOptimizer:
             number = len(optimizer.trials)
             if number > 4 and not optimizer.trials[2].corrected:
                 optimizer.tell(optimizer.trials[2].params, 0.5, replaces=2, data={"t": [1.0]})
+            if number > 5 and optimizer.trials[3].state != "withdrawn":
+                optimizer.withdraw(trial=3)
             fixed = {"k": 20 + number} if number % 3 == 0 else None
             point = optimizer.pending[0] if optimizer.pending else optimizer.ask(fixed=fixed)
             if int(10 * value_of(point)) % 4 == 0:

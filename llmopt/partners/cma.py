@@ -197,6 +197,8 @@ class CMAPartner(Follower):
         rank = rank_of(trial, history.directions[0])
         if not self._known:
             self._first = zlib.crc32(repr(trial.values).encode())
+        if trial.state == "withdrawn":
+            return
         if trial.source in ("user", "warmup") and not self._begun:
             if rank < FAILED and (self._start is None or rank < self._start[0]):
                 self._start = rank, self._encode(trial)

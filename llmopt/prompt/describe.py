@@ -53,7 +53,7 @@ class Entry:
     params: str  # the parameters in words: `"a: 1.0, b: 2.5"`
     f: str  # the reward in words; `""` for a failed trial
     rewards: tuple[float, ...] | None  # the numbers behind `f`, or `None`
-    state: str  # `"complete"`, `"failed"` or `"pruned"`
+    state: str  # `"complete"`, `"failed"`, `"pruned"` or `"withdrawn"`
     feedback: str  # words that came with the reward, or the reason of a failure, in one line
     violation: float  # by how much constraints were violated; 0 if they were not
     line: str  # all of it in one line, as the shipped templates show it
@@ -73,8 +73,8 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
         f = numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
     feedback = cut(" ".join(trial.feedback.split()), SHORT_FEEDBACK_CHARS)
     violation = trial.constraint_violation
-    if trial.state == "failed":
-        line = f"{params}; failed" + (f": {feedback}" if feedback else "")
+    if trial.state in ("failed", "withdrawn"):
+        line = f"{params}; {trial.state}" + (f": {feedback}" if feedback else "")
     else:
         line = f"{params}; f = {f}"
         if trial.state == "pruned":

@@ -276,7 +276,7 @@ class Log(Follower):
         """
         objectives = len(self.history.directions)
         if trial.rewards is None or trial.state == "failed":
-            return ["failed"] * objectives
+            return ["withdrawn" if trial.state == "withdrawn" else "failed"] * objectives
         cells = [number(r) for r in trial.rewards]
         digits = digits or telling(trial.rewards[0], self._facts[trial.number].nearest, 6)
         if best is not None and best.rewards is not None:
@@ -482,7 +482,7 @@ class Log(Follower):
                 continue
             tried: dict[str, list[float]] = {}
             for trial in trials:
-                if trial.values[i] is not ABSENT:
+                if trial.values[i] is not ABSENT and trial.state != "withdrawn":
                     of = tried.setdefault(self.space.format(i, trial.values[i]), [])
                     complete = trial.state == "complete" and trial.rewards
                     of.append(trial.rewards[0] if complete else math.nan)  # type: ignore[index]

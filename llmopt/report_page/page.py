@@ -231,6 +231,7 @@ def _rows(
     params = max(1, _MOST_WORDS // max(1, 60 * len(listed)))  # in a trial
     for position, trial in listed:
         attrs, state = trial.user_attrs, _STATES.get(trial.state.name, NO_RESULT)
+        state = "withdrawn" if note_of(attrs, "withdrawn") else state
         named = read_named(trial.system_attrs)
         source = text_of(note_of(attrs, "source"))
         if not source and state != NO_RESULT:

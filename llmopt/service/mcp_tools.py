@@ -330,7 +330,8 @@ class SearchFolder:
         Args:
             name: The search.
             params: The point; of a queued point with some parameters, these.
-            trial: Number, from 1, of the latest trial, which never happened.
+            trial: Number, from 1, of a trial that never happened, or that failed and is to be run
+                again.
         """
         with self._search(name) as optimizer:
             withdraw(optimizer, [] if params is None else [params], trial)

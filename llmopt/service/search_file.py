@@ -253,7 +253,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return where a search stands, as JSON."""
     return {
-        "trials": len(optimizer.trials),
+        "trials": sum(trial.state != "withdrawn" for trial in optimizer.trials),
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
         if optimizer.metrics
         else list(optimizer.directions),
@@ -298,9 +298,9 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
 
 
 def withdraw(optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any) -> None:
-    """Drop points and, by its number from 1, the latest trial."""
+    """Drop points and, by its number from 1, a trial."""
     if not points and trial is None:
-        raise LLMOptError("expected a point, or as `trial` the number of the latest trial")
+        raise LLMOptError("expected a point, or as `trial` the number of a trial")
     if trial is not None:
         optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial))
     for point in points:

@@ -14,7 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt withdraw``."""
     add_points(parser, "*")
     parser.add_argument(
-        "--trial", type=int, metavar="N", help="number of the latest trial, which never happened"
+        "--trial",
+        type=int,
+        metavar="N",
+        help="number of a trial that never happened, or that failed and is to be run again",
     )
 
 

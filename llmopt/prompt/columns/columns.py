@@ -249,7 +249,8 @@ def _new_point(
     The choices are as `_draw` gives them, the numbers uniform.
     """
     space, history = situation.space, situation.history
-    tried = {space.key(p) for p in (*(t.values for t in history.trials), *history.pending)}
+    trials = [t.values for t in history.trials if t.state != "withdrawn"]
+    tried = {space.key(p) for p in (*trials, *history.pending)}
     for k in range(2 * _DRAWS):
         drawn = _draw(shares, rng, even=even or k >= _DRAWS)
         point = _filled(space, space.sample(rng), rng)
