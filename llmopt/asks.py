@@ -48,6 +48,7 @@ from llmopt.util.threads import Lock
 logger = logging.getLogger(__name__)
 
 _REASON = 1000  # characters of why a search ended
+_CLOSED = "the program closed"
 
 
 class Asks(Tells[Params]):
@@ -532,7 +533,14 @@ class Asks(Tells[Params]):
         self._concluded = True
         if callable(end := getattr(self.client, "conclude", None)):
             why = cut(" ".join(clean(reason or self._why_it_ended()).split()), _REASON)
-            end((f"Why it ended: {why}\n" if why else "") + self._outcome(recommended))
+            begin = "" if reason else self._may_go_on()
+            end(f"{begin or 'Why it ended: '}{why}\n" * bool(why) + self._outcome(recommended))
+
+    def _may_go_on(self) -> str:
+        """Say that only the program ended, and not the search, if that is so."""
+        closed = self.left_by is not None or self._why_it_ended().startswith(_CLOSED)
+        file = self.storage
+        return f"The search in {file.name} may go on: " if closed and file is not None else ""
 
     def _why_it_ended(self) -> str:
         if self.left_by is not None:
@@ -546,4 +554,4 @@ class Asks(Tells[Params]):
         made = sum(trial.state != "withdrawn" for trial in self.history.trials)
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
-        return f"the program closed the search after {made} evaluations"
+        return f"{_CLOSED} the search after {made} evaluations"

@@ -259,6 +259,33 @@ class TestNext:
         assert ("The recommended point: #1" in said) == (how == "stop")
         assert "Best first: " in (folder / "latest.md").read_text()
 
+    def test_a_stored_search_that_was_closed_may_go_on(self, folder, tmp_path, give, capsys):
+        def search(answered: bool) -> None:
+            client = FolderClient(folder, timeout=None if answered else 0.2)
+            options = {"prompt": "words", "warmup": 0, "storage": tmp_path / "s.jsonl", "seed": 0}
+            with (
+                contextlib.suppress(ClientError),
+                LLMOptimizer(SPACE, client, **options) as optimizer,
+            ):
+                optimizer.tell(optimizer.ask(), 1.0)
+
+        search(False)
+        assert "in s.jsonl may go on: ClientError" in (folder / "done").read_text()
+        (folder / "done").unlink()  # as if it had been killed
+        assert main(["next", str(folder)]) == 0
+        assert "request 1; no program waits for it: the one" in capsys.readouterr().out
+        result = start(lambda: search(True))
+        while not (request := next_request(folder)) or not request.awaited:
+            time.sleep(0.05)
+        assert main(["next", str(folder)]) == 0
+        assert "=== request 1 ===" in capsys.readouterr().out
+        give(ANSWER.format(x=1).encode())
+        assert main(["next", str(folder), "--answer", "1", "--wait"]) == 4
+        result()
+        said = capsys.readouterr().err
+        assert "no request waits since" in said
+        assert "The search in s.jsonl may go on: the program closed the search after 1" in said
+
     def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):
             FolderClient(folder, timeout=0.1).complete(ask())

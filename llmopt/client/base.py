@@ -242,7 +242,8 @@ class Client(Protocol):
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.http.retry.complete_with_retries` retries;
     - ``inform(text)``: called after each result with the outcome so far in words;
-    - ``conclude(text)``: called at the end of a search with its outcome and the reason in words;
+    - ``conclude(text)``: called at the end of a search with its outcome and the reason in words,
+      or why a stored search "may go on";
     - ``close()``: release processes and memory.
 
     The constructor makes no network call, reads no key and loads no model: all of this waits

@@ -12,7 +12,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 ``--all``, or without an earlier one, all of it.
 
 ``latest.md`` has the results of the last answer and the best point so far. ``done`` marks the end
-of the search or of its process and says why it ended; the next request removes it.
+of the search or of its process and says why it ended, or that it may go on; the next request
+removes it. A client locks the JSON file of a request while it waits for the answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -49,6 +51,9 @@ _POLL_SECONDS, _REMIND_SECONDS = 0.2, 600.0
 _REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
 _WORTH = 500  # characters of an earlier request that are worth a note in their place
 _DONE, _LATEST = "done", "latest.md"
+NO_REQUEST = "no request waits"
+"""The beginning of ``done`` if the search may go on."""
+_GOES_ON = re.compile("The search in .* may go on: ")  # in a text for `conclude`
 _outcomes: dict[tuple[int, Path], str] = {}
 """The outcome so far of each running search, by process and folder."""
 
@@ -65,6 +70,7 @@ class OpenRequest:
     text: str  # the text to answer
     new: str  # what it adds to the request that was answered last
     request: Request
+    awaited: bool = True  # whether a program waits for the answer, as far as locks can tell
 
 
 class FolderClient:
@@ -197,10 +203,12 @@ class FolderClient:
 
 
 def next_request(folder: Path) -> OpenRequest | None:
-    """Return the first open request of a folder, if there is one."""
-    number = next(iter(_open_numbers(folder)), None)
-    if number is None:
+    """Return the first open request of a folder, if there is one; better one that is awaited."""
+    numbers = _open_numbers(folder)
+    if not numbers:
         return None
+    awaited = next((n for n in numbers if _awaited(folder, n)), None)
+    number = numbers[0] if awaited is None else awaited
     try:
         data = _read_json(folder, number)
         text = _read_request(folder, number)
@@ -209,6 +217,7 @@ def next_request(folder: Path) -> OpenRequest | None:
             text=text,
             new=_new_in(folder, number, text),
             request=Request.from_dict(data["request"]),
+            awaited=awaited is not None,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(
@@ -284,7 +293,8 @@ def _mark_all_ends() -> None:
 def _mark_end(folder: Path, text: str) -> None:
     if folder.is_dir():
         when, left = time.strftime("%Y-%m-%d %H:%M:%S"), len(_open_numbers(folder))
-        text = f"the search ended at {when}; open requests: {left}\n{text}"
+        begin = f"{NO_REQUEST} since" if _GOES_ON.match(text) else "the search ended at"
+        text = f"{begin} {when}; open requests: {left}\n{text}"
         write_text_atomically(folder / _DONE, clean(text))
 
 
@@ -302,6 +312,15 @@ def _claim(file: IO[Any]) -> bool:
     with contextlib.suppress(OSError):  # a file system without locks
         return try_lock(file)
     return True
+
+
+def _awaited(folder: Path, number: int) -> bool:
+    """Whether a program waits for the answer to a request, or cannot be told not to."""
+    try:
+        with open_to_append(_path(folder, number, _JSON)) as file:
+            return not try_lock(file)
+    except OSError:
+        return True
 
 
 def _path(folder: Path, number: int, kind: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmopt.client.folder import (
     ANSWER_BYTES,
+    NO_REQUEST,
     OpenRequest,
     ended,
     hand_in,
@@ -18,7 +19,7 @@ from llmopt.client.folder import (
 from llmopt.util.text import clean
 
 ENDED, NOTHING_OPEN = 3, 4
-"""Exit statuses: the search has ended; nothing came within ``--timeout``."""
+"""Exit statuses: the search has ended; no request waits, or none came within ``--timeout``."""
 
 _POLL_SECONDS = 0.2
 _QUIET_SECONDS = 10.0  # without a request until new results are printed
@@ -49,6 +50,9 @@ def describe(found: OpenRequest) -> str:
     """Return one line on a request: its number, and what its answer must keep to."""
     request = found.request
     parts = [f"request {found.number}"]
+    if not found.awaited:
+        parts.append("no program waits for it: the one that asked was ended")
+        parts.append("started again, it takes the answer")
     if request.style == "completion":
         parts.append("the answer continues the text")
     if request.max_tokens is not None and request.max_tokens < _SHORT_ANSWER:
@@ -85,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Prints the next open request, waiting for it if need be. One turn of the loop is "
         "`llmopt next DIR --answer K --wait < answer.txt`. Exit status: 0 a request was printed "
-        f"or an answer taken, {ENDED} the search has ended, {NOTHING_OPEN} no request in time."
+        f"or an answer taken, {ENDED} the search has ended, {NOTHING_OPEN} no request waits, or "
+        "came in time."
     )
 
 
@@ -108,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         return NOTHING_OPEN
     if isinstance(found, str):
         print(f"llmopt: {clean(found)}", file=sys.stderr)
-        return ENDED
+        return NOTHING_OPEN if found.startswith(NO_REQUEST) else ENDED
     text = found.text if args.all else found.new
     print(f"{describe(found)}\n\n{clean(text)}", flush=True)
     print(
