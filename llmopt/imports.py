@@ -191,7 +191,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
     state = str(cells.get("state", "complete")).lower()
-    columns = ["reward"]
+    by_name = len(objectives) == 1 and "reward" not in row and objectives[0] in row
+    columns = list(objectives) if by_name else ["reward"]
     for names in (range(len(objectives)), objectives) if len(objectives) > 1 else ():
         several = [f"reward_{name}" for name in names]
         columns = several if all(name in row for name in several) else columns
@@ -209,9 +210,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
             words[name] = _as_number(words[name])
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
     start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
-    if start:  # else a parameter may have such a name
-        parts = [name for name in cells if name.startswith(_PARTS)]
-        words["parts"] = {n.removeprefix(_PARTS): _as_number(cells[n]) for n in parts}
+    parts: Mapping[str, Any] = cells.pop("parts") if isinstance(cells.get("parts"), Mapping) else {}
+    named = {n.removeprefix(_PARTS): n for n in cells if n.startswith(_PARTS)}
+    words["parts"] = {**parts, **{part: _as_number(cells[n]) for part, n in named.items()}}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     return Row(prefixed if start else cells, _as_number(reward), words, trouble, blank)
 
@@ -243,7 +244,11 @@ def read_rows(
             if row.trouble:
                 raise ParameterError(row.trouble)
             values = _values_of(space, row, source.table)
-            one = check(space.unflatten(values), row.reward, **row.words)
+            parts = row.words.get("parts", {}).items()
+            taken = space.place if source.table else ()  # a parameter may have such a name
+            parts = {n: v for n, v in parts if _PARTS + n not in taken}
+            words = {**row.words, "parts": parts}
+            one = check(space.unflatten(values), row.reward, **words)
         except (LLMOptError, TypeError) as error:
             rows.append(ImportedRow(number, "refused", str(error)))
             continue
@@ -303,7 +308,8 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
         )
     if source.table:
         names = dict.fromkeys(name for row in source.rows for name in row.params)
-        left = [n for n in names if n not in (*space.names, *_OTHERS)]
+        mine = (*space.names, *_OTHERS)
+        left = [n for n in names if n not in mine and not n.startswith(_PARTS)]
         if left:
             notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
     return tuple(notes)

@@ -7,6 +7,7 @@ optuna.visualization.plot_slice(study).show()
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,8 @@ def _quiet() -> Iterator[Any]:
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        yield optuna
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # metric names
+            yield optuna
     finally:
         optuna.logging.set_verbosity(before)

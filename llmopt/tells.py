@@ -286,7 +286,8 @@ class Tells(Results[Params], Closing):
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
-                ``feedback``, ``stderr`` and ``constraint_violation``. A row with none of the
+                ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
+                part. A single objective's own name can replace ``reward``. A row with none of the
                 reward columns is refused.
 
         Returns:

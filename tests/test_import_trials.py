@@ -255,6 +255,23 @@ def test_several_rewards_are_read_from_a_table():
     assert optimizer.trials[0].rewards == (1.0, 2.0)
 
 
+def test_a_named_objective_and_parts_are_read_from_a_table(tmp_path):
+    path = tmp_path / "book.csv"
+    path.write_text(
+        "lr,parts_lr,yield,parts_desired,parts_waste\n0.1,0.7,78,80,2\n0.2,0.5,60,61,\n"
+    )
+    space = {"lr": Float(0.0, 1.0), "parts_lr": Float(0.0, 1.0)}
+    optimizer = make(space, {"yield": "maximize"})
+    row = {"lr": 1, "parts_lr": 0, "yield": 1, "parts": {"a": 3}}
+    for source in (path, [row]):
+        report = str(optimizer.import_trials(source))
+        assert "refused" not in report
+        assert "no parameters" not in report
+    parts = [{"desired": 80.0, "waste": 2.0}, {"desired": 61.0}, {"a": 3.0}]
+    assert [t.parts for t in optimizer.trials] == parts
+    assert optimizer.best.reward == 78
+
+
 @pytest.mark.defect(8)
 @pytest.mark.parametrize("source", ["rows", "csv", "frame"])
 def test_a_missing_cell_is_the_choice_none(source, tmp_path):

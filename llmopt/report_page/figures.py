@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MOST = 450_000  # characters of all figures
 _HOVERING = 300  # trials of a study whose points say more than their values
 _MOST_SLICES = 12  # parameters
+_LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which parameter seems important
 _HEIGHT = 360  # pixels
 _BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
 _NUMBER = re.compile(r'"number": (\d+)')
@@ -126,6 +127,7 @@ def _kinds(
     from optuna.importance import PedAnovaImportanceEvaluator
 
     draw: Any = visualization
+    complete = sum(t.state.name == "COMPLETE" for t in study.get_trials(deepcopy=False))
     objectives, parameters = objectives_of(study), plain_names(study)[:_MOST_SLICES]
     targets: list[tuple[str, dict[str, Any]]] = [(objectives[0], {})]
     if len(objectives) > 1:
@@ -153,17 +155,18 @@ def _kinds(
         )
         if parameters:
             ways = {"params": parameters, **target, **shown}
-            yield (
-                "importance",
-                f"Importance of parameters{of}",
-                partial(
-                    draw.plot_param_importances,
-                    study,
-                    evaluator=PedAnovaImportanceEvaluator(),
-                    **target,
-                    **shown,
-                ),
-            )
+            if complete >= _LEAST_IMPORTANCE:
+                yield (
+                    "importance",
+                    f"Importance of parameters{of}",
+                    partial(
+                        draw.plot_param_importances,
+                        study,
+                        evaluator=PedAnovaImportanceEvaluator(),
+                        **target,
+                        **shown,
+                    ),
+                )
             yield "slice", f"Each parameter{of}", partial(draw.plot_slice, study, **ways)
             if len(parameters) > 1:
                 together = f"All parameters{of}"

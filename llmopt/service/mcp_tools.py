@@ -155,7 +155,7 @@ class SearchFolder:
         self,
         name: str,
         space: dict[str, Any] | None = None,
-        direction: str = "maximize",
+        direction: str | dict[str, str] = "maximize",
         model: str | None = None,
         description: str = "",
         constraints: list[str] | None = None,
@@ -171,7 +171,7 @@ class SearchFolder:
                 "maximum": 0.1, "log": true}, "layers": {"type": "integer", "minimum": 1,
                 "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}. A parameter that only some
                 points have says when: "when": {"act": "relu", "layers": {">": 2}}.
-            direction: "maximize" or "minimize".
+            direction: "maximize" or "minimize", or with a name for the score {"yield": "maximize"}.
             model: Who proposes points: a model that the server allows, or "agent" for yourself.
             description: The task in words, for the model.
             constraints: Linear inequalities such as "2 * a + b <= 40".
