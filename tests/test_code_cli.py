@@ -159,7 +159,7 @@ class TestCode:
     def test_starts_come_from_a_secret_of_the_folder(self, monkeypatch, tmp_path, capsys):
         scores = {}
         recording = tmp_path / "said.jsonl"
-        args = ["--steps", "1", "--no-gif"]
+        args = ["--steps", "1", "--episodes", "1", "--held-out", "2"]
         for name, more in (
             ("one", ["--record", str(recording)]),
             ("two", []),

@@ -80,12 +80,6 @@ class TestLanguage:
 
 @needs_confinement
 class TestEvaluation:
-    def test_a_policy_is_scored(self, car):
-        with candidate_of(PUMP, car) as candidate:
-            score = evaluate_policy(candidate, car, [1, 2], success=reached)
-        assert score.success_rate == 1.0
-        assert score.mean_return > 90
-
     def test_a_failing_policy_says_where(self, car):
         source = "def controller(obs):\n    return [1 / (obs[1] - obs[1])]\n"
         with candidate_of(source, car) as candidate, np.errstate(all="ignore"):
@@ -240,6 +234,7 @@ class TestImprove:
             with best:
                 held_out = evaluate_policy(best, gym.make(CAR), range(101, 107, 2), success=reached)
         assert held_out.success_rate == 1.0
+        assert held_out.mean_return > 90
         assert "almost no speed" in client.requests[1].text
         assert "NOT reach" in client.requests[2].text
         assert "You now write try 3; 2 are left after it." in client.requests[2].text

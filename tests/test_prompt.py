@@ -358,13 +358,9 @@ def test_estimate_is_an_over_estimate():
 # Templates of the user's own
 
 
-def own(text, **options):
-    return get_prompt(text, **options)
-
-
 def test_own_template_from_text_and_file(tmp_path):
     text = "{% for t in history %}{{ t.params }} -> {{ t.f }}\n{% endfor %}Next of {{ n }}?"
-    query = own(text).prepare(situation(n=2))
+    query = get_prompt(text).prepare(situation(n=2))
     assert [m.role for m in query.request.messages] == ["user"]
     assert query.request.text.count(" -> ") == 2
     assert query.request.text.endswith("Next of 3?")
@@ -382,13 +378,13 @@ def test_own_template_extends_a_shipped_one():
     text = (
         "{% extends 'llmopt/props.j2' %}{% block task %}\nThe task: {{ description }}{% endblock %}"
     )
-    request = own(text).prepare(situation(description="walk")).request
+    request = get_prompt(text).prepare(situation(description="walk")).request
     assert "The task: walk" in request.messages[0].content
     assert request.messages[1].content.startswith("Evaluations")
 
 
 def test_own_template_shows_the_log_of_one_that_it_includes():
-    text = own("{% include 'llmopt/words.j2' %}").prepare(situation(n=2)).request.text
+    text = get_prompt("{% include 'llmopt/words.j2' %}").prepare(situation(n=2)).request.text
     assert "# Log" in text
     assert "Best first: #" in text
 
@@ -428,7 +424,7 @@ def test_what_a_prompt_does_not_say_of_itself_has_a_default():
 )  # fmt: skip
 def test_template_errors_name_template_line_and_variable(text, message):
     with pytest.raises(TemplateError, match=message):
-        own(text).prepare(situation())
+        get_prompt(text).prepare(situation())
 
 
 def test_wrong_options():

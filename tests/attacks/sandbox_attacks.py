@@ -296,7 +296,7 @@ def messages(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 
 def floods(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
     """Use up memory, time, stack, pipes and the parent's patience."""
-    limits = WorkerLimits(call_seconds=0.7, memory_bytes=256 << 20)
+    limits = WorkerLimits(call_seconds=0.4, memory_bytes=256 << 20)
     function = Function("f(x)", output=Output("reward"))
     with Sandbox(imports=("numpy", "ctypes"), limits=limits) as box:
         for _ in range(rounds):
