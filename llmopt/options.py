@@ -262,8 +262,8 @@ class SearchOptions(AskOptions):
             `Space`.
         candidates: Table of the only points that exist: a list of dicts, a DataFrame or the path of
             a CSV file. Each proposal is a row, which is proposed once (unless `noisy`); after the
-            last one `ask` raises `SearchStopped`. Omit `space` if all columns are parameters; see
-            `Space.among`.
+            last one `ask` raises `SearchStopped`. Parameters without a column stay free. Omit
+            `space` if all columns are parameters; see `Space.among`.
         batch_size: Points per request. Above 1, one request serves several calls of ``ask()``: this
             is cheaper, but the later points do not know the results of the earlier ones.
         partner: Numeric method that proposes some of the points: ``"cma"`` for CMA-ES (numbers

@@ -35,10 +35,9 @@ def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest 
         if time.monotonic() - began > _QUIET_SECONDS and latest(folder) != known:
             known, began = latest(folder), time.monotonic()
             print(f"llmopt: results so far\n{clean(known or '')}", file=sys.stderr)
-        said = ended(folder)
-        if said is not None:
+        said, found = ended(folder), next_request(folder)
+        if said is not None and (found is None or not said.startswith(NO_REQUEST)):
             return said
-        found = next_request(folder)
         if found is not None:
             return found
         if deadline is not None and time.monotonic() >= deadline:
