@@ -114,10 +114,12 @@ class ClientError(LLMOptError):
         cost: Estimated maximum cost, in US dollars, of other abandoned calls.
         estimated: Number of calls in `cost`.
         adapted: Whether the client has changed what it sends, so that a repeat may succeed now.
+        permanent: Whether every further request would fail, too.
     """
 
     retryable: bool = False
     adapted: bool = False
+    permanent: bool = False
 
     def __init__(
         self,
@@ -145,20 +147,25 @@ class ClientError(LLMOptError):
 class ModelNotFoundError(ClientError):
     """A model name, file or package cannot be found; the message says how to get it."""
 
+    permanent = True
+
 
 class MissingKeyError(ClientError):
     """There is no API key; the message names the environment variable to set."""
+
+    permanent = True
 
 
 class RefusedKeyError(ClientError):
     """The provider rejected the API key; the message names the environment variable."""
 
+    permanent = True
+
 
 def is_permanent(error: Exception) -> bool:
     """Whether an error would recur with every request: random points would only hide it."""
-    known = (MissingKeyError, RefusedKeyError, ModelNotFoundError, ImportError)
-    return isinstance(error, known) or (
-        isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
+    return isinstance(error, ImportError) or (
+        isinstance(error, ClientError) and (error.permanent or error.status in _PERMANENT_STATUS)
     )
 
 

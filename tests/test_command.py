@@ -279,14 +279,29 @@ def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatc
     assert "this answers: echo hi | llm (" in error
 
 
-def test_failed_calls_of_an_unknown_price_have_no_cost(tmp_path):
+def test_a_study_ends_at_once_with_a_program_that_never_answers_and_not_with_one_that_did(log):
     optuna = pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
 
-    sampler = LLMSampler(client("fails"), n_startup_trials=0, space=SPACE)
-    study = optuna.create_study(sampler=sampler)
-    with pytest.warns(FallbackWarning):
-        study.ask({"x": optuna.distributions.FloatDistribution(0, 1)})
+    def study(behaviour: str, trials: int) -> tuple[LLMSampler, optuna.Study]:
+        asked = client(behaviour, variables="LLM_LOG,OPENAI_API_KEY")
+        sampler = LLMSampler(asked, n_startup_trials=0, space=SPACE, compute=False)
+        made = optuna.create_study(sampler=sampler)
+        made.optimize(lambda t: t.suggest_float("x", 0, 1), n_trials=trials)
+        return sampler, made
+
+    for behaviour in ("fails", "empty"):
+        log.write_text("")
+        with pytest.raises(ClientError, match=r"exit status|answered nothing") as caught:
+            study(behaviour, 9)
+        assert calls(log) == 2
+        assert "until this answers: echo hi | " in str(caught.value)
+    with pytest.raises(ClientError, match="exit status"):  # beside a random start
+        maximize(lambda p: 1.0, SPACE, 9, client("fails"), warmup=2, seed=1)
+    log.write_text("")
+    with pytest.warns(FallbackWarning, match="exit status 1"):
+        sampler, made = study("once", 2)
+    assert [t.user_attrs["llmopt:source"] for t in made.trials] == ["llm", "fallback"]
     assert (sampler.usage.failed_requests, sampler.usage.cost) == (2, None)
 
 

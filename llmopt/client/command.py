@@ -109,6 +109,7 @@ class CommandClient:
         self.local = self.priced = local
         line = command if isinstance(command, str) else shlex.join(arguments)
         self.name = f"command:{redact(line)}"
+        self._answered, self._failure = False, ""  # whether it ever answered; its last failure
 
     def __repr__(self) -> str:
         return f"CommandClient({self.name.removeprefix('command:')!r})"
@@ -150,7 +151,8 @@ class CommandClient:
         """Run the command.
 
         Raises:
-            ClientError: The command is missing, failed, took too long or said nothing.
+            ClientError: The command is missing, failed, took too long or said nothing. If it never
+                answered and fails twice in the same way, the error is permanent.
         """
         program, start = self._program(), time.monotonic()
         completion = self._answer(program, request.transcript)
@@ -195,16 +197,21 @@ class CommandClient:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
                 told = " ".join(redact(told, _secrets()).split())
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
-                permanent = process.returncode in (126, 127) and reached is None
+                unstarted = process.returncode in (126, 127) and reached is None
+                again = not self._answered and problem == self._failure
+                self._failure = problem
                 told = told if len(told) > 2 else ""
                 if reached is None:
                     told += ". Log in, or wait for its limit, until this answers: echo hi | "
                     told += self.name.removeprefix("command:")
-                raise ClientError(
+                error = ClientError(
                     f"{self.name} {problem}{told}",
-                    retryable=not permanent,
-                    unpriced=int(not self.local and not permanent),
+                    retryable=not (unstarted or again),
+                    unpriced=int(not self.local and not unstarted),
                 )
+                error.permanent = unstarted or again  # such as a program that is not logged in
+                raise error
+        self._answered = True
         reason: FinishReason = "length" if reached else "stop"
         return Completion(hide(clean(said), _secrets()), reason)
 

@@ -52,6 +52,11 @@ def flaky(text: str) -> None:
         sys.exit(1)
 
 
+def once(text: str) -> None:
+    if starts() > 1:
+        sys.exit(1)
+
+
 def empty(text: str) -> None:
     print("quota used up", file=sys.stderr)
     sys.exit(0)
@@ -77,7 +82,10 @@ BEHAVIOURS: dict[str, Callable[[str], object]] = {
     "stuck": lambda text: time.sleep(600),
     "killed": lambda text: os.kill(os.getpid(), signal.SIGKILL),
     "noisy": lambda text: endless(text, sys.stderr),
-    **{f.__name__: f for f in (stubborn, parent, fails, flaky, empty, endless, echo, environment)},
+    **{
+        f.__name__: f
+        for f in (stubborn, parent, fails, flaky, once, empty, endless, echo, environment)
+    },
 }
 
 if __name__ == "__main__":
