@@ -472,7 +472,8 @@ class _Run:
             again = len(optimizer.trials) - len(optimizer.history.trials)
             optimizer.total = max(1, self._total - again)
         try:
-            proposals, texts = optimizer.propose(free)
+            with self._progress.waiting():
+                proposals, texts = optimizer.propose(free)
         except (SearchStopped, BudgetExceededError) as end:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from llmopt.history import Trial, Usage
@@ -31,6 +33,35 @@ def _has_width() -> bool:
         return os.get_terminal_size(sys.stderr.fileno()).columns > 0
     except (OSError, ValueError, AttributeError):  # no file, or no terminal
         return True
+
+
+@contextlib.contextmanager
+def waiting(
+    show: Callable[[str], object] | None = None, what: str = "waiting for the model"
+) -> Iterator[None]:
+    """Show every ten seconds for how long the model has been asked.
+
+    Args:
+        show: Shows a text, in a separate thread; ``None`` prints it on a terminal only.
+        what: What is waited for, in words.
+    """
+    if show is None and not sys.stderr.isatty():
+        yield
+        return
+    show = show or (lambda text: print(f"llmopt: {text}", file=sys.stderr, flush=True))
+    began, over = time.monotonic(), threading.Event()
+
+    def tick() -> None:
+        while not over.wait(LINE_SECONDS):
+            show(f"{what}, {time.monotonic() - began:.0f} s")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Progress:
@@ -103,6 +134,22 @@ class Progress:
         self._what = what
         if self._bar is not None:
             self._bar.set_description(what)
+
+    @contextlib.contextmanager
+    def waiting(self, what: str = "waiting for the model") -> Iterator[None]:
+        """Show for how long the model has been asked; see `waiting`."""
+        before = self._what
+
+        def show(text: str) -> None:
+            self.say(text)
+            self.line(now=True)
+
+        try:
+            with waiting(show, what) if self.shown else contextlib.nullcontext():
+                yield
+        finally:
+            if self._what != before:
+                self.say(before)
 
     def tell(self, text: str) -> None:
         """Print a message."""

@@ -252,6 +252,7 @@ class _Loop:
         self._runs: tuple[Block, ...] = ()
         self._complaint: Complaint | None = None
         self._useless = False  # no further answer can help
+        self._began = ""  # how the last answer began, if it could not be read
         self.misses = 0
         self.outcome = Outcome()
 
@@ -314,6 +315,7 @@ class _Loop:
                 return
         except ParseError as error:
             kind = error.kind if isinstance(error, Unusable) else "unreadable"
+            self._began = cut(" ".join(error.raw.split()), 200) * (kind == "unreadable")
             self.outcome.rejected[kind] += 1
             self.outcome.unread.append((error.raw, error.reason))
             self._complaint = Complaint(error.raw, error.reason)
@@ -408,6 +410,8 @@ class _Loop:
                 reason = outcome.unread[-1][1].partition("; ")[0]
                 count = self.misses
                 outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
+                if self._began:
+                    outcome.trouble += f"; it began {self._began!r}"
             if self._task.exhausted:
                 outcome.trouble = "every point of the space was already tried"
         outcome.failed = bool(outcome.trouble) and not (outcome.proposals or self._task.exhausted)

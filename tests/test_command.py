@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, maximize
+from llmopt import Float, LLMOptimizer, Reply, ScriptedClient, maximize
 from llmopt.cli import main
 from llmopt.client import CommandClient, Message, Request, get_client
 from llmopt.client.command import COMMANDS, MOST_BYTES
@@ -333,3 +333,46 @@ def test_a_search_without_a_cap_says_so_once(caplog):
     caplog.clear()
     maximize(lambda p: p["x"], {"x": Float(0, 2)}, 1, client, **options, max_requests=4)
     assert "no cap" not in caplog.text
+
+
+def test_it_is_said_once_whether_a_program_gets_an_api_key(tmp_path, monkeypatch, caplog):
+    for name, said in (
+        ("claude", "gets ANTHROPIC_API_KEY from the environment, which may pay in place"),
+        ("wrapper", r"does not get ANTHROPIC_API_KEY, so its own login is used"),
+    ):
+        (tmp_path / name).write_text("#!/bin/sh\necho x: 1\n")
+        (tmp_path / name).chmod(0o755)
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        asked = CommandClient([str(tmp_path / name)])
+        asked.complete(ASK)
+        assert "ANTHROPIC_API_KEY" not in caplog.text
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-planted-0123456789")
+        asked.complete(ASK)
+        asked.complete(ASK)
+        assert caplog.text.count(said) == 1
+        assert "planted" not in caplog.text
+        caplog.clear()
+
+
+def test_a_warning_quotes_how_an_unreadable_answer_began():
+    asked = CommandClient([sys.executable, "-c", "print('Hi!\\nHow can I help? ' * 20)"])
+    with pytest.warns(FallbackWarning) as warned:
+        maximize(lambda p: 1.0, SPACE, 1, asked, prompt="words", compute=False, warmup=0, seed=1)
+    quote = str(warned[0].message).split("; it began ")[1].partition(". They are")[0]
+    assert quote.startswith("'Hi! How can I help? Hi! How can")
+    assert 190 < len(quote) <= 202
+
+
+def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
+    class Slow(ScriptedClient):
+        def complete(self, request: Request) -> Reply:
+            time.sleep(0.4)
+            return super().complete(request)
+
+    monkeypatch.setattr("llmopt.progress.LINE_SECONDS", 0.1)
+    for progress in (True, None):
+        maximize(lambda p: 1.0, SPACE, 1, Slow(["x: 0.5"]), warmup=0, progress=progress)
+        lines = capfd.readouterr().err.splitlines()
+        waits = [line for line in lines if "0/1 trials, waiting for the model, 0 s" in line]
+        assert bool(waits) is bool(progress)
+        assert not any("1/1 trials, waiting" in line for line in lines)

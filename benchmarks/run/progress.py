@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from llmopt import progress
@@ -13,14 +14,19 @@ class Progress(progress.Progress):
 
     def __init__(self, total: int, labels: Mapping[str, str], shown: bool) -> None:
         self._best: dict[str, float] = {}
+        self._waits = contextlib.ExitStack()
         unit = "evaluations of all methods" if len(labels) > 1 else "evaluations"
         super().__init__(total, shown=shown, what="warm-up", unit=unit)
 
     def wait(self, what: str, request: int) -> None:
         """Show that a request waits for its answer; 0 for none."""
-        self.say(f"{what}: waits for the answer to request {request}" if request else what)
+        self._waits.close()
+        self.say(what)
         if request:
+            what += f": waits for the answer to request {request}"
+            self.say(what)
             self.line("request")
+            self._waits.enter_context(self.waiting(what))
 
     def resume(self, records: Sequence[Record]) -> None:
         """Count the points that were evaluated before the run was interrupted, if any."""

@@ -12,6 +12,8 @@ tools: what it may read and do beyond its answer is up to its options.
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import os
 import re
 import shlex
@@ -65,6 +67,9 @@ COMMANDS = {
     "ollama": Command("command:ollama run llama3.2", r"OLLAMA_\w+"),
 }
 """The known programs by name."""
+
+_PROVIDERS = re.compile("|".join(command.variables for command in COMMANDS.values()))
+_log_once = functools.cache(logging.getLogger(__name__).warning)
 
 
 class CommandClient:
@@ -135,6 +140,17 @@ class CommandClient:
             raise ClientError(f"{self.name}: commands are asked on Linux and macOS only")
         self._program()
 
+    def _note_keys(self) -> None:
+        """Log once whether the program gets API keys of the environment: they may be charged."""
+        keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
+        passed = [name for name in keys if name in self.environment()]
+        if passed:
+            text = "which may pay in place of its own login: unset it to use a subscription"
+            _log_once(f"{self.name} gets {' and '.join(passed)} from the environment, {text}")
+        elif keys and Path(self.arguments[0]).name not in COMMANDS:
+            text = f"so its own login is used (?variables={keys[0]} passes it on)"
+            _log_once(f"{self.name} does not get {' and '.join(keys)}, {text}")
+
     def _program(self) -> str:
         program = shutil.which(self.arguments[0], path=self.environment().get("PATH"))
         if program is None:
@@ -155,6 +171,7 @@ class CommandClient:
                 answered and fails twice in the same way, the error is permanent.
         """
         program, start = self._program(), time.monotonic()
+        self._note_keys()
         completion = self._answer(program, request.transcript)
         reply = Reply((completion,), self.name, seconds=time.monotonic() - start)
         return priced(reply, request, self.current_price(), False, Secret())

@@ -12,6 +12,7 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.errors import SearchStopped
 from llmopt.evaluation_loop import INTERRUPTED, drive
+from llmopt.progress import waiting
 from llmopt.sandbox.failure import NoCandidateError
 
 
@@ -64,7 +65,8 @@ def search(
         candidate = None if found else optimizer.ask_initial()
         while candidate is None and not found and optimizer.tried < steps:
             try:
-                candidate = optimizer.ask()
+                with waiting():
+                    candidate = optimizer.ask()
             except NoCandidateError as error:
                 say(-1, None, str(error))
             except SearchStopped:  # `CodeOptimizer.stop_reason` says why

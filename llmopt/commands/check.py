@@ -15,6 +15,7 @@ from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.history import History, Trial
+from llmopt.progress import waiting
 from llmopt.prompt import Reading, check_prompt_for, prompt_for
 from llmopt.prompt.situation import Situation
 from llmopt.space import Float, Space
@@ -109,7 +110,8 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:  # of an option, or an open quotation mark
         raise LLMOptError(str(error)) from None
     try:
-        text, readable = check(client, args.prompt)
+        with waiting():
+            text, readable = check(client, args.prompt)
     finally:
         close = getattr(client, "close", None)
         if close is not None:

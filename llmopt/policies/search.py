@@ -310,7 +310,8 @@ class PolicySearch(Views, Closing):
             optimizer.total = self._total - spent + len(optimizer.history.trials)
             optimizer.batch_size = min(batch, evaluations - spent)
             try:
-                return optimizer.pending[:1] or [optimizer.ask()]
+                with shown.waiting():
+                    return optimizer.pending[:1] or [optimizer.ask()]
             except (BudgetExceededError, SearchStopped) as end:
                 self.stopped = str(end)
                 point = end.point if isinstance(end, SearchStopped) else None

@@ -9,6 +9,7 @@ import sys
 
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError
+from llmopt.progress import waiting
 from llmopt.service.search_file import of_proposal, open_file
 from llmopt.util.files import read_json
 
@@ -93,7 +94,8 @@ def main(args: argparse.Namespace) -> int:
         points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending_proposals)
-            optimizer.ask(wanted - len(points), fixed=fixed)
+            with waiting():
+                optimizer.ask(wanted - len(points), fixed=fixed)
             points += optimizer.pending_proposals[before:]
         for proposal in points:
             print(json.dumps(of_proposal(optimizer, proposal)), flush=True)
