@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib.metadata
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -245,11 +247,13 @@ def needs(what: str, package: str, *, extra: str = "", otherwise: str = "") -> I
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra, or several with commas, to llmopt.
-
-    A checkout is installed from its folder, all else by name.
-    """
-    root, target, option = Path(__file__).resolve().parents[1], "llmopt", ""
-    if (root / "pyproject.toml").is_file():
-        target, option = "." if root == Path.cwd() else str(root), "-e "
-    return f'pip install {option}"{target}[{extra}]"'
+    """Return the command that installs the packages of an extra, or of several with commas."""
+    names, project = extra.split(","), Path(__file__).resolve().parents[1] / "pyproject.toml"
+    if project.is_file():  # a checkout may be newer than what was installed of it
+        extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
+        packages = [package for name in names for package in extras[name]]
+    else:
+        marks = [f'extra == "{name}"' for name in names]
+        lines = [line.split("; ") for line in importlib.metadata.requires("llmopt") or ()]
+        packages = [line[0] for line in lines if line[-1] in marks]
+    return "pip install " + " ".join(f'"{package}"' for package in dict.fromkeys(packages))

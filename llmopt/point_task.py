@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llmopt.client.base import Completion
+from llmopt.client.base import Completion, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import BudgetExceededError, ClientError, TemplateError
 from llmopt.history import History, Proposal, Source
@@ -151,6 +151,13 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
             "the prompt %r asks for numbers alone: the model reads no description of the task",
             prompt.name,
         )
+    if not words and reads and facts.chats and "" not in _warned:
+        _warned.add("")
+        logger.warning(
+            "description= says what you know of the task, the parameters and the results in words; "
+            "without it %s sees only names and numbers",
+            client_name(client),
+        )
     if options.compute is True:
         capabilities.check_computes(prompt.name)
     if options.points != "auto" and options.points > 1 and not capabilities.changes:
@@ -162,7 +169,7 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
     return Asking(prompt, facts, options, seeded=seeded)
 
 
-_warned: set[str] = set()  # prompts that read no description: a process is warned once
+_warned: set[str] = set()  # prompts that read no description, or "": a process is warned once
 
 
 @dataclass

@@ -15,7 +15,10 @@ import stubs
 from llmopt.client.http.remote import Connection, RemoteClient
 from llmopt.client.local.local import LocalClient
 from llmopt.errors import ClientError
+from llmopt.point_task import _warned
 from llmopt.sandbox.sandbox import WorkerLimits
+
+_warned.add("")  # that there is no description: one test asks for it
 
 
 @pytest.fixture(scope="session")

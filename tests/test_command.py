@@ -376,3 +376,14 @@ def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
         waits = [line for line in lines if "0/1 trials, waiting for the model, 0 s" in line]
         assert bool(waits) is bool(progress)
         assert not any("1/1 trials, waiting" in line for line in lines)
+
+
+def test_a_chat_model_without_a_description_is_named_once(monkeypatch, caplog):
+    monkeypatch.setattr("llmopt.point_task._warned", set())
+    for model in ("network", ScriptedClient([])):
+        LLMOptimizer(SPACE, model, prompt="auto" if model == "network" else "props")
+        LLMOptimizer(SPACE, model, description="A bowl.")
+        assert "sees only names and numbers" not in caplog.text
+    for _ in range(2):
+        LLMOptimizer(SPACE, ScriptedClient([]))
+    assert caplog.text.count("sees only names and numbers") == 1

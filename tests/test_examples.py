@@ -33,6 +33,7 @@ SCRIPTS = {
         r"smallest error 0\.0.*support vectors.*'llm': ",
     ),
     "own_environment.py": ([], [], r"pump: flow in.*on 100 fresh starts: -0\.4\d"),
+    "subscription.py": ([], [], r"best cup: extracted .* %, \w+ at \{.*\n8 cups, 8 requests"),
     "workers.py": ([], ["optuna"], r"1\d trials, 1\d different points.*'llm': "),
     "report.py": (["--quick"], [], r"12 trials.*reactor\.html"),
     "replay.py": ([], [], r"no further gain.*best policy: -26\.11"),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -139,11 +140,12 @@ def test_version_and_day_agree():
 
 
 class TestInstallHint:
-    def test_a_checkout_goes_by_its_folder(self, monkeypatch, tmp_path):
-        monkeypatch.chdir(tmp_path)
-        assert install_hint("local,optuna") == f'pip install -e "{ROOT}[local,optuna]"'
-        monkeypatch.chdir(ROOT)
-        assert install_hint("local") == 'pip install -e ".[local]"'
+    def test_it_names_the_packages_of_the_extra(self):
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for name in ("lab", "nevergrad", "bench"):
+            packages = extras["optional-dependencies"][name]
+            assert install_hint(name) == "pip install " + " ".join(f'"{p}"' for p in packages)
+        assert install_hint("optuna,report").count('"optuna>=') == 2
 
     def test_no_other_message_and_no_page_says_it_its_own_way(self):
         places = [p for d in ("llmopt", "adapters", "benchmarks") for p in (ROOT / d).rglob("*.py")]
