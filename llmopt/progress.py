@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -42,18 +43,21 @@ def waiting(
     """Show every ten seconds for how long the model has been asked.
 
     Args:
-        show: Shows a text, in a separate thread; ``None`` prints it on a terminal only.
+        show: Shows a text, in a separate thread; ``None`` shows it in the last line of a terminal.
         what: What is waited for, in words.
     """
     if show is None and not sys.stderr.isatty():
         yield
         return
-    show = show or (lambda text: print(f"llmopt: {text}", file=sys.stderr, flush=True))
     began, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
         while not over.wait(LINE_SECONDS):
-            show(f"{what}, {time.monotonic() - began:.0f} s")
+            text = f"{what}, {time.monotonic() - began:.0f} s"
+            if show is None:
+                print(f"llmopt: {text}", end="\r", file=sys.stderr, flush=True)
+            else:
+                show(text)
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
@@ -62,6 +66,8 @@ def waiting(
     finally:
         over.set()
         thread.join()
+        if show is None:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)  # clears the line
 
 
 class Progress:
@@ -137,15 +143,20 @@ class Progress:
 
     @contextlib.contextmanager
     def waiting(self, what: str = "waiting for the model") -> Iterator[None]:
-        """Show for how long the model has been asked; see `waiting`."""
-        before = self._what
+        """Show for how long the model has been asked; in a log after 10, 20, 40, ... seconds."""
+        if not self.shown:
+            yield
+            return
+        before, ticks = self._what, itertools.count(1)
 
         def show(text: str) -> None:
             self.say(text)
-            self.line(now=True)
+            tick = next(ticks)
+            if not tick & (tick - 1):
+                self.line(now=True)
 
         try:
-            with waiting(show, what) if self.shown else contextlib.nullcontext():
+            with waiting(show, what):
                 yield
         finally:
             if self._what != before:

@@ -26,6 +26,7 @@ from llmopt.errors import (
     ModelNotFoundError,
     StorageError,
 )
+from llmopt.progress import waiting
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "tests" / "commands" / "model.py"
@@ -376,6 +377,13 @@ def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
         waits = [line for line in lines if "0/1 trials, waiting for the model, 0 s" in line]
         assert bool(waits) is bool(progress)
         assert not any("1/1 trials, waiting" in line for line in lines)
+    with waiting():
+        time.sleep(0.3)
+    assert capfd.readouterr().err == ""  # of a command, not on a terminal
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with waiting():
+        time.sleep(0.3)
+    assert capfd.readouterr().err.startswith("llmopt: waiting for the model, 0 s\r")
 
 
 def test_a_chat_model_without_a_description_is_named_once(monkeypatch, caplog):
