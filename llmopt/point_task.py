@@ -151,7 +151,7 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
             "the prompt %r asks for numbers alone: the model reads no description of the task",
             prompt.name,
         )
-    if not words and reads and facts.chats and "" not in _warned:
+    if not words and capabilities.changes and facts.chats and "" not in _warned:
         _warned.add("")
         logger.warning(
             "description= says what you know of the task, the parameters and the results in words; "

@@ -388,10 +388,10 @@ def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
 
 def test_a_chat_model_without_a_description_is_named_once(monkeypatch, caplog):
     monkeypatch.setattr("llmopt.point_task._warned", set())
-    for model in ("network", ScriptedClient([])):
-        LLMOptimizer(SPACE, model, prompt="auto" if model == "network" else "props")
-        LLMOptimizer(SPACE, model, description="A bowl.")
-        assert "sees only names and numbers" not in caplog.text
+    LLMOptimizer(SPACE, "network")
+    LLMOptimizer(SPACE, ScriptedClient([]), prompt="props")
+    LLMOptimizer(SPACE, ScriptedClient([]), prompt="words", description="A bowl.")
+    assert "sees only names and numbers" not in caplog.text
     for _ in range(2):
-        LLMOptimizer(SPACE, ScriptedClient([]))
+        LLMOptimizer(SPACE, ScriptedClient([]), prompt="words")
     assert caplog.text.count("sees only names and numbers") == 1
