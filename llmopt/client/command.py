@@ -143,13 +143,15 @@ class CommandClient:
     def _note_keys(self) -> None:
         """Log once whether the program gets API keys of the environment: they may be charged."""
         keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
-        passed = [name for name in keys if name in self.environment()]
-        if passed:
+        seen = self.environment()
+        if Path(self.arguments[0]).name in COMMANDS:
+            verb, keys = "gets", [name for name in keys if name in seen]
             text = "which may pay in place of its own login: unset it to use a subscription"
-            _log_once(f"{self.name} gets {' and '.join(passed)} from the environment, {text}")
-        elif keys and Path(self.arguments[0]).name not in COMMANDS:
-            text = f"so its own login is used (?variables={keys[0]} passes it on)"
-            _log_once(f"{self.name} does not get {' and '.join(keys)}, {text}")
+        else:
+            verb, keys = "does not get", [name for name in keys if name not in seen]
+            text = "so that its own login is used (?variables=NAME passes a variable on)"
+        if keys:
+            _log_once(f"{self.name} {verb} {' and '.join(keys)} of the environment, {text}")
 
     def _program(self) -> str:
         program = shutil.which(self.arguments[0], path=self.environment().get("PATH"))
