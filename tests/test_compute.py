@@ -23,6 +23,7 @@ from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import LLMOptError, ParseError, StorageError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.lab import blocks, laboratory
+from llmopt.lab.laboratory import Laboratory
 from llmopt.prompt import Situation, ToolCall, get_prompt
 from llmopt.prompt.python_block import Computed, ToolFacts, blocks_left, code_in, data_of
 from llmopt.sandbox import confine
@@ -41,13 +42,14 @@ def python(code):
     return f"Analysis: let me see.\n\n{FENCE.format(code)}"
 
 
-class Plain:
+class Plain(Laboratory):
     """Runs blocks in this process, for tests of all that is around them."""
 
     ran: list[str]
-    facts, folder = ToolFacts(), None
+    facts = ToolFacts()
 
     def __init__(self, *_):
+        super().__init__(workers=0)
         self.space, self.ran, self.seen = {}, [], []
 
     def run(self, code, before, data, seconds):
@@ -59,18 +61,6 @@ class Plain:
             exec(code, self.space | dict(seen, np=np))
         names = (f"v{len(self.ran)} (float)",)
         return Computed(code, printed.getvalue(), names, len(seen["X"]), seconds=40.25)
-
-    def check(self):
-        """There is no package."""
-
-    def close(self):
-        """There is no worker."""
-
-    def export(self, folder, blocks):
-        """There is no snapshot."""
-
-    def read_from(self, folder):
-        """There is no snapshot."""
 
 
 @pytest.fixture

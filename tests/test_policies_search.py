@@ -158,7 +158,6 @@ def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
         ({"box": (1, 1)}, "the lower first"),
         ({"box": "6"}, "box='6': expected a positive number"),
         ({"box": None}, "box=None: expected a positive number"),
-        ({"observations": ("a",)}, "got 1 name, expected 4"),
     ],
 )
 def test_wrong_options_are_clear_errors(options, message):

@@ -118,7 +118,6 @@ def test_the_raw_form_of_a_scaled_task_is_the_published_one():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("mountincar", "did you mean 'mountaincar'"),
         ("swimer-v5", "did you mean 'Swimmer-v5'"),
         ("CartPole-v99", "v99"),
         ("no_such_module:Thing-v0", "cannot import the module 'no_such_module'"),
