@@ -9,11 +9,13 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.experiments import laboratory
+from llmopt.policies.episode_seeds import held_out_seeds
 
 WEIGHTS = [0.0] * 12
 
@@ -62,3 +64,30 @@ def test_cma_es_keeps_its_best_policy_and_judges_it_on_held_out_states():
     assert len(line["curve"]) == 3
     assert len(line["params"]) == len(WEIGHTS)
     assert len(line["held_out_returns"]) == laboratory.HELD_OUT
+
+
+def test_a_program_of_a_run_is_judged_on_the_states_of_the_other_methods(tmp_path, monkeypatch):
+    monkeypatch.setattr(laboratory, "HELD_OUT", 2)
+    task = "llmopt.benchmarks.experiments.unseen:Dryer-v0"
+    (tmp_path / "candidates").mkdir()
+    for number, score in enumerate((None, 2.0, 1.0), 1):
+        file = tmp_path / "candidates" / f"{number:03d}.json"
+        file.write_text(json.dumps({"score": score}))
+        source = f"def controller(obs):\n    return [0.5, {0.1 * number}]\n"
+        file.with_suffix(".py").write_text(source)
+    (tmp_path / "config.json").write_text(json.dumps({"task": task, "call_seconds": 10.0}))
+    (tmp_path / "starts.json").write_text("{}")
+    (tmp_path / "search.jsonl").write_text('{"event": "started"}\n' + '{"event": "replied"}\n' * 3)
+    line = laboratory.run_cell(Cell.make("dryer", "code", 1, 3, "a model"), str(tmp_path))
+    returns = []
+    for seed in held_out_seeds(1, 2):
+        env = gym.make(task)
+        env.reset(seed=seed)
+        rewards, over = [], False
+        while not over:
+            _, reward, terminated, truncated, _ = env.step(np.array([0.5, 0.2]))
+            rewards.append(reward)
+            over = terminated or truncated
+        returns.append(sum(rewards))
+    assert line["held_out_returns"] == pytest.approx(returns, rel=1e-6)
+    assert (line["requests"], line["best"], line["curve"]) == (3, 2.0, [None, 2.0, 1.0])

@@ -319,6 +319,8 @@ _METHODS = {
     "laboratory": "llmopt, default settings",
     "agent": "the same model as a coding agent",
     "cma": "CMA-ES, 100 evaluations",
+    "code": "llmopt, any program as policy, no Python",
+    "code-python": "llmopt, any program as policy, with Python",
 }
 
 

@@ -18,17 +18,28 @@ are judged on 100 initial states that no search sees. Every search that was made
         --evaluations 100 --seeds 1
 
 The method ``agent`` is the rival with a shell (`llmopt.benchmarks.experiments.agent`), ``cma`` the
-one without a model.
+one without a model. ``code`` and ``code-python`` judge, on the same states, the best program of a
+finished run of ``llmopt code``, in whose folder ``--model`` names it, without and with blocks of
+Python:
+
+    llmopt code llmopt.benchmarks.experiments.unseen:Dryer-v0 --steps 6 --held-out 30 --no-gif \
+        --model replay:code-dryer-0 --out /tmp/dryer
+    python -m llmopt.benchmarks.experiments.laboratory --tasks dryer --methods code --seeds 1 \
+        --evaluations 6 --model /tmp/dryer
 
 Runtime: the model's answers and its Python take nearly all of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
 from llmopt.benchmarks.engine.cell import Cell, Row
@@ -39,8 +50,13 @@ from llmopt.benchmarks.experiments.command import Experiment, answering
 from llmopt.benchmarks.experiments.unseen import Dryer, Ferry
 from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.client.scripted import ScriptedClient
+from llmopt.code.candidate import Candidate
+from llmopt.code.policy import evaluate_policy, policy_function
 from llmopt.policies import PolicySearch
+from llmopt.policies.episode_seeds import held_out_seeds
 from llmopt.policies.evaluation import Evaluation
+from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
+from llmopt.util.files import read_json_object
 
 RESULTS = Path(__file__).parents[1] / "results" / "laboratory.jsonl"
 EVALUATIONS, HELD_OUT = 10, 100
@@ -65,6 +81,8 @@ def run_cell(cell: Cell, source: str = "", record: Path | None = None) -> Row:
         return _run_agent(cell, source)
     if cell.method == "cma":
         return _run_cma(cell)
+    if cell.method.startswith("code"):
+        return _judge_code(cell, Path(source))
     with (
         answering(cell, source, record) as client,
         PolicySearch(task.env, client, seed=cell.seed, **task.options) as policies,
@@ -130,6 +148,30 @@ def _run_cma(cell: Cell) -> Row:
         )
 
 
+def _judge_code(cell: Cell, folder: Path) -> Row:
+    """Judge the best program of a run of ``llmopt code`` on the states that judge the others."""
+    config = read_json_object(folder / "config.json")
+    files = sorted((folder / "candidates").glob("*.json"))
+    scores = [read_json_object(file)["score"] for file in files]
+    best = max(range(len(files)), key=lambda i: (scores[i] is not None, scores[i]))
+    source = files[best].with_suffix(".py").read_text(encoding="utf-8")
+    with contextlib.closing(gym.make(config["task"])) as env:
+        limits = WorkerLimits(call_seconds=config["call_seconds"])
+        sandbox = functools.partial(Sandbox, limits)
+        with Candidate(source, [policy_function(env)], sandbox) as candidate:
+            seeds = held_out_seeds(cell.seed, HELD_OUT)
+            score = evaluate_policy(candidate, env, seeds, every=True)
+    lengths = tuple(episode.length for episode in score.episodes)
+    events = [json.loads(line) for line in (folder / "search.jsonl").open(encoding="utf-8")]
+    return cell.line(
+        curve=scores,
+        best=scores[best],
+        **_judged(Evaluation(tuple(score.returns), lengths, score.failure)),
+        requests=sum(event["event"] == "replied" for event in events),
+        seconds=round(files[-1].stat().st_mtime - (folder / "starts.json").stat().st_mtime, 1),
+    )
+
+
 def _judged(held: Evaluation) -> Row:
     """Return the fields of a policy on the held-out states; those of two lines are paired."""
     returns = [float(f"{value:.7g}") for value in held.returns]
@@ -142,7 +184,7 @@ def _judged(held: Evaluation) -> Row:
 
 EXPERIMENT = Experiment(
     list(POLICIES),
-    ("laboratory", "agent", "cma"),
+    ("laboratory", "agent", "cma", "code", "code-python"),
     RESULTS,
     run_cell,
     lambda method: method != "cma",
