@@ -287,22 +287,6 @@ def test_a_reward_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path,
     assert "[2/2] try 2" in capsys.readouterr().out
 
 
-@needs_confinement
-def test_a_resumed_reward_run_asks_for_nothing_it_has(monkeypatch, tmp_path, capsys):
-    """Killed after the score was stored, and before the policy was."""
-    out = tmp_path / "run"
-    give(monkeypatch, SHAPED)
-    assert cli([*REWARD, "--steps", "1", "--out", str(out)]) == 0
-    before = json.loads((out / "held_out.json").read_text())
-    for file in (*(out / "candidates").iterdir(), out / "held_out.json"):
-        file.unlink()
-    client = give(monkeypatch)
-    assert cli(["reward", "mountaincar", "--resume", "--out", str(out)]) == 0
-    assert client.requests == []
-    assert json.loads((out / "held_out.json").read_text()) == before
-    assert (out / "candidates" / "001.py").read_text().startswith("def energy")
-
-
 def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tmp_path, capsys):
     client = give(monkeypatch, SHAPED)
     assert cli(["reward", "Blackjack-v1", "--model", "m", "--out", str(tmp_path / "run")]) == 2
