@@ -66,7 +66,9 @@ def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
         "print(scores[1:], feedback, data[2]['seen'][0][0])\n"
         "draft = 'import math\\ndef f(x): return math.pi'\n"
         "first, draft = candidate(sources[1]), candidate(draft)\n"
-        "print([first(row) for row in data[1]['seen'][0]], round(draft(0), 3), draft.f(0) > 3)"
+        "print([first(row) for row in data[1]['seen'][0]], round(draft(0), 3), draft.f(0) > 3)\n"
+        "c = candidate('n = 0\\ndef f(x):\\n    global n\\n    n += 1\\n    return n')\n"
+        "c(0)\nc(0)\nprint('state', c.__globals__['n'])"
     )
     optimizer, client = make(
         code("return x.sum()"), code("return 3.0"), run(block), run("print(first(2 * np.ones(2)))"),
@@ -81,6 +83,8 @@ def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
     assert "You computed" not in third
     assert "It printed:\n> [2. 3.] ['', 'try 1', 'try 2'] [2. 3.]\n> [" in fourth
     assert "] 3.142 True\n" in fourth
+    assert "c.__globals__ is the dict of its global names" in first
+    assert "> state 2\n" in fourth
     assert "19 more blocks" in fourth
     assert "Earlier block, no def; it printed:\n> [2. 3.]" in fifth
     assert "It printed:\n> 4.0" in fifth or "It printed:\n> np.float64(4.0)" in fifth
@@ -89,16 +93,6 @@ def test_a_block_finds_the_tries_and_their_data_and_can_call_their_code():
     usage = optimizer.usage
     assert (usage.blocks, usage.requests, usage.proposals) == (2, 5, {"llm": 3})
     assert usage.rejected == {}
-
-
-def test_the_state_of_a_candidate_can_be_read():
-    source = "n = 0\ndef f(x):\n    global n\n    n += 1\n    return n"
-    block = f"c = candidate({source!r})\nc(0)\nc(0)\nprint(c.__globals__['n'])"
-    optimizer, client = make(run(block), code("return 1.0"))
-    with optimizer:
-        optimizer.ask()
-    assert "c.__globals__ is the dict of its global names" in client.requests[0].text
-    assert "It printed:\n> 2\n" in client.requests[1].text
 
 
 def test_of_an_earlier_block_both_ends_are_shown():

@@ -22,24 +22,24 @@ from llmopt.sandbox.failure import (
     CandidateError,
     SandboxError,
     SandboxUnavailableError,
-    UnsandboxedWarning,
 )
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
 
 EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
 BROKEN = encoding.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
-WITHOUT_A_CALL = """
+WITHOUT_CALLS = """
 import ctypes, platform, struct, sys
 from llmopt.sandbox import confine, sandbox
 machine = confine._MACHINES[platform.machine()]
-call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])
-steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000))  # ENOSYS
-program = b''.join(struct.pack('=HBBI', *step) for step in steps)
 libc = confine._libc()
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-buffer = ctypes.create_string_buffer(program, len(program))
-program = confine._Program(len(steps), ctypes.cast(buffer, ctypes.c_void_p))
-assert libc.syscall(machine.seccomp, 1, 0, ctypes.byref(program)) == 0
+for name in sys.argv[1].split():
+    call = machine.seccomp if name == 'seccomp' else int(name)
+    steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000))
+    program = b''.join(struct.pack('=HBBI', *step) for step in steps)  # ENOSYS
+    buffer = ctypes.create_string_buffer(program, len(program))
+    program = confine._Program(len(steps), ctypes.cast(buffer, ctypes.c_void_p))
+    assert libc.syscall(machine.seccomp, 1, 0, ctypes.byref(program)) == 0
 """
 
 
@@ -460,7 +460,7 @@ class TestFailClosed:
     @pytest.mark.parametrize("fooled", [False, True])  # the parent takes it for granted
     def test_a_kernel_without_what_is_needed(self, fooled):
         """A filter takes the system call away, as from an older kernel: nothing may run."""
-        code = WITHOUT_A_CALL + (
+        code = WITHOUT_CALLS + (
             "if sys.argv[2] == 'True':\n"
             "    sandbox.support = lambda: confine.Support(7, True, ())\n"
             "box = sandbox.Sandbox()\n"
@@ -475,28 +475,33 @@ class TestFailClosed:
 
     @needs_confinement
     @pytest.mark.parametrize(
-        ("call", "waived", "network", "confined", "missing"),
-        [(444, False, False, True, ""), (446, False, False, True, ""),
-         ("seccomp", True, True, False, "no seccomp")],
+        ("calls", "waived", "reached", "missing"),
+        [("444", False, [False, False], ""), ("446", False, [False, False], ""),
+         ("seccomp", True, [False, True], "no seccomp"),
+         ("444 seccomp", True, [True, True], "no seccomp")],
     )  # fmt: skip
-    def test_one_layer_holds_without_the_other(self, call, waived, network, confined, missing):
-        """Seccomp alone is enough; Landlock alone is what there is of it with a waiver."""
+    def test_what_there_is_of_the_layers_holds(self, monkeypatch, calls, waived, reached, missing):
+        """Seccomp alone is enough; with a waiver, loudly, Landlock alone and nothing at all."""
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         source = (
             "import os, socket\ndef can(what, *args):\n    try:\n        what(*args)\n"
             "    except PermissionError:\n        return False\n    return True\n"
-            "def f():\n    return [can(os.listdir, '/'), can(socket.socket)]\n"
+            "def f():\n    keys = 'sk-very-secret' in str(dict(os.environ))\n"
+            "    return [can(os.listdir, '/'), can(socket.socket), keys]\n"
         )
-        code = WITHOUT_A_CALL + (
+        code = WITHOUT_CALLS + (
             "import warnings\n"
             f"box = sandbox.Sandbox(imports=('math', 'socket'), allow_unsandboxed={waived})\n"
             "with box, warnings.catch_warnings(record=True) as seen:\n"
             f"    box.load({source!r})\n"
-            "    print(box.call('f'), box.confined, [str(w.message) for w in seen])\n"
+            "    said = [(w.category.__name__, str(w.message)) for w in seen]\n"
+            "    print(box.call('f'), box.confined, said)\n"
         )
-        done = python(code, str(call), "False")
-        assert done.stdout.startswith(f"[False, {network}] {confined}"), done.stdout + done.stderr
+        done = python(code, calls, "False")
+        assert done.stdout.startswith(f"{[*reached, False]} {not waived} ["), done
         assert missing in done.stdout
-        assert missing or done.stdout.strip().endswith("[]")
+        assert ("UnsandboxedWarning" in done.stdout) is waived
+        assert waived or done.stdout.strip().endswith("[]")
 
     @needs_confinement
     def test_limits_that_are_lower_already_stay(self):
@@ -540,37 +545,6 @@ class TestFailClosed:
             with pytest.raises(SandboxUnavailableError, match="2 threads"):
                 box.start()
         assert not box.running
-
-    def test_unsandboxed_only_when_allowed_and_then_loudly(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-        problems = confine.Support(0, False, ("no seccomp here",))
-        broken = tmp_path / "worker.py"
-        folder = os.path.dirname(worker_process.WORKER)
-        for name in ("encoding", "analysis"):
-            (tmp_path / f"{name}.py").write_text(open(f"{folder}/{name}.py").read())
-        broken.write_text(open(worker_process.WORKER).read())
-        (tmp_path / "confine.py").write_text(
-            open(f"{folder}/confine.py")
-            .read()
-            .replace(
-                "def support() -> Support:",
-                "def support() -> Support:\n    return Support(0, False, ('no seccomp here',))\n",
-            )
-        )
-        monkeypatch.setattr(sandbox, "support", lambda: problems)
-        monkeypatch.setattr(worker_process, "WORKER", str(broken))
-        with Sandbox(allow_unsandboxed=True) as box:
-            with pytest.warns(UnsandboxedWarning, match="no seccomp here"):
-                box.load(
-                    "import os\ndef f():\n    return [len(os.listdir('/')), dict(os.environ)]\n"
-                )
-            entries, environment = box.call("f")
-            assert box.confined is False
-            assert entries > 0  # it is what it says: not confined
-            assert "sk-very-secret" not in str(environment)  # but scrubbed
-        monkeypatch.setattr(sandbox, "support", lambda: confine.Support(7, True, ()))
-        with Sandbox() as box, pytest.raises(SandboxUnavailableError, match="no seccomp here"):
-            box.load("x = 1")
 
     def test_a_missing_module_is_not_the_candidates_fault(self):
         with Sandbox(imports=("no_such_module_anywhere",)) as box:
