@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 """Between two lines of progress in a log."""
 
+WAIT_SECONDS = 10.0
+"""Between two signs of life while a model is asked."""
+
 
 def in_notebook() -> bool:
     """Whether output is shown in a notebook."""
@@ -52,7 +55,7 @@ def waiting(
     began, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
-        while not over.wait(LINE_SECONDS):
+        while not over.wait(WAIT_SECONDS):
             text = f"{what}, {time.monotonic() - began:.0f} s"
             if show is None:
                 print(f"llmopt: {text}", end="\r", file=sys.stderr, flush=True)

@@ -371,7 +371,7 @@ def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
             time.sleep(0.4)
             return super().complete(request)
 
-    monkeypatch.setattr("llmopt.progress.LINE_SECONDS", 0.1)
+    monkeypatch.setattr("llmopt.progress.WAIT_SECONDS", 0.1)
     for progress in (True, None):
         maximize(lambda p: 1.0, SPACE, 1, Slow(["x: 0.5"]), warmup=0, progress=progress)
         lines = capfd.readouterr().err.splitlines()
