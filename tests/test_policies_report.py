@@ -32,39 +32,24 @@ def report(rows, *, policy=POLICY, names=NAMES, ends="terminated", info=None, **
     return statistics.text(Evaluation(tuple(returns), lengths))
 
 
-def test_returns_lengths_ends_extremes_and_a_trajectory_are_reported():
-    lines = report([[(0, 0), (1, -2), (2, 4)], [(0, 0), (3, 1), (1, 1), (5, 0)]]).splitlines()
-    assert lines == [
-        "Mean return 4 over 2 initial states, 1.6 a step; 2 in 2 steps (ended early), 6 in 3 steps "
-        "(ended early).",
-        "Actions, mean and standard deviation sd (share at or beyond each bound): torque 0.4 sd "
-        "0.374 (0% low, 20% high).",
-        "2 of 2 ended early, after 2 to 3 steps. Observed 2 steps before the end and at the end of "
-        "the one of 2 steps: angle 0, 2; speed 0, 4.",
-        "Observed, [minimum, maximum] and mean of all steps: angle [0, 5] mean 1.71; speed [-2, 4] "
-        "mean 0.571.",
-        "Steps 1 of an episode of the median return: angle 1; speed -2; torque 0.5.",
-    ]
-
-
-def test_episodes_that_all_reach_a_limit_are_told_once():
-    first = report([[(0, 0)] * 3, [(0, 0)] * 3], ends="limit").splitlines()[0]
-    assert first.endswith("1.5 a step; each 2 steps, step limit; returns: 2, 4.")
-    many = report([[(0, 0)] * (2 + k % 3) for k in range(25)]).splitlines()[0]
-    assert "returns, minimum, quartiles, maximum: 1, " in many
-    assert "25 × ended early" in many
-
-
-def test_terms_of_the_return_add_up_to_it_and_costs_are_negative():
+def test_reports_of_short_episodes(check_golden):
     def info(episode, k):
         return {"reward_up": 1.5, "cost_of_push": 0.5, "is_success": episode == 1, "total_cost": 9}
 
-    text = report([[(0, 0)] * 3], info=info)
-    assert "The parts of the mean return: reward_up 3; cost_of_push -1.\n" in text
-    assert "(ended early" in text or "ended early, no success" in text
-    rest = report([[(0, 0)] * 3], info=lambda episode, k: {"reward_up": 0.25})
-    assert "The parts of the mean return: reward_up 0.5; the rest 1.5.\n" in rest
-    assert "parts" not in report([[(0, 0)] * 3], info=lambda episode, k: {"reward_up": 1.0})
+    three = [[(0, 0)] * 3]
+    failed = EpisodeStatistics(POLICY, *NAMES)
+    observed = np.array([1.0, 2.0])
+    failed(Step(0, observed, np.array([0.25]), 1.0, observed, False, False, {}))
+    reports = {
+        "ended early": report([[(0, 0), (1, -2), (2, 4)], [(0, 0), (3, 1), (1, 1), (5, 0)]]),
+        "all to the limit": report(three * 2, ends="limit"),
+        "many": report([[(0, 0)] * (2 + k % 3) for k in range(25)]),
+        "terms, a cost and no success": report(three, info=info),
+        "a term and a rest": report(three, info=lambda episode, k: {"reward_up": 0.25}),
+        "one term, which is all": report(three, info=lambda episode, k: {"reward_up": 1.0}),
+        "failed": failed.text(Evaluation((), (), "episode 0: it broke")),
+    }
+    check_golden("reports", "\n".join(f"# {name}\n{text}\n" for name, text in reports.items()))
 
 
 def test_the_report_keeps_to_its_budget_and_its_first_lines():
@@ -77,14 +62,7 @@ def test_the_report_keeps_to_its_budget_and_its_first_lines():
         assert all(line.endswith((".", "…")) for line in text.splitlines())
 
 
-def test_a_failed_evaluation_reports_where_it_failed():
-    statistics = EpisodeStatistics(POLICY, *NAMES)
-    observed = np.array([1.0, 2.0])
-    statistics(Step(0, observed, np.array([0.25]), 1.0, observed, False, False, {}))
-    text = statistics.text(Evaluation((), (), "episode 0: it broke"))
-    assert text == "Failed after 1 steps of episode 0; last action: torque 0.25; last seen: " + (
-        "angle 1, speed 2."
-    )
+def test_a_failure_without_a_step_has_no_report_and_names_must_fit():
     assert EpisodeStatistics(POLICY).text(Evaluation((), (), "no environment")) == ""
     with pytest.raises(SpaceError, match="names of 1 observed numbers"):
         EpisodeStatistics(POLICY, ("angle",))
