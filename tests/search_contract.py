@@ -426,13 +426,18 @@ class SearchContract:
             self.advance(search)
         assert "desired 3.25" in client.requests[1].text
 
-    def test_a_value_that_was_moved_into_its_range_is_marked_in_the_next_prompt(self):
+    def test_a_value_that_was_moved_into_its_range_is_marked_also_after_a_resume(self, tmp_path):
         if not self.has_ranges:
             pytest.skip("its candidates are code")
-        client = Model([self.reply(9), self.reply(1)])
-        with self.opened(client, out_of_range="clip") as search:
-            self.advance(search, 2)
-        assert client.requests[1].text.count("not as you gave it: moved into the ranges") == 1
+        path, options = tmp_path / "run", {"out_of_range": "clip"}
+        client = Model([self.reply(9), self.reply(1), self.reply(2)])
+        search = self.open(client, path, **options)
+        self.advance(search, 2)
+        search = self.reopen(search, client, path, **options)
+        self.advance(search)
+        marks = [r.text.count("not as you gave it: moved into the ranges") for r in client.requests]
+        assert marks == [0, 1, 1]
+        self.close(search)
 
     def test_the_model_ends_the_search_if_it_may(self):
         if not self.offers_stop:

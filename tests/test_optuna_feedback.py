@@ -334,21 +334,6 @@ def test_a_trial_that_could_not_begin_waits_for_the_next_ask(kind, tmp_path):
     assert [(t.state, t.params["x"]) for t in study.trials] == [(TrialState.COMPLETE, 0.5)]
 
 
-def test_a_value_that_was_moved_into_its_range_is_marked_also_in_a_resumed_study(tmp_path):
-    storage = f"sqlite:///{tmp_path / 's.db'}"
-    options = {"space": XY_SPACE, "out_of_range": "clip"}
-    study = optuna.create_study(sampler=make([new(99, 2)], **options), storage=storage)
-    study.optimize(bowl, n_trials=1)
-    again = make([new(2, 2)], **options)
-    study = optuna.load_study(sampler=again, storage=storage, study_name=study.study_name)
-    study.optimize(bowl, n_trials=1)
-    moved, kept = study.trials
-    assert (moved.params["x"], moved.user_attrs["llmopt:clipped"]) == (5, True)
-    assert "llmopt:clipped" not in kept.user_attrs
-    shown = again.client.requests[-1].text
-    assert shown.count("(not as you gave it: moved into the ranges)") == 1
-
-
 @pytest.mark.parametrize("role", ["partner", "independent_sampler"])
 def test_a_trial_that_another_sampler_could_not_begin_waits_too(role):
     class Broken(optuna.samplers.RandomSampler):
