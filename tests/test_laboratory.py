@@ -312,10 +312,10 @@ def test_a_report_that_cannot_be_read_is_an_error_with_its_reason(bench):
 
 def test_the_clock_of_a_block_stops_while_it_waits_for_a_job(bench):
     bench.laboratory.seconds = 1.0
-    job = "import time\njob = submit(lambda: time.sleep(1.7) or 5)\n"
+    job = "import time\njob = submit(lambda: time.sleep(1.2) or 5)\n"
     block = bench.run(f"{job}print(job.wait(60), job.result)")
     assert (block.output, block.failed) == ("True 5\n", False)
-    assert block.seconds >= 1.7  # it still counts towards the seconds of all blocks
+    assert block.seconds >= 1.2  # it still counts towards the seconds of all blocks
     assert "took more than 1 s" in bench.run(f"{job}job.result\nwhile True: pass").output
     began = time.monotonic()
     waits = bench.run("job = submit(lambda: time.sleep(60))\njob.wait()", 2.0)
@@ -562,9 +562,9 @@ def test_nothing_is_let_out_of_any_worker(shared):
         "submit(lambda: os.write(1, (5).to_bytes(8, 'little') + b'xxxxx')).result",
     ],
 )
-def test_a_worker_that_lies_is_an_error_of_the_block(bench, attack):
-    assert bench.run(f"import os\nkept = 1\n{attack}", seconds=2).failed
-    assert bench.says("print(2)").endswith("2")
+def test_a_worker_that_lies_is_an_error_of_the_block(shared, attack):
+    assert shared.run(f"import os\nkept = 1\n{attack}", seconds=1).failed
+    assert shared.says("print(2)").endswith("2")
 
 
 def test_a_block_that_forges_its_answer_costs_little(bench):
