@@ -192,6 +192,11 @@ def test_prompts_state_what_exists():
     text = words({"a": rng.integers(9, size=500), "b": rng.random(500)}, None)
     assert "Only 500 points exist" in text
     assert "- b: 500 values" in text
+    space = {"a": Int(0, 1), "b": Int(0, 999), "free": Float(0, 1)}
+    text = words({"a": [0, 1] * 300, "b": list(range(600))}, space)
+    assert text.startswith("Only 600 combinations of a, b exist, the rows of a table, 50% of")
+    assert "b: 600 values" in text
+    assert words({"b": [1, 5]}, space) == "b: one of these values: 1, 5"
 
 
 def test_the_table_may_be_dicts_a_frame_columns_or_a_file(tmp_path):

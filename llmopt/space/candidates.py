@@ -278,7 +278,8 @@ class Candidates:
     def words(self, labels: Sequence[str]) -> str:
         """Return in words which points exist, for a prompt that calls the parameters `labels`."""
         labels = [labels[i] for i in self.places]
-        if self.free and len(self._groups) <= _MOST_ROWS:
+        cells = len(self._groups) * (len(labels) - 1) + self.size if self.free else 0
+        if self.free and cells <= _MOST_ROWS * len(labels):
             many = f"{', '.join(labels)}: one of these combinations"
             text = many if labels[1:] else f"{labels[0]}: one of these values"
             return f"{text}: {', '.join(self._groups)}"
