@@ -49,18 +49,22 @@ def waiting(
         show: Shows a text, in a separate thread; ``None`` shows it in the last line of a terminal.
         what: What is waited for, in words.
     """
-    if show is None and not sys.stderr.isatty():
+    if show is None and not (sys.stderr and sys.stderr.isatty()):
         yield
         return
     began, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
+        ticks = 0
         while not over.wait(WAIT_SECONDS):
             text = f"{what}, {time.monotonic() - began:.0f} s"
+            ticks += 1
             if show is None:
                 print(f"llmopt: {text}", end="\r", file=sys.stderr, flush=True)
             else:
                 show(text)
+        if show is None and ticks:
+            print("\x1b[K", end="", file=sys.stderr, flush=True)  # clears the line
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
@@ -69,8 +73,6 @@ def waiting(
     finally:
         over.set()
         thread.join()
-        if show is None:
-            print("\x1b[K", end="", file=sys.stderr, flush=True)  # clears the line
 
 
 class Progress:

@@ -107,7 +107,7 @@ def test_it_sees_an_empty_folder_and_no_key_of_others(monkeypatch):
         ("empty", "answered nothing on standard output: quota used up"),
         ("killed", r"exit status 137 \(ended by signal 9\)"),
         ("noisy", f"more than {MOST_BYTES:,} bytes to standard error"),
-        ("stuck", "did not end within 1 s"),
+        ("stuck", r"did not end within 1 s.* give it longer: 'command:.*\?timeout=2'"),
         ("stubborn", "did not end within 1 s"),
     ],
 )
@@ -384,7 +384,9 @@ def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with waiting():
         time.sleep(0.3)
-    assert capfd.readouterr().err.startswith("llmopt: waiting for the model, 0 s\r")
+    shown = capfd.readouterr().err
+    assert shown.startswith("llmopt: waiting for the model, 0 s\r")
+    assert shown.endswith("\r\x1b[K")
 
 
 def test_a_chat_model_without_a_description_is_named_once(monkeypatch, caplog):

@@ -34,6 +34,7 @@ from llmopt.journaled import Journaled
 from llmopt.optuna_trials import for_readers, named_in
 from llmopt.partners import Partner, propose_in_turns
 from llmopt.point_task import Asking, fill
+from llmopt.progress import waiting
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
@@ -305,9 +306,10 @@ class Asker:
         blocks = [Block.read(run.event.result) for run in ledger.state.runs]
         scope = model.scope(ledger.state.count)
         try:
-            answer = propose_in_turns(
-                asking, scope, partners, free, view.history, rng, n, seen, before=blocks
-            )
+            with waiting():
+                answer = propose_in_turns(
+                    asking, scope, partners, free, view.history, rng, n, seen, before=blocks
+                )
         except LLMOptError as error:
             if is_permanent(error) or options.on_error == "raise":
                 raise

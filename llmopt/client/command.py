@@ -238,8 +238,8 @@ class CommandClient:
         """Return why there is no answer; empty if there is one."""
         if reached == "time":
             return (
-                f"did not end within {self.timeout:g} s, and was ended. Raise timeout= if the "
-                "model is merely slow"
+                f"did not end within {self.timeout:g} s, and was ended. If it is merely slow, give "
+                f"it longer: '{self.name}?timeout={2 * self.timeout:g}'"
             )
         if reached and not said.strip():
             return f"wrote more than {MOST_BYTES:,} bytes to standard error, and was ended"
