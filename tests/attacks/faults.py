@@ -14,6 +14,7 @@ import errno
 import io
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Faults:
 
     Attributes:
         count: Changes seen so far.
+        names: How often each kind of them was seen.
         hit: What was hit; empty where the n-th change never came.
     """
 
@@ -70,6 +72,7 @@ class Faults:
         assert how in (*KILLS, *FAILURES)
         self.folder, self.at, self.how = os.path.realpath(folder), at, how
         self.count, self.hit = 0, ""
+        self.names = Counter[str]()
         self.descriptors: set[int] = set()
         self._kept: list[tuple[Any, str, Any]] = []
 
@@ -77,6 +80,7 @@ class Faults:
         self, name: str, change: Callable[[], Any], half: Callable[[], None] = lambda: None
     ) -> Any:
         self.count += 1
+        self.names[name] += 1
         here = self.count == self.at
         if here:
             self.hit = name

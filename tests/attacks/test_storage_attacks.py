@@ -251,6 +251,8 @@ def whole(name: str, home: Path) -> tuple[Any, int]:
     with quiet(), Faults(folder, 0, "once") as faults:
         found, requests = play()
     assert requests == model.calls().total() == len(model.calls())
+    lines = sum(file.read_bytes().count(b"\n") for file in folder.rglob("*.jsonl"))
+    assert faults.names["fsync"] >= lines > 4, "a line was not forced to the disk"
     return found, faults.count
 
 
