@@ -326,14 +326,16 @@ class SearchContract:
         assert len(client.requests) == self.usage(search).requests == 5
         self.close(search)
 
-    def test_a_cap_ends_it_after_random_points_in_a_row(self):
-        client = Model([self.reply(1)])
-        options = {"on_error": "fallback", "max_requests": 1, "max_fallbacks": 2}
+    def test_random_points_follow_a_failed_request_and_a_cap_ends_them(self):
+        client = Model([ClientError("down"), self.reply(1)])
+        options = {"on_error": "fallback", "max_requests": 2, "max_fallbacks": 2}
         with self.opened(client, **options) as search:
-            with pytest.warns(FallbackWarning):
-                assert self.advance(search, 3) == ""
-            assert "max_requests=1" in self.advance(search)
-            assert len(self.values(search)) == 3
+            with pytest.warns(FallbackWarning, match="down"):
+                assert self.advance(search, 4) == ""
+            assert "max_requests=2" in self.advance(search)
+            assert len(self.values(search)) == 4
+            usage = self.usage(search)
+            assert (usage.requests, usage.failed_requests, usage.fallbacks) == (2, 1, 3)
 
     # -- copies -----------------------------------------------------------------------------
 

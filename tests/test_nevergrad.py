@@ -24,10 +24,8 @@ from nevergrad.parametrization._datalayers import Angles  # noqa: E402
 from llmopt import (  # noqa: E402
     ClientError,
     FallbackWarning,
-    Float,
     Int,
     LLMOptError,
-    LLMOptimizer,
     MissingKeyError,
     ScriptedClient,
     SearchStopped,
@@ -699,55 +697,3 @@ class TestWords:
                 one.ask()
         assert optimizer.usage.requests == 1
         assert optimizer.usage.proposals == {"llm": 3}
-
-
-# -- the same replies give the same points everywhere --------------------------------------
-
-
-def scripted_replies() -> list[str]:
-    rng = np.random.default_rng(5)
-    x, k = rng.uniform(-7, 7, 30), rng.integers(-5, 60, 30)
-    replies = [f"x: {a:.3f}, k: {b}" for a, b in zip(x, k, strict=True)]
-    replies[4] = "I cannot tell."
-    replies[7] = replies[6]
-    return replies
-
-
-SPACE = {"x": Float(-5.0, 5.0), "k": Int(0, 50)}
-
-
-def loss_of(x: float, k: int) -> float:
-    return (x - 1) ** 2 + abs(k - 20) / 10
-
-
-class TestEquivalence:
-    """Warm-up off: each library draws that from its own random state."""
-
-    def through_the_core(self) -> list[tuple[float, int]]:
-        optimizer = LLMOptimizer(
-            SPACE, ScriptedClient(scripted_replies()), "props", "minimize", warmup=0, seed=0
-        )
-        found = []
-        for _ in range(20):
-            point = optimizer.ask()
-            found.append((point["x"], point["k"]))
-            optimizer.tell(point, loss_of(**point))
-        return found
-
-    def through_nevergrad(self, **options) -> tuple[list[tuple[float, int]], Any]:
-        parametrization = P.Dict(
-            x=P.Scalar(lower=-5, upper=5), k=P.Scalar(lower=0, upper=50).set_integer_casting()
-        )
-        optimizer = make(scripted_replies(), parametrization, **options)
-        found = []
-        for _ in range(20):
-            candidate = optimizer.ask()
-            found.append((candidate.value["x"], candidate.value["k"]))
-            optimizer.tell(candidate, loss_of(**candidate.value))
-        return found, optimizer
-
-    def test_core(self):
-        found, optimizer = self.through_nevergrad()
-        assert found == self.through_the_core()
-        assert optimizer.usage.rejected == {"unreadable": 1, "duplicate": 1}
-        assert min(x for x, _ in found) == -5.0  # clipped ones are among them

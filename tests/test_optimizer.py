@@ -114,6 +114,10 @@ class TestRejection:
 
 
 class TestTell:
+    def test_a_point_that_was_not_asked_for_is_the_users(self):
+        trial = make().tell({"k": 3, "x": 0.1}, -1)
+        assert (trial.source, trial.reward, trial.number) == ("user", -1.0, 0)
+
     @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, np.float32("nan")])
     def test_no_finite_reward_is_a_failed_trial(self, reward):
         optimizer = make(answers((1, 1)))

@@ -24,9 +24,6 @@ from llmopt import (
     ClientError,
     Completion,
     FallbackWarning,
-    Float,
-    Int,
-    LLMOptimizer,
     Reply,
     ScriptedClient,
     Space,
@@ -635,42 +632,6 @@ class TestBatch:
         assert study.ask(XY).params["x"] == 3
         assert sampler.usage.proposals == {"llm": 2}
         assert sampler.usage.rejected == {"taken meanwhile": 1}
-
-
-class TestEquivalence:
-    """The same replies through the adapter and through the core give the same points."""
-
-    @pytest.mark.parametrize("batch_size", [1, 3])
-    def test_same_points_and_same_prompts(self, batch_size):
-        def replies():
-            rng = np.random.default_rng(0)
-            for i in range(40 * batch_size):
-                # Every fifth answer is unreadable, every seventh repeats a point.
-                yield (
-                    "no idea"
-                    if i % 5 == 4
-                    else "x: 0.5, y: 1"
-                    if i % 7 == 6
-                    else f"x: {rng.uniform(-6, 6):.3f}, y: {rng.integers(10)}\nwhy {i}"
-                )
-
-        options = {"description": "a bowl", "batch_size": batch_size, "attempts": 5}
-        start = [{"x": 0.5, "y": 1}, {"x": -2.25, "y": 7}]
-        sampler = make(replies(), prompt="props", **options)
-        study = study_of(sampler, direction="maximize")
-        client = ScriptedClient(replies())
-        space = {"x": Float(-5, 5), "y": Int(0, 9)}
-        core = LLMOptimizer(space, client, "props", warmup=start, seed=4, **options)
-        for point in start:
-            study.enqueue_trial(point)
-        for _ in range(14):
-            ours, theirs = study.ask(XY), core.ask()
-            assert ours.params == theirs
-            value = -(theirs["x"] ** 2) - theirs["y"]
-            study.tell(ours, value)
-            core.tell(theirs, value)
-        assert [r.messages for r in requests(sampler)] == [r.messages for r in client.requests]
-        assert sampler.usage.rejected == core.usage.rejected
 
 
 class TestOptunaHub:

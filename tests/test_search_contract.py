@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from search_contract import SearchContract
 from stubs import needs_confinement
 
-from llmopt import BudgetExceededError, Float, Int, LLMOptimizer, report
+from llmopt import BudgetExceededError, Float, Int, LLMOptimizer, ScriptedClient, report
 from llmopt.code import CodeOptimizer, Function, Output
 from llmopt.policies import PolicySearch
 
@@ -26,7 +27,7 @@ class TestLLMOptimizer(SearchContract):
 
     def open(self, client, storage=None, **options):
         options = {"warmup": 0, "seed": 1, "storage": storage, **options}
-        return LLMOptimizer({"x": Float(-5, 5), "k": Int(0, 9)}, client, "words", **options)
+        return LLMOptimizer({"k": Int(0, 9), "x": Float(-5, 5)}, client, "words", **options)
 
     def answer(self, number):
         return proposal(x=number, k=3)
@@ -44,7 +45,7 @@ class TestLLMSampler(SearchContract):
         from llmopt.adapters.optuna import LLMSampler
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.space = {"x": FloatDistribution(-5, 5), "k": IntDistribution(0, 9)}
+        self.space = {"k": IntDistribution(0, 9), "x": FloatDistribution(-5, 5)}
         made = {"n_startup_trials": 0, "seed": 1, "on_error": "raise", "space": self.space}
         sampler = LLMSampler(client, prompt="words", **{**made, **options})
         if storage is not None:
@@ -84,8 +85,8 @@ class TestParametrizedLLM(SearchContract):
         from llmopt.adapters.nevergrad import ParametrizedLLM
 
         space = ng.p.Dict(
-            x=ng.p.Scalar(lower=-5, upper=5),
             k=ng.p.Scalar(lower=0, upper=9).set_integer_casting(),
+            x=ng.p.Scalar(lower=-5, upper=5),
         )
         search = ParametrizedLLM(model=client, prompt="words", **{"warmup": 0, **options})(space)
         search.parametrization.random_state = np.random.RandomState(7)
@@ -172,7 +173,7 @@ class TestCodeOptimizer(SearchContract):
         return CodeOptimizer(function, client=client, seed=1, storage=storage, **options)
 
     test_a_model_that_gives_no_point_again_and_again_ends_it = None  # it samples no points
-    test_a_cap_ends_it_after_random_points_in_a_row = None
+    test_random_points_follow_a_failed_request_and_a_cap_ends_them = None
 
     def block(self, code):
         return f"```run\n{code}\n```"
@@ -182,3 +183,27 @@ class TestCodeOptimizer(SearchContract):
 
     def values(self, search):
         return [trial.source for trial in search.trials if trial.reward is not None]
+
+
+def answers(count: int) -> Iterator[str]:
+    """Answer with points, some outside of the ranges, some repeated, and some unreadable."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        x, k = (0.5, 1) if i % 7 == 6 else (round(rng.uniform(-6, 6), 3), int(rng.integers(10)))
+        yield "no idea" if i % 5 == 4 else proposal(x=x, k=k)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("contract", [TestLLMSampler, TestParametrizedLLM])
+def test_equal_answers_give_the_points_and_requests_of_the_optimizer(contract, batch_size):
+    def run(of: SearchContract, **options: Any) -> list[Any]:
+        client = ScriptedClient(answers(60))
+        options |= {"batch_size": batch_size, "attempts": 5, "description": "a bowl"}
+        with of.opened(client, out_of_range="clip", **options) as search:
+            assert of.advance(search, 14) == ""
+            requests = [request.messages for request in client.requests]
+            return [of.values(search), of.usage(search).rejected, requests]
+
+    expected = run(TestLLMOptimizer(), direction="minimize")
+    assert {-5.0, 5.0} & {x for _, x in expected[0]}  # clipped ones are among them
+    assert run(contract()) == expected

@@ -85,21 +85,6 @@ def test_a_removed_file_is_noticed_before_anything_is_paid(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_refuses_before_it_pays(tmp_path):
-    optimizer = search(tmp_path / "a.jsonl")
-    go(optimizer, 3)
-
-    def work():
-        paid = len(optimizer.client.requests)
-        told = refuses(lambda: optimizer.tell({"x": 0.0}, 1.0), "forked")
-        return told and refuses(optimizer.ask, "forked") and paid == len(optimizer.client.requests)
-
-    before = (tmp_path / "a.jsonl").read_bytes()
-    assert in_a_child(work) == 0
-    assert (tmp_path / "a.jsonl").read_bytes() == before
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_child_forked_during_an_ask_of_another_thread_does_not_hang(tmp_path, stored):
     gate = Gate("x: 1")
