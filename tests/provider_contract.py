@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import gzip
 import json
 import logging
@@ -12,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import pytest
@@ -442,15 +442,10 @@ class ProviderContract:
     @pytest.mark.parametrize(
         "behaviour",
         [
-            lambda echo: Say(echo, 400),
-            lambda echo: Say(echo, 401),
-            lambda echo: Say(echo, 403),
-            lambda echo: Say(echo, 404),
-            lambda echo: Say(echo, 429),
-            lambda echo: Say(echo, 500),
+            *(partial(Say, status=status) for status in (400, 401, 403, 404, 429, 500)),
             lambda echo: Say(json.dumps(echo).encode(), 502, content_type="text/html"),
             lambda echo: Say(json.dumps(echo).encode()[:-3]),
-            lambda echo: Say(echo),
+            Say,
             lambda echo: Cut(),
             lambda echo: Hang(),
         ],
@@ -658,7 +653,7 @@ def _cap(body: Any) -> int:
         value
         for path in _paths(body)
         if path and str(path[-1]).lower().startswith("max")
-        for value in [functools.reduce(lambda node, name: node[name], path, body)]
+        for value in [reduce(lambda node, name: node[name], path, body)]
     ]
     assert len(found) == 1
     return int(found[0])
