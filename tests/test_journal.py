@@ -266,7 +266,7 @@ class TestFile:
             try:
                 journal.append(Told([0.9], [1.0]))
             except StorageError as error:
-                os._exit(0 if "forked" in str(error) else 1)
+                os._exit(0 if "was forked from" in str(error) else 1)
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         journal.close()

@@ -221,7 +221,7 @@ class Writer(Model):
 
 
 CASES = {
-    "plain": Case.of(XK, lambda: Knowing(XK), trials=16, batch_size=2),
+    "plain": Case.of(XK, lambda: Knowing(XK), trials=10, batch_size=2),
     "unusable answers": Case.of(XK, lambda: Knowing(XK, usable=0.6), attempts=2),
     "several points, and an end": Case.of(
         XK, lambda: Knowing(XK, points=3, stop=6), trials=12, prompt="words", warmup=0,

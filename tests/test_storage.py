@@ -68,7 +68,7 @@ def test_a_closed_optimizer_refuses_before_it_pays(tmp_path):
     optimizer.close()
     paid = len(optimizer.client.requests)
     for _ in range(2):
-        with pytest.raises(StorageError, match="closed"):
+        with pytest.raises(StorageError, match="is closed"):
             optimizer.ask()
     assert len(optimizer.client.requests) == paid == optimizer.usage.requests
 
@@ -96,7 +96,7 @@ def test_a_child_forked_during_an_ask_of_another_thread_does_not_hang(tmp_path, 
     def work():
         if stored:
             tell = functools.partial(optimizer.tell, {"x": 1.0}, 1.0)
-            return refuses(optimizer.ask, "forked") and refuses(tell, "forked")
+            return refuses(optimizer.ask, "was forked from") and refuses(tell, "was forked from")
         gate.open.set()
         optimizer.tell({"x": 2.0}, 1.0)
         return optimizer.ask() == {"x": 1.0} and pickle.dumps(optimizer.history)
