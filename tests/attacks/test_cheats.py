@@ -78,8 +78,8 @@ def test_no_program_can_raise_its_score_nor_tell_of_this_machine(tmp_path, monke
 
     monkeypatch.setattr(common, "get_client", lambda *a, **k: ScriptedClient(answer))
     command = ["code", "cartpole", "--model", "m", "--episodes", "2", "--held-out", "2"]
-    command += ["--steps", str(len(CHEATS) + 1), "--attempts", "1", "--no-gif"]
-    main([*command, "--call-seconds", "5", "--out", str(out)])
+    command += ["--steps", str(len(CHEATS) + 1), "--no-gif", "--call-seconds", "5"]
+    main([*command, "--out", str(out)])
     assert len(prompts) > len(CHEATS)  # the last cheat is shown, too
     scores = [json.loads(f.read_text())["score"] for f in (out / "candidates").glob("*.json")]
     assert all(s is None or s < 30 for s in scores)
