@@ -88,7 +88,7 @@ def open_file(
                 asks=asks or not storage.exists(),
                 reads=reads,
             )
-    if not path.is_file():
+    if not path.exists():
         raise StorageError(
             f"there is no {path}: give the description of a search (.json or .toml), or a file "
             "that storage= wrote"
