@@ -292,7 +292,8 @@ class Asks(Tells[Params]):
             seen: Keys of the points not to sample again; grows.
         """
         given = self._warmup_points
-        begun = len(state.trials) + len(state.pending) + len(state.queue)
+        made = sum(trial.state != "withdrawn" for trial in state.trials)
+        begun = made + len(state.pending) + len(state.queue)
         begun = begun if given is None else state.warmed
         proposals = []
         for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
@@ -456,7 +457,7 @@ class Asks(Tells[Params]):
             event = Queued((), words, Fixed.of(self.space, params).to_json())
         self._journal.append(event)
 
-    def withdraw(self, params: Any = None, *, trial: int | None = None) -> None:
+    def withdraw(self, params: Any = None, *, trial: int | None = None, feedback: str = "") -> None:
         """Drop a point that you will not evaluate, or a trial that never happened.
 
         A later `ask` may return the point: withdraw a failed trial to repeat its run. Record a
@@ -464,9 +465,9 @@ class Asks(Tells[Params]):
 
         Args:
             params: A pending point, or one of `queued`.
-            trial: Number from 0 (`Trial.number`) of a trial. Unless it is the latest, it keeps its
-                number, by which the model's words name it, in the state ``"withdrawn"``;
-                ``tell(..., replaces=trial)`` can give it another result.
+            trial: Number from 0 (`Trial.number`) of a trial. It keeps this number, in the state
+                ``"withdrawn"``; ``tell(..., replaces=trial)`` can give it another result.
+            feedback: Why the trial is withdrawn, in words, for prompts and reports.
 
         Raises:
             ParameterError: The point is not in the space, or neither pending nor queued; or there
@@ -475,8 +476,11 @@ class Asks(Tells[Params]):
         """
         if (params is None) is (trial is None):
             raise ParameterError("withdraw(): expected either a point or trial=")
+        if feedback and trial is None:
+            raise ParameterError("withdraw(): feedback= is about a trial; give trial=, or omit it")
         with self._journal.lock:
-            self._journal.append(self._withdrawal(self._journal.state, params, trial))
+            event = self._withdrawal(self._journal.state, params, trial)
+            self._journal.append(replace(event, feedback=clean(str(feedback))))
 
     def _withdrawal(self, state: State, params: Any, trial: int | None) -> Withdrawn:
         if trial is not None:

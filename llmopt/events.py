@@ -216,3 +216,4 @@ class Withdrawn(Event):
     queued: bool = True  # else they are dropped, and queued points are, too
     fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
     trial: int | None = None  # a trial, from 0, which never happened
+    feedback: str = ""  # why

@@ -92,7 +92,7 @@ class Trial(Generic[Params]):
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned
             trial, the last reported value.
         state: ``"complete"``, ``"failed"``, ``"pruned"``, or ``"withdrawn"``: it never happened.
-        feedback: Words that came with the reward; for a failed trial, the reason.
+        feedback: Words that came with the reward; for a failed or withdrawn trial, the reason.
         source: See `Proposal`; ``"user"`` for a point that was never asked.
         explanation: The model's explanation of the point.
         prompt_tokens: Share of the prompt tokens of the requests behind this point.
@@ -113,6 +113,7 @@ class Trial(Generic[Params]):
         parts: Named parts of the reward, or other numbers beside it, if recorded.
         instead_of: Flat values of the asked point that it was measured in place of, if any.
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
+        old_rewards: The rewards before its last correction, or before it was withdrawn, if any.
     """
 
     number: int
@@ -138,6 +139,7 @@ class Trial(Generic[Params]):
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     instead_of: tuple[Value, ...] | None = None
     corrected: int = 0
+    old_rewards: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]

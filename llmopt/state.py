@@ -296,7 +296,7 @@ def _queued(state: State, event: Queued) -> State:
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
     if event.trial is not None:
-        state = _without_trial(state, event.trial)
+        state = _without_trial(state, event.trial, event.feedback)
     if event.fixed:
         place = [p.to_json() for p in state.partial].index(dict(event.fixed))
         partial = state.partial[:place] + state.partial[place + 1 :]
@@ -316,15 +316,16 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
     return state
 
 
-def _without_trial(state: State, number: int) -> State:
-    """Return the state without a trial; if others follow, it keeps its number, which words name."""
+def _without_trial(state: State, number: int, feedback: str) -> State:
+    """Return the state without the result of a trial, which keeps its number."""
     if number >= len(state.trials):
         raise ValueError(f"trial {number} was withdrawn, of {len(state.trials)}")
-    trial, after = state.trials[number], state.trials[number + 1 :]
+    trial = state.trials[number]
     about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
-    gone: Trial[Any] = Trial(number=number, rewards=None, state="withdrawn", **about)
-    kept = (gone, *after) if after else ()
-    return replace(state, trials=(*state.trials[:number], *kept), stop=None)
+    about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
+    gone = Trial(number=number, rewards=None, state="withdrawn", old_rewards=trial.rewards, **about)
+    trials = (*state.trials[:number], gone, *state.trials[number + 1 :])
+    return replace(state, trials=trials, stop=None)
 
 
 def _proposed(trial: Trial[Any]) -> Json:
@@ -401,6 +402,7 @@ def _corrected(state: State, event: Corrected) -> State:
     about = _proposed(before) | {
         "values": state.space.from_json_values(event.values),
         "corrected": before.corrected + 1,
+        "old_rewards": before.rewards or before.old_rewards,
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
     trials = (*state.trials[: event.number], trial, *state.trials[event.number + 1 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from search_contract import Model
@@ -112,11 +113,16 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     shell("enqueue", '{"c": "z"}')
     assert json.loads(shell("status"))["queued"] == [{"c": "z"}]
     assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
-    assert json.loads(shell("withdraw", "--trial", "1"))["trials"] == 0
-    assert json.loads(shell("status"))["trials"] == 0
-    for number in ("0", "1"):
-        assert main(["withdraw", "s.toml", "--trial", number]) == 2
-        assert "there are 0 trials" in capsys.readouterr().err
+    reason = ("--feedback", "wrong bottle")
+    assert json.loads(shell("withdraw", "--trial", "1", *reason))["trials"] == 0
+    assert '"feedback": "wrong bottle"' in shell("status", "--trials")
+    for wrong, said in (
+        (("--trial", "2"), "there are 1 trials"),
+        (("--trial", "1"), "withdrawn before"),
+        (reason, "the number of a trial, to which `feedback` belongs"),
+    ):
+        assert main(["withdraw", "s.toml", *wrong]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_queued_points_with_some_parameters_are_withdrawn_one_by_one(tmp_path):
@@ -133,21 +139,23 @@ def test_queued_points_with_some_parameters_are_withdrawn_one_by_one(tmp_path):
         optimizer.withdraw({"c": "z"})
 
 
-def test_the_latest_trial_never_happened(tmp_path):
+def test_the_latest_trial_never_happened_and_keeps_its_number(tmp_path):
     optimizer = words("Start from: new\nProposal: t: 60, k: 2, c: z", storage=tmp_path / "s.jsonl")
     for t in (10, 20):
         optimizer.tell({"t": t, "k": 1, "c": "a"}, float(t), data={"curve": [1.0, t]})
-    optimizer.withdraw(trial=1)
-    with pytest.raises(ValueError, match="no trial #2, but 1"):
-        optimizer.withdraw(trial=1)
+    optimizer.withdraw(trial=1, feedback="wrong bottle")
+    with pytest.raises(ValueError, match="no trial #3, but 2"):
+        optimizer.withdraw(trial=2)
     optimizer.tell({"t": 30, "k": 1, "c": "a"}, 3.0, data={"curve": [2.0]})
     optimizer.ask()
-    text = optimizer.client.requests[0].text
-    assert "t: 20" not in text
+    assert re.search(r"#2 \| withdrawn \|.*\n.*wrong bottle", optimizer.client.requests[0].text)
     optimizer.close()
     optimizer = words(storage=tmp_path / "s.jsonl")
-    assert [t.params["t"] for t in optimizer.trials] == [10.0, 30.0]
-    assert optimizer.trials[1].data["curve"] == [2.0]
+    assert [t.params["t"] for t in optimizer.trials] == [10.0, 20.0, 30.0]
+    assert (optimizer.trials[1].old_rewards, optimizer.trials[1].feedback) == (
+        (20.0,), "wrong bottle"
+    )  # fmt: skip
+    assert optimizer.trials[2].data["curve"] == [2.0]
     assert optimizer.best.number == 0
 
 

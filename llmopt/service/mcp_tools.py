@@ -323,7 +323,11 @@ class SearchFolder:
             return status(optimizer)
 
     def withdraw(
-        self, name: str, params: dict[str, Any] | None = None, trial: int | None = None
+        self,
+        name: str,
+        params: dict[str, Any] | None = None,
+        trial: int | None = None,
+        feedback: str = "",
     ) -> dict[str, Any]:
         """Drop a pending or queued point that you will not evaluate, or a trial told by mistake.
 
@@ -332,9 +336,12 @@ class SearchFolder:
             params: The point; of a queued point with some parameters, these.
             trial: Number, from 1, of a trial that never happened, or that failed and is to be run
                 again.
+            feedback: Why the trial is withdrawn, in words, for the model.
         """
         with self._search(name) as optimizer:
-            withdraw(optimizer, [] if params is None else [params], trial)
+            withdraw(
+                optimizer, [] if params is None else [params], trial, str(feedback)[:_MOST_TEXT]
+            )
             return status(optimizer)
 
     def status(self, name: str) -> dict[str, Any]:

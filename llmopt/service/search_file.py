@@ -297,12 +297,15 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
         yield optimizer.tell_as(one)
 
 
-def withdraw(optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any) -> None:
+def withdraw(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
+) -> None:
     """Drop points and, by its number from 1, a trial."""
-    if not points and trial is None:
-        raise LLMOptError("expected a point, or as `trial` the number of a trial")
+    if trial is None and (feedback or not points):
+        about = "to which `feedback` belongs" if feedback else "or a point"
+        raise LLMOptError(f"expected as `trial` the number of a trial, {about}")
     if trial is not None:
-        optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial))
+        optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
     for point in points:
         optimizer.withdraw(point)
 

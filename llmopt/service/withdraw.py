@@ -19,12 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of a trial that never happened, or that failed and is to be run again",
     )
+    parser.add_argument(
+        "--feedback", metavar="TEXT", default="", help="why the trial is withdrawn, for the model"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Drop the points, and print where the search stands."""
     points = points_of(args)
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
-        withdraw(optimizer, points, args.trial)
+        withdraw(optimizer, points, args.trial, args.feedback)
         print(json.dumps(status(optimizer), indent=2))
     return 0
