@@ -17,6 +17,7 @@ from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
 from llmopt.history import Direction, Trial
 from llmopt.optuna_trials import (
+    note_of,
     parts_of,
     stderr_of,
     text_of,
@@ -32,6 +33,7 @@ from llmopt.util.text import a_type, short
 
 Outcome = Literal["taken", "known", "refused"]
 _SHOWN = 20
+_REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
 _PARTS = "parts_"  # of a column of a part of the reward
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
@@ -161,7 +163,7 @@ def _of_study(study: Any) -> OtherSearch:
     rows = []
     for trial in study.trials:
         state = trial.state.name
-        if state in ("COMPLETE", "FAIL", "PRUNED"):
+        if state in ("COMPLETE", "FAIL", "PRUNED") and not note_of(trial.user_attrs, "withdrawn"):
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
@@ -202,8 +204,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
     elif columns[0] not in row and state == "complete":
-        wanted = "reward" if len(objectives) == 1 else f"reward_{objectives[0]}"
-        trouble = f"no reward found; rename its column to {wanted!r}"
+        wanted = "'reward'" if len(objectives) == 1 else f"'reward_{objectives[0]}'"
+        wanted += f" or {objectives[0]!r}" * (len(objectives) == 1 and objectives[0] != "0")
+        trouble = f"no reward found; rename its column to {wanted}"
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     for name in ("stderr", "constraint_violation"):
         if name in words:
@@ -312,4 +315,12 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
         left = [n for n in names if n not in mine and not n.startswith(_PARTS)]
         if left:
             notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
+        if remarks := [n for n in left if n.lower().rstrip("s") in _REMARKS]:
+            notes.append(f"column {short(remarks[0])}: name it feedback to keep its text")
+        there = {*names, *(name for row in source.rows for name in row.blank)}
+        lacking = [
+            n for i, n in enumerate(space.names) if n not in there and not space.condition(i)
+        ]
+        if lacking and source.rows:
+            notes.append(f"parameters without a column: {', '.join(lacking[:_SHOWN])}")
     return tuple(notes)

@@ -65,6 +65,7 @@ def trials_of(
 ) -> Iterator[FrozenTrial]:
     """Yield the trials of a history, then the points without a result as running trials."""
     distributions = dict(zip(space.names, map(_distribution, space.dimensions), strict=True))
+    table = space.candidates
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
         yield frozen(
@@ -80,8 +81,10 @@ def trials_of(
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
             corrected=trial.corrected or None,
+            old_values=trial.old_rewards and list(trial.old_rewards),
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
+            outside=(table is not None and table.complaint(trial.values) != "") or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)

@@ -323,7 +323,8 @@ def _without_trial(state: State, number: int, feedback: str) -> State:
     trial = state.trials[number]
     about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
-    gone = Trial(number=number, rewards=None, state="withdrawn", old_rewards=trial.rewards, **about)
+    about |= {"rewards": None, "old_rewards": trial.rewards}
+    gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
     trials = (*state.trials[:number], gone, *state.trials[number + 1 :])
     return replace(state, trials=trials, stop=None)
 

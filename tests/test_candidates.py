@@ -120,6 +120,16 @@ def test_equal_columns_count_before_the_distance():
     assert table.nearest((10, 2, 2), equal_first=False) == (2, 1, 1)
 
 
+def test_a_doubt_names_the_row_that_keeps_the_first_columns():
+    pairs = [("XPhos", "dioxane"), ("PCy3", "toluene")]
+    rows = [{"ligand": ligand, "solvent": solvent} for ligand, solvent in pairs]
+    table = LLMOptimizer(candidates=rows, client="smollm2").space.candidates
+    assert "nearest: {'ligand': 'PCy3', 'solvent': 'toluene'}" in table.complaint(
+        ("PCy3", "dioxane")
+    )
+    assert table.nearest(("PCy3", "dioxane")) == ("XPhos", "dioxane")  # as proposals have it
+
+
 def test_points_of_the_user_are_rows_and_other_results_are_recorded_with_a_warning(caplog):
     optimizer = chat(start=[POINTS[3]])
     assert optimizer.ask() == POINTS[3]

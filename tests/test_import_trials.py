@@ -216,6 +216,12 @@ def test_the_shell_takes_them(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "old.jsonl: 3 taken" in shown.err
     assert json.loads(shown.out)["source"] == "warmup"
+    (tmp_path / "book.csv").write_text("lr,layer,act,Remarks,reward\n0.1,2,relu,brown,1\n")
+    assert main(["ask", str(described), "--import", str(tmp_path / "book.csv")]) == 2
+    shown = capsys.readouterr()
+    assert "columns that are no parameters: layer, Remarks\ncolumn 'Remarks': name it" in shown.err
+    assert "parameters without a column: layers" in shown.err
+    assert not shown.out
 
 
 class TestTables:
@@ -245,6 +251,8 @@ def test_a_row_without_a_column_of_rewards_is_refused():
     report = make().import_trials([{**point, "loss": reward} for point, reward in POINTS])
     assert report.counts == {"refused": 3}
     assert "no reward found; rename its column to 'reward'" in str(report)
+    named = make(direction={"yield": "minimize"}).import_trials([POINTS[0][0]])
+    assert "rename its column to 'reward' or 'yield'" in str(named)
     assert make().import_trials([{**POINTS[0][0], "state": "failed"}]).counts == {"taken": 1}
 
 

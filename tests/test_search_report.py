@@ -143,15 +143,32 @@ def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
             asked = search.ask()
             search.tell({**asked, "x": asked["x"] + 0.5}, 1.0, instead_of=asked)
         search.tell({"x": 0.75, "k": 3}, 2.0, replaces=1)
+        search.withdraw(trial=0, feedback="wrong bottle")
     text = llmopt.report(file, tmp_path / "page.html").read_text()
     trials = re.findall(r'<details class="trial.*?</details>', text, re.DOTALL)
-    assert ["corrected" in trial for trial in trials] == [False, True]
+    assert ["corrected: 1 → 2" in trial for trial in trials] == [False, True]
+    assert re.search(
+        r">1</span>.*>withdrawn</span>.*Reason</h4>.*wrong bottle", trials[0], re.DOTALL
+    )
     instead = [re.search(r"instead of</h4>(.*)", trial)[1] for trial in trials]
     assert [re.findall(r"<i>(\w+)</i> ([\d.]+)", part) for part in instead] == [
         [("x", "0.1")],
         [("x", "0.2")],
     ]
     assert "<td>model</td><td>gpt-6-luna</td>" in text
+
+
+def test_a_page_marks_rows_outside_of_the_candidates_and_says_words_once():
+    client = ScriptedClient(
+        ["Analysis: it is hot\nHypothesis: it is hot\nStart from: new\nProposal: x: 3"]
+    )
+    table = [{"x": 1}, {"x": 3}]
+    with LLMOptimizer(None, client, "words", candidates=table, warmup=0) as search:
+        search.tell(search.ask(), 1.0)
+        search.tell({"x": 2}, 2.0)
+        trials = re.findall(r'<details class="trial.*?</details>', page(search), re.DOTALL)
+    assert ["not a candidate" in trial for trial in trials] == [False, True]
+    assert ["Hypothesis" in trials[0], "Analysis" in trials[0]] == [True, False]
 
 
 def test_names_and_choices_in_figures_are_text():

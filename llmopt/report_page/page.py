@@ -25,6 +25,7 @@ from llmopt.optuna_trials import (
     amount_of,
     for_readers,
     note_of,
+    number_of,
     parts_of,
     read_named,
     stderr_of,
@@ -243,12 +244,21 @@ def _rows(
             "Analysis": notes.analysis,
             "Left out": notes.dropped,
         }
+        once = {" ".join(text.split()): name for name, text in reversed(said.items())}
         broken = violated(trial)
         facts = [*map(text_of, told_of(attrs, "feedback")), text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
         facts.append(violations_in_words(broken))
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
+        values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
+        old = note_of(attrs, "old_values")
+        old = (
+            [f"{v:.6g}" for v in map(number_of, old) if v is not None]
+            if isinstance(old, list)
+            else []
+        )
+        change = f": {', '.join(old)} → {', '.join(values)}" if values and old else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
@@ -258,10 +268,11 @@ def _rows(
             "label": f"#{trial.number + 1}" if numbered else f"trial {trial.number}",
             "state": state,
             "leads": trial.number in leading,
-            "values": [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else [],
+            "values": old if state == "withdrawn" else values,
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
-            "corrected": bool(note_of(attrs, "corrected")),
+            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change * (old != values)}",
+            "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(*pair) for pair in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
             "infeasible": bool(broken),
@@ -270,7 +281,7 @@ def _rows(
             "said": [
                 (name, cut(text if numbered else for_readers(text, named), words))
                 for name, text in said.items()
-                if text
+                if text and once[" ".join(text.split())] == name
             ],
             "start": f"#{notes.start}" if isinstance(notes.start, int) else "",
             "params": [_shown(*pair) for pair in itertools.islice(trial.params.items(), params)],

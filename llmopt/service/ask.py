@@ -90,7 +90,10 @@ def main(args: argparse.Namespace) -> int:
     )
     with contextlib.closing(optimizer):
         if args.trials:
-            print(optimizer.import_trials(args.trials), file=sys.stderr)
+            report = optimizer.import_trials(args.trials)
+            print(report, file=sys.stderr)
+            if report.rows and report.counts.get("refused") == len(report.rows):
+                raise LLMOptError(f"no row of {args.trials} could be taken, so nothing was asked")
         points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending_proposals)

@@ -221,17 +221,24 @@ class Candidates:
         return self.joined((new or alike)[0], values) if alike else None
 
     def nearest(
-        self, values: Point, seen: Set[Hashable] = frozenset(), *, equal_first: bool = True
+        self,
+        values: Point,
+        seen: Set[Hashable] = frozenset(),
+        *,
+        equal_first: bool = True,
+        ties: float = 0.0,
     ) -> Point:
         """Return the row nearest to a point, of those that are not `seen` if there are any.
 
         The distance is the sum of the differences as shares of the ranges, and 1 for a different
-        choice. With `equal_first` the number of equal columns comes before it.
+        choice. With `equal_first` the number of equal columns comes before it. Of rows that are as
+        near, one with equal first columns is nearer by at most `ties`.
         """
         gaps = self._gaps(self.part(values))
         score = gaps.sum(axis=1)
         if equal_first:
             score -= (gaps < 1e-9).sum(axis=1) * (gaps.shape[1] + 1.0)
+        score -= (gaps < 1e-9) @ (ties * 0.5 ** np.arange(1, gaps.shape[1] + 1))
         mask = self._mask(seen)
         if not mask.all():
             score[mask] = np.inf
@@ -246,7 +253,7 @@ class Candidates:
         """Say that a point is no row, and which is nearest; nothing without the table."""
         if "columns" not in vars(self) or self.match(values) == values:
             return ""
-        pair = map(self.part, (values, self.nearest(values)))
+        pair = map(self.part, (values, self.nearest(values, ties=1e-6)))
         point, near = map(self._space.labelled, pair)
         return f"{short(point)} is not among the candidates; nearest: {short(near)}"
 
