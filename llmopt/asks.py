@@ -490,15 +490,20 @@ class Asks(Tells[Params]):
             if state.trials[number - 1].state == "withdrawn":
                 raise ParameterError(f"trial #{number} was withdrawn before; nothing is left of it")
             return Withdrawn(queued=False, trial=number - 1)
+        values: tuple[Any, ...] | None = None
+        key = self.space.key
         if Fixed.some(self.space, params):
             fixed = Fixed.of(self.space, params)
             if any(fixed.values == p.values for p in state.partial):
                 return Withdrawn(queued=False, fixed=fixed.to_json())
-        values, key = self.space.flatten(params), self.space.key
-        if key(values) not in {key(p.values) for p in (*state.pending, *state.queue)}:
+        else:
+            values = self.space.flatten(params)
+        waiting = {key(p.values) for p in (*state.pending, *state.queue)}
+        if values is None or key(values) not in waiting:
+            pending = [self.space.named(p.values) for p in state.pending]
             raise ParameterError(
-                f"withdraw({short(params)}): {no_longer(state)} `pending` and `queued` list the "
-                "points without a result"
+                f"withdraw({short(params)}): {no_longer(state)} Pending: {short(pending)}. "
+                f"Queued: {short(self.queued)}"
             )
         return Withdrawn([self.space.to_json_values(values)], queued=False)
 

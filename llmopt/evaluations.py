@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -221,8 +222,8 @@ def _rewards(
         )
     if isinstance(reward, str):
         raise RewardError(
-            f"reward={short(reward)}: expected a number, not a text; a failed evaluation is None, "
-            'NaN or tell_failure(), and in JSON "failed"'
+            f"reward={short(reward)}: expected a number, not a text{_written(reward)}; a failed "
+            'evaluation is None, NaN or tell_failure(), and in JSON "failed"'
         )
     if wanted == 1:
         rewards: tuple[float, ...] = (_number(reward, "reward"),)
@@ -265,6 +266,13 @@ def _amount(value: Any, name: str) -> float:
     return amount
 
 
+def _written(value: Any) -> str:
+    """Return the remedy for a number that was given as a text, perhaps with a decimal comma."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value, re.ASCII):
+        return f": write {value.strip().replace(',', '.')}"
+    return ""
+
+
 def _number(value: Any, name: str) -> float:
     """Return a real scalar as a float. Booleans, strings and arrays with axes are none."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -282,5 +290,5 @@ def _number(value: Any, name: str) -> float:
     failed = " (record a failed evaluation with None, NaN or tell_failure)"
     raise RewardError(
         f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real number"
-        f"{failed if name == 'reward' else ''}"
+        f"{_written(value)}{failed if name == 'reward' else ''}"
     )

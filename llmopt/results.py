@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt.client.base import client_name
 from llmopt.errors import LLMOptError, NoTrialsError
+from llmopt.events import Called
 from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, why_no_best
 from llmopt.journal import Journal
 from llmopt.journaled import Account
@@ -56,6 +57,16 @@ class Results(Views, Account, Generic[Params]):
         """Why the model ended the search; empty if it did not."""
         stop = self._journal.state.stop
         return "" if stop is None else stop[0]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether points may be evaluated again: ``noisy=True`` or ``seeded=True``."""
+        return self._journal.state.noisy or self._journal.state.seeded
+
+    @property
+    def calls_under_way(self) -> tuple[Called, ...]:
+        """The calls of a request that has no answer yet, or whose process was ended."""
+        return self._journal.state.under_way
 
     @property
     def pending(self) -> list[Params]:

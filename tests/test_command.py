@@ -131,14 +131,22 @@ def test_an_endless_answer_is_cut_and_a_child_left_behind_ends(log):
     assert none_left(log)
 
 
-def test_a_wrong_command_is_refused(tmp_path):
+def test_a_wrong_command_is_refused(tmp_path, monkeypatch):
     for wrong in ("", "  ", "say 'this", [], ["a", 1]):
         with pytest.raises(ValueError, match="expected a command line"):
             CommandClient(wrong)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFoundError, match="no program 'no-such-program' on PATH"):
         maximize(lambda p: 1.0, SPACE, 3, "command:no-such-program -p", seed=1)
+    with pytest.raises(ValueError, match="timeout='abc': expected a finite number of seconds"):
+        CommandClient("cat", timeout="abc")  # type: ignore[arg-type]
     script = tmp_path / "script"
     script.write_text("no shebang and no program")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match=r"script' is no program .*chmod \+x"):
+        CommandClient("~/script").complete(ASK)
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no claude is
+    with pytest.raises(ModelNotFoundError, match="no program 'claude' on PATH; install it"):
+        CommandClient("claude -p").complete(ASK)
     script.chmod(0o755)
     with pytest.raises(ClientError, match="cannot be started") as caught:
         CommandClient([str(script)]).complete(ASK)

@@ -80,7 +80,7 @@ class TestClient:
         reply = result()
         assert isinstance(reply, Reply)
         assert texts(reply) == ["x = 3\n"]
-        assert (reply.model, reply.cost) == ("folder:mail", None)
+        assert (reply.model, reply.cost) == ("folder:mail", 0.0)  # free
         assert "request 1 waits" in capsys.readouterr().err
         client.close()  # type: ignore[attr-defined]
         assert "ended" in (folder / "done").read_text()
@@ -281,6 +281,9 @@ class TestNext:
         give(ANSWER.format(x=1).encode())
         assert main(["next", str(folder), "--answer", "1", "--wait"]) == 4
         result()
+        began = time.monotonic()
+        assert main(["next", str(folder), "--timeout", "0.5"]) == 4
+        assert time.monotonic() - began >= 0.5  # it could go on meanwhile
         said = capsys.readouterr().err
         assert "no request waits since" in said
         assert "The search in s.jsonl may go on: the program closed the search after 1" in said

@@ -295,3 +295,49 @@ def test_a_description_makes_no_folder(tmp_path):
     assert sorted(tmp_path.iterdir()) == [path]
     open_file(path, model=f"folder:{folder}").close()
     assert not folder.parent.exists()
+
+
+def test_an_objective_is_told_by_its_name(tmp_path, capsys):
+    file = write(tmp_path, model="network", direction={"yield": "maximize"})
+    point = {"params": {"x": 1, "k": 2}}
+    (trial,) = run(capsys, "tell", file, json.dumps({**point, "yield": 41}))
+    assert trial["reward"] == {"yield": 41}
+    said = run(capsys, "tell", file, json.dumps({**point, "yield": 41, "reward": 1}), status=2)
+    assert "give one of them" in said
+    said = run(capsys, "tell", file, json.dumps({**point, "reward": "84,5"}), status=2)
+    assert "write 84.5" in said
+
+
+def test_a_point_is_queued_once_and_a_measured_one_is_named(tmp_path, capsys, caplog):
+    file, point = write(tmp_path, model="network"), json.dumps({"x": 1, "k": 2})
+    run(capsys, "tell", file, f'{{"params": {point}, "reward": 1}}')
+    for queued in (point, '{"k": 3}'):
+        assert main(["enqueue", file, queued]) == 0
+        capsys.readouterr()
+        assert "already queued" in run(capsys, "enqueue", file, queued, status=2)
+    assert "was measured already: trial #1" in caplog.text
+    said = run(capsys, "withdraw", file, '{"k": 4}', status=2)
+    assert "neither pending nor queued" in said
+    assert "Queued: [{'x': 1.0, 'k': 2}, {'k': 3}]" in said
+
+
+def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, warmup=0)
+    ask = [sys.executable, "-m", "llmopt", "ask", file, "--model", "folder:mail"]
+    with subprocess.Popen(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert main(["next", "mail", "--timeout", "60"]) == 0
+        capsys.readouterr()
+        assert main(["status", file]) == 0
+        process.kill()
+    found = json.loads(capsys.readouterr().out)
+    assert "a request waits" in found["waiting"]
+    usage = found["usage"]
+    assert (usage["failed_requests"], usage["unpriced"], usage["cost"]) == (0, 0, 0.0)
+
+
+def test_a_table_with_semicolons_is_named(tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("x;k;reward\n1,5;2;3\n")
+    file = write(tmp_path, model="network")
+    table = str(tmp_path / "table.csv")
+    assert "the separator is ';'" in run(capsys, "ask", file, "--import", table, status=2)

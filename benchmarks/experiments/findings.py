@@ -319,8 +319,6 @@ _METHODS = {
     "laboratory": "llmopt, default settings",
     "agent": "the same model as a coding agent",
     "cma": "CMA-ES, 100 evaluations",
-    "code": "llmopt, any program as policy, no Python",
-    "code-python": "llmopt, any program as policy, with Python",
 }
 
 
@@ -361,10 +359,10 @@ def _spread(values: Sequence[float]) -> str:
     return shown[0] if len(set(values)) == 1 else f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
-def paired(lines: Sequence[Row], task: str, rival: str) -> tuple[float, float]:
-    """Return by how much a search beats a rival on the same states, with its standard error."""
+def paired(lines: Sequence[Row], task: str, method: str, rival: str) -> tuple[float, float]:
+    """Return by how much a method beats a rival on the same states, with its standard error."""
     returns = {x["method"]: np.array(x["held_out_returns"]) for x in lines if x["task"] == task}
-    gain = returns["laboratory"] - returns[rival]
+    gain = returns[method] - returns[rival]
     return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain)))
 
 

@@ -25,7 +25,8 @@ def names() -> tuple[str, ...]:
     files = {path.name for path in FOLDER.glob("*.jsonl")}
     with tarfile.open(ARCHIVE) as archive:
         files |= set(archive.getnames())
-    return tuple(sorted(name.removesuffix(".jsonl") for name in files))
+    names = [name.removesuffix(".jsonl") for name in files if name.endswith(".jsonl")]
+    return tuple(sorted(names))
 
 
 def recording(name: str) -> Path:
@@ -45,7 +46,9 @@ def recording(name: str) -> Path:
         raise LLMOptError(f"there is no recording {name!r}; {did_you_mean(name, names())}")
     folder = tempfile.mkdtemp(prefix="llmopt-recording-")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extract(kept.name, folder, filter="data")
+        for member in archive.getmembers():
+            if member.name.startswith(kept.name):  # a recorded code search has its starts beside it
+                archive.extract(member, folder, filter="data")
     return Path(folder) / kept.name
 
 

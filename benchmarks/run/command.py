@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.folder_settings import check_given, resume_command
+from llmopt.benchmarks.engine.folder_settings import check_given, resume_command, to_give_again
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
@@ -179,8 +179,9 @@ def _show(config: RunConfig, result: RunResult) -> None:
     if "llm" in config.methods and config.model in _NUMBERS_ONLY:
         print(f"  llmopt run {task} --model openai:MODEL   ({config.model} is numeric-only; a chat "
               "model reads words and reports; llmopt models: which can be asked)")  # fmt: skip
-    more = 5 * config.iterations
-    print(f"  llmopt run --resume {folder} --iterations {more}   (resumes this search)")
+    again = shlex.join(w for words in to_give_again(_settings(config)).values() for w in words)
+    more = f"{again} --iterations {5 * config.iterations}".strip()
+    print(f"  llmopt run --resume {folder} {more}   (resumes this search)")
     print("  llmopt run MODULE:ENV-ID   (your own environment)")
 
 

@@ -32,6 +32,7 @@ from llmopt.client.http.api_keys import Secret, hide, redact
 from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.util.arguments import number
 from llmopt.util.text import clean, short
 
 MOST_BYTES = 1_000_000
@@ -108,8 +109,10 @@ class CommandClient:
                 f"command={short(command)}: expected a command line such as 'claude -p', or its "
                 "arguments as a list of texts"
             )
-        if not timeout > 0:
-            raise ValueError(f"timeout={timeout}: expected seconds above 0")
+        timeout = number("timeout", timeout, 0, "seconds")
+        if timeout == 0:
+            raise ValueError("timeout=0: expected seconds above 0")
+        arguments[0] = os.path.expanduser(arguments[0])
         self.arguments, self.timeout, self.variables = arguments, timeout, variables
         self.local = self.priced = local
         line = command if isinstance(command, str) else shlex.join(arguments)
@@ -156,13 +159,16 @@ class CommandClient:
     def _program(self) -> str:
         program = shutil.which(self.arguments[0], path=self.environment().get("PATH"))
         if program is None:
-            close = difflib.get_close_matches(self.arguments[0], COMMANDS, n=1)
-            near = f"did you mean {close[0]!r}? Else " if close else ""
-            raise ModelNotFoundError(
-                f"{self.name}: there is no program {self.arguments[0]!r} on PATH; {near}install "
-                "it, or give its path. `llmopt models` lists the known ones that are installed",
-                requests=0,
+            first = self.arguments[0]
+            close = difflib.get_close_matches(first, COMMANDS, n=1)
+            near = f"did you mean {close[0]!r}? Else " if close and first not in COMMANDS else ""
+            fault = (
+                f"{first!r} is no program that may be executed; `chmod +x` makes a script one"
+                if os.path.exists(first)
+                else f"there is no program {first!r} on PATH; {near}install it, or give its path. "
+                "`llmopt models` lists the known ones that are installed"
             )
+            raise ModelNotFoundError(f"{self.name}: {fault}", requests=0)
         return os.path.abspath(program)  # it runs in another folder
 
     def complete(self, request: Request) -> Reply:

@@ -85,6 +85,8 @@ class FolderClient:
         timeout: Seconds to wait for an answer; no limit by default.
     """
 
+    local = priced = True  # its answers are free
+
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout={timeout}: expected seconds above 0, or None")
@@ -128,7 +130,7 @@ class FolderClient:
                     requests=0,
                 ) from error
             raise
-        return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start)
+        return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start, cost=0.0)
 
     def close(self) -> None:
         """Mark the end of the search in the folder; the end of the process does so too."""

@@ -26,8 +26,13 @@ _QUIET_SECONDS = 10.0  # without a request until new results are printed
 _SHORT_ANSWER = 2000  # tokens: a limit above this is not shown
 
 
-def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
-    """Return a folder's next open request, what the search said at its end, or ``None`` in time."""
+def wait_for_request(
+    folder: Path, timeout: float | None = None, rested: str | None = None
+) -> OpenRequest | str | None:
+    """Return a folder's next open request, what the search said at its end, or ``None`` in time.
+
+    What a search `rested` with before this command is no end: it may go on meanwhile.
+    """
     began = time.monotonic()
     deadline = None if timeout is None else began + timeout
     known = latest(folder)
@@ -35,13 +40,15 @@ def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest 
         if time.monotonic() - began > _QUIET_SECONDS and latest(folder) != known:
             known, began = latest(folder), time.monotonic()
             print(f"llmopt: results so far\n{clean(known or '')}", file=sys.stderr)
+        late = deadline is not None and time.monotonic() >= deadline
         said, found = ended(folder), next_request(folder)
-        if said is not None and (found is None or not said.startswith(NO_REQUEST)):
+        rests = said is not None and said.startswith(NO_REQUEST)
+        if said is not None and not (
+            rests and (found is not None or (said == rested and not late))
+        ):
             return said
-        if found is not None:
+        if found is not None or late:
             return found
-        if deadline is not None and time.monotonic() >= deadline:
-            return None
         time.sleep(_POLL_SECONDS)
 
 
@@ -72,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="submit the answer to request K, read from standard input",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="after --answer, wait for the next request and print it"
+        "--wait",
+        action="store_true",
+        help="wait for the next request (after --answer) and print it",
     )
     parser.add_argument(
         "--all",
@@ -95,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
+    rested = ended(args.folder) if args.wait or args.timeout is not None else None
     if args.answer is not None:
         if sys.stdin.isatty():
             print("llmopt: type the answer and end it with Ctrl-D", file=sys.stderr)
@@ -105,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.folder.exists():
         said = f"waiting for requests in {args.folder} (the folder does not exist yet)"
         print(f"llmopt: {clean(said)}", file=sys.stderr)
-    found = wait_for_request(args.folder, args.timeout)
+    found = wait_for_request(args.folder, args.timeout, rested)
     if found is None:
         said = f"no open request in {args.folder} within {args.timeout:g} s"
         print(f"llmopt: {said}\n{clean(latest(args.folder) or '')}".rstrip(), file=sys.stderr)

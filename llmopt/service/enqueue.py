@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 
 from llmopt.errors import LLMOptError
 from llmopt.service.ask import add_file_arguments
-from llmopt.service.search_file import open_file, status
+from llmopt.service.search_file import enqueue, open_file, status
 from llmopt.util.files import read_json
+
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,7 @@ def main(args: argparse.Namespace) -> int:
     points = points_of(args)
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         for point in points:
-            optimizer.enqueue(point, args.words)
+            if warning := enqueue(optimizer, point, args.words):
+                logger.warning("%s", warning)
         print(json.dumps(status(optimizer), indent=2))
     return 0

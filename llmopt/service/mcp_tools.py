@@ -22,6 +22,7 @@ from llmopt.packing import DataError
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,
+    enqueue,
     leaders,
     of_proposal,
     of_trial,
@@ -270,7 +271,7 @@ class SearchFolder:
         self,
         name: str,
         params: dict[str, Any],
-        reward: float | list[float] | None = None,
+        reward: float | list[float] | dict[str, float] | None = None,
         failed: str = "",  # the SDK reads JSON in a text that may be `None`, too
         feedback: str = "",
         stderr: float | None = None,
@@ -285,7 +286,7 @@ class SearchFolder:
         Args:
             name: The search.
             params: The point.
-            reward: Its score; one number for each objective.
+            reward: Its score; one number for each objective, in order or by its name.
             failed: Why it could not be evaluated, in place of a reward.
             feedback: What was seen, in words, for the model.
             stderr: Standard error of the reward.
@@ -319,8 +320,8 @@ class SearchFolder:
         Of a point with some parameters only, the model chooses the others.
         """
         with self._search(name) as optimizer:
-            optimizer.enqueue(params, str(words)[:1000])
-            return status(optimizer)
+            warning = enqueue(optimizer, params, str(words)[:1000])
+            return status(optimizer) | ({"warning": warning} if warning else {})
 
     def withdraw(
         self,

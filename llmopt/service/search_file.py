@@ -29,6 +29,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.resume import arguments_of
 from llmopt.service.description import read_description
+from llmopt.space.fixed import Fixed
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, short
 
@@ -252,6 +253,17 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
 
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return where a search stands, as JSON."""
+    waiting: dict[str, str] = {}
+    usage, calls = optimizer.usage, optimizer.calls_under_way
+    if calls:
+        waiting["waiting"] = (
+            "a request waits for its answer; `llmopt next DIR` prints that of folder:DIR. If no "
+            "`llmopt ask` runs, the next one repeats it"
+        )
+        free = sum(not call.doubt for call in calls)  # they count once they have ended
+        usage = replace(
+            usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
+        )
     return {
         "trials": sum(trial.state != "withdrawn" for trial in optimizer.trials),
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
@@ -260,7 +272,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         **leaders(optimizer),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "queued": [plain(optimizer.space.with_names(point)) for point in optimizer.queued],
-        "usage": asdict(optimizer.usage),
+        **waiting,
+        "usage": asdict(usage),
     }
 
 
@@ -297,6 +310,30 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
         yield optimizer.tell_as(one)
 
 
+def enqueue(optimizer: LLMOptimizer[Any], params: Any, words: str = "") -> str:
+    """Queue a point that is not queued yet; return a warning if it has a result or is pending."""
+    space, key = optimizer.space, optimizer.space.key
+    some = Fixed.some(space, params)
+    queued = [q for q in optimizer.queued if Fixed.some(space, q) is some]
+    if some:
+        again = Fixed.of(space, params).named() in queued
+    else:
+        point = key(space.flatten(params))
+        again = point in {key(space.flatten(q)) for q in queued}
+    if again and not optimizer.repeats:
+        raise LLMOptError(f"{short(params)} is already queued: `llmopt ask` returns it")
+    optimizer.enqueue(params, words)
+    if some or optimizer.repeats:
+        return ""
+    trials = [
+        t.number + 1 for t in optimizer.trials if t.state == "complete" and key(t.values) == point
+    ]
+    if trials:
+        return f"{short(params)} was measured already: trial #{trials[-1]}. It is queued again"
+    pending = point in {key(p.values) for p in optimizer.pending_proposals}
+    return f"{short(params)} is pending already. It is queued again" if pending else ""
+
+
 def withdraw(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
 ) -> None:
@@ -325,6 +362,11 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
              "instead_of", "replaces")  # fmt: skip
     if not isinstance(told, Mapping) or "params" not in told:
         raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
+    own = {"params", "reward", "failed", "source", "explanation", *known, *optimizer.space.names}
+    if by_name := {k: told[k] for k in optimizer.metrics if k in told and k not in own}:
+        if told.get("reward") is not None:
+            raise LLMOptError(f'got "reward" and {", ".join(map(repr, by_name))}: give one of them')
+        told = {k: v for k, v in told.items() if k not in by_name} | {"reward": by_name}
     for key in told:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")

@@ -156,6 +156,11 @@ def read_table(
         raise StorageError(
             f"{path}, line {reader.line_num}: it cannot be read as CSV ({error})"
         ) from error
+    if len(names) == 1 and ";" in names[0]:
+        raise StorageError(
+            f"{path}: the separator is ';'; expected a comma: save it with commas, and "
+            "its numbers with a decimal point"
+        )
     twice = next((name for name in names if names.count(name) > 1), None)
     uneven = next((i for i, row in enumerate(rows, start=1) if len(row) != len(names)), 0)
     if uneven or twice is not None:
