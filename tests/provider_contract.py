@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import pickle
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from llmopt.errors import (
     ClientError,
     MissingKeyError,
     RefusedKeyError,
+    install_hint,
 )
 from llmopt.journaled import Journaled, MemoryLedger
 
@@ -301,7 +303,7 @@ class ProviderContract:
             self.client(server).check_ready()
         client = self.client(server, api_key=KEY)
         monkeypatch.setitem(sys.modules, client.module, None)
-        with pytest.raises(ImportError, match=rf"\[{client.package}\]"):
+        with pytest.raises(ImportError, match=re.escape(install_hint(client.package))):
             client.check_ready()
         assert server.seen == []
 

@@ -204,21 +204,25 @@ def test_values_that_no_worker_gives_are_refused(values):
 
 # -- searches -----------------------------------------------------------------------------------
 
-BLOCK = "best = np.array([1 / 3, 2 / 7])\npart = {'y': 1 / 7}\nprint(best)"
+BLOCK = """best = np.array([1 / 3, 2 / 7])
+part = {'y': 1 / 7}
+cand = np.array([[1, 1], [3 / 4, 1 / 2]])
+print(best)"""
 SCRIPT = [
     answer("x: 0.2, y: 0.5"),
     f"Analysis: a.\n\n```python\n{BLOCK}\n```",
     answer("kept: gone"),
     answer("kept: best"),
     answer("kept: part", "#2"),
+    answer("kept: cand[1]"),
 ]
-WANTED = [(0.2, 0.5), (1 / 3, 2 / 7), (1 / 3, 1 / 7)]
+WANTED = [(0.2, 0.5), (1 / 3, 2 / 7), (1 / 3, 1 / 7), (3 / 4, 1 / 2)]
 OPTIONS = {"prompt": "words", "seed": 1, "description": "A spring", "progress": False}
 
 
 def search(client, **options):
     space = {"x": Float(0.0, 1.0), "y": Float(0.0, 1.0)}
-    return minimize(lambda p: p["x"], space, 3, client, **OPTIONS, **options)
+    return minimize(lambda p: p["x"], space, 4, client, **OPTIONS, **options)
 
 
 @needs_confinement

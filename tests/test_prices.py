@@ -12,6 +12,7 @@ from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.http.api_keys import Secret
 from llmopt.client.payment import priced
 from llmopt.client.prices import Price, get_price, price_list, price_source
+from llmopt.errors import install_hint
 
 
 def test_cost_counts_cached_and_written_tokens_apart():
@@ -125,7 +126,7 @@ def test_without_the_package_a_price_is_unknown_and_the_remedy_named(monkeypatch
     monkeypatch.setattr(importlib.metadata, "version", missing)
     try:
         assert get_price("openai:gpt-5-mini") is None
-        assert "[prices]" in price_list()
+        assert install_hint("prices") in price_list()
     finally:
         prices._listed.cache_clear()
         prices.price_list.cache_clear()

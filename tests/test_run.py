@@ -569,7 +569,8 @@ def test_an_environment_of_a_module_of_the_users(tmp_path, monkeypatch, capsys):
     assert main(["run", "my_envs:Pole-v7", *options, str(tmp_path / "run")]) == 0
     said = capsys.readouterr()
     assert "10 weights, each from -2 to 2, of observations and actions, scaled" in said.err
-    assert f"run --resume {tmp_path / 'run'} --iterations 5   (resumes this" in said.out
+    again = f"run --resume {tmp_path / 'run'} my_envs:Pole-v7 --iterations 5   (resumes this"
+    assert again in said.out
     assert "llmopt run MODULE:ENV-ID   (" in said.out
     assert "chat model" not in said.out
     assert main(["run", "no_such_module:Pole-v7", *options, str(tmp_path / "other")]) != 0

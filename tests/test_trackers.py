@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 
 import pytest
@@ -18,6 +19,7 @@ from llmopt import (
     ScriptedClient,
     SearchStopped,
 )
+from llmopt.errors import install_hint
 from llmopt.trackers import Callback, Log, MLflow, TensorBoard, Tracker, WeightsAndBiases
 
 SPACE = {"x": Float(-5.0, 5.0), "kind": Categorical(("a", "b"))}
@@ -238,5 +240,5 @@ def test_tensorboard(tmp_path):
 )
 def test_a_missing_package_is_named(monkeypatch, module, make):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"pip install.*trackers"):
+    with pytest.raises(ImportError, match=re.escape(install_hint("trackers"))):
         make()

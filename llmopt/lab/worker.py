@@ -33,6 +33,7 @@ _ALLOWED = ("poll", "ppoll", "clock_nanosleep")
 _MOST_RAW = 160 << 20  # bytes of all variables before they are compressed
 _SPARE = 2 << 20  # bytes of a snapshot beside the variables: sources, names
 _MOST_NAMES = 150
+_MOST_ROWS = 50  # of a list of points, each of which may be proposed as `NAME[i]`
 _SAY, _AT_ONCE = 0.05, 5.0  # what is printed is sent each 0.05 s, but 100 lines at once
 _SPARE_WORDS = 500  # characters of what is said beside it if the block is ended
 _MOST_NAME = 80
@@ -260,13 +261,20 @@ def run(
 
 
 def _points(names: Sequence[str], parameters: Sequence[str], most: int) -> dict[str, Any]:
-    """Return the plain values of variables that can be a point, the last first.
+    """Return the plain values of variables that can be a point, the last first, then of rows.
 
     Only exact types are read, so that no code of the block runs.
     """
     found: dict[str, Any] = {}
-    for name in reversed(names):
-        value, kind = _space[name], type(_space[name])
+    whole = [(name, _space[name]) for name in reversed(names)]
+    rows = [
+        (f"{name}[{i}]", row)
+        for name, value in whole
+        if type(value) in (list, tuple) or (type(value) is np.ndarray and value.ndim == 2)
+        for i, row in enumerate(value[:_MOST_ROWS])
+    ]
+    for name, value in (*whole, *rows):
+        kind = type(value)
         if kind is dict:
             fits = all(type(key) is str and len(key) <= _MOST_TEXT for key in value)
             fits = (

@@ -89,7 +89,7 @@ def test_names_that_are_no_numbers_are_passed_over(folder, capsys):
         (folder / f"{name}.request.md").write_text("no")
     status, said = look(folder, capsys)
     assert status == 0
-    assert "request 1 " in said
+    assert "request 1;" in said
 
 
 def test_a_huge_answer_is_not_read_to_its_end(folder, monkeypatch):
