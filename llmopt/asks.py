@@ -19,7 +19,7 @@ from llmopt.errors import (
     warn_user,
 )
 from llmopt.events import Asked, Queued, Started, Withdrawn
-from llmopt.history import History, Params, Proposal
+from llmopt.history import History, Params, Proposal, without_withdrawn
 from llmopt.journal import FORMAT
 from llmopt.journaled import Scope, Stale
 from llmopt.options import options_to_store
@@ -292,7 +292,7 @@ class Asks(Tells[Params]):
             seen: Keys of the points not to sample again; grows.
         """
         given = self._warmup_points
-        made = sum(trial.state != "withdrawn" for trial in state.trials)
+        made = len(without_withdrawn(state.trials))
         begun = made + len(state.pending) + len(state.queue)
         begun = begun if given is None else state.warmed
         proposals = []
@@ -560,7 +560,7 @@ class Asks(Tells[Params]):
             self.limits.check(self.usage)
         except BudgetExceededError as error:
             return str(error)
-        made = sum(trial.state != "withdrawn" for trial in self.history.trials)
+        made = len(without_withdrawn(self.history.trials))
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} the search after {made} evaluations"

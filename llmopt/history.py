@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
@@ -169,6 +169,11 @@ def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
         return FAILED
     reward = trial.rewards[0]
     return trial.constraint_violation, reward if direction == "minimize" else -reward
+
+
+def without_withdrawn(trials: Iterable[Trial[Params]]) -> list[Trial[Params]]:
+    """Return the trials that happened, in their order."""
+    return [trial for trial in trials if trial.state != "withdrawn"]
 
 
 @dataclass(frozen=True)

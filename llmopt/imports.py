@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
-from llmopt.history import Direction, Trial
+from llmopt.history import Direction, Trial, without_withdrawn
 from llmopt.optuna_trials import (
     note_of,
     parts_of,
@@ -146,7 +146,7 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
 def _of_storage(path: Path) -> OtherSearch:
     state = stored_state(path)
     assert isinstance(state.space, Space)
-    rows = [_of_trial(t, state.space) for t in state.trials if t.state != "withdrawn"]
+    rows = [_of_trial(trial, state.space) for trial in without_withdrawn(state.trials)]
     options = state.started.identity["options"] if state.started else {}
     return OtherSearch(str(path), rows, state.directions, options.get("task"))
 

@@ -59,7 +59,7 @@ class Results(Views, Account, Generic[Params]):
         return "" if stop is None else stop[0]
 
     @property
-    def repeats(self) -> bool:
+    def may_repeat(self) -> bool:
         """Whether points may be evaluated again: ``noisy=True`` or ``seeded=True``."""
         return self._journal.state.noisy or self._journal.state.seeded
 

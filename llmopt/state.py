@@ -37,7 +37,16 @@ from llmopt.events import (
     Withdrawn,
     check_amount,
 )
-from llmopt.history import Direction, History, Merged, Proposal, Trial, Usage, is_source
+from llmopt.history import (
+    Direction,
+    History,
+    Merged,
+    Proposal,
+    Trial,
+    Usage,
+    is_source,
+    without_withdrawn,
+)
 from llmopt.space.fixed import Fixed
 from llmopt.util.arguments import whole_number
 
@@ -163,7 +172,7 @@ class State:
     @property
     def keys(self) -> set[Any]:
         """`key` of every point that was evaluated (or replaced by another), pending or queued."""
-        key, trials = self.space.key, [t for t in self.trials if t.state != "withdrawn"]
+        key, trials = self.space.key, without_withdrawn(self.trials)
         points: Iterable[Trial[Any] | Proposal] = (*trials, *self.pending, *self.queue)
         replaced = [t.instead_of for t in trials if t.instead_of is not None]
         return {key(values) for values in (*(point.values for point in points), *replaced)}

@@ -22,7 +22,7 @@ from llmopt.evaluations import (
 )
 from llmopt.evaluations import read_result as checked_result
 from llmopt.events import Corrected, Told
-from llmopt.history import Kind, Params, Trial
+from llmopt.history import Kind, Params, Trial, without_withdrawn
 from llmopt.imports import ImportReport, notes_on, read_rows, read_source
 from llmopt.options import SearchOptions
 from llmopt.results import Results
@@ -300,7 +300,7 @@ class Tells(Results[Params], Closing):
         """
         other = read_source(source, self.directions, self.metrics)
         with self._journal.lock:  # not as one step: each of its trials is
-            trials = [t for t in self._journal.state.trials if t.state != "withdrawn"]
+            trials = without_withdrawn(self._journal.state.trials)
             results, rows = read_rows(self.space, other, trials, self.read_result)
             for result in results:
                 self._record(result, "imported")

@@ -202,9 +202,14 @@ def reactions_of_the_model() -> Numbers:
     yield from (sum(x > 0 for x in leads), sum(x == 0 for x in leads), sum(last))
 
 
+def _first_searches(task: str) -> list[Any]:
+    """Return the searches of a system with seed 1, on the same initial states."""
+    return [x for x in lines_of("laboratory") if (x["task"], x["seed"]) == (task, 1)]
+
+
 def agent_on(task: str) -> Numbers:
     """Return by how much the agent's policy is better, the error, its minutes, our requests."""
-    rows = [x for x in lines_of("laboratory") if (x["task"], x["seed"]) == (task, 1)]
+    rows = _first_searches(task)
     gain, error = paired(rows, task, "agent", "laboratory")
     yield from (f"{gain:.2f}", f"{error:.2f}")
     (agent,) = (x for x in rows if x["method"] == "agent")
@@ -215,7 +220,7 @@ def agent_on(task: str) -> Numbers:
 def python_in_code() -> Numbers:
     """Return of code searches returns, what Python gained, tries and requests, by system."""
     for task in ("dryer", "ferry"):
-        rows = [x for x in lines_of("laboratory") if (x["task"], x["seed"]) == (task, 1)]
+        rows = _first_searches(task)
         both = [x for x in rows if x["method"].startswith("code")]
         yield from (f"{x['held_out']:.4g}" for x in both)
         gain, error = paired(rows, task, "code-python", "code")

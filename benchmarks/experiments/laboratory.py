@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
 from llmopt.benchmarks.engine.cell import Cell, Row
+from llmopt.benchmarks.engine.lines import read_file
 from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.agent import serve
@@ -162,7 +162,7 @@ def _judge_code(cell: Cell, folder: Path) -> Row:
             seeds = held_out_seeds(cell.seed, HELD_OUT)
             score = evaluate_policy(candidate, env, seeds, every=True)
     lengths = tuple(episode.length for episode in score.episodes)
-    events = [json.loads(line) for line in (folder / "search.jsonl").open(encoding="utf-8")]
+    events = read_file(folder / "search.jsonl")
     return cell.line(
         curve=scores,
         best=scores[best],

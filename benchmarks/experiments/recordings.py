@@ -25,8 +25,7 @@ def names() -> tuple[str, ...]:
     files = {path.name for path in FOLDER.glob("*.jsonl")}
     with tarfile.open(ARCHIVE) as archive:
         files |= set(archive.getnames())
-    names = [name.removesuffix(".jsonl") for name in files if name.endswith(".jsonl")]
-    return tuple(sorted(names))
+    return tuple(sorted(n.removesuffix(".jsonl") for n in files if n.endswith(".jsonl")))
 
 
 def recording(name: str) -> Path:

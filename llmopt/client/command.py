@@ -109,9 +109,8 @@ class CommandClient:
                 f"command={short(command)}: expected a command line such as 'claude -p', or its "
                 "arguments as a list of texts"
             )
-        timeout = number("timeout", timeout, 0, "seconds")
-        if timeout == 0:
-            raise ValueError("timeout=0: expected seconds above 0")
+        if number("timeout", timeout, unit="seconds") <= 0:
+            raise ValueError(f"timeout={timeout}: expected seconds above 0")
         arguments[0] = os.path.expanduser(arguments[0])
         self.arguments, self.timeout, self.variables = arguments, timeout, variables
         self.local = self.priced = local

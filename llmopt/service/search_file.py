@@ -23,7 +23,7 @@ from llmopt.client.model_string import (
 from llmopt.client.scripted import ScriptedClient
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
-from llmopt.history import Proposal, Trial
+from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
@@ -265,7 +265,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
         )
     return {
-        "trials": sum(trial.state != "withdrawn" for trial in optimizer.trials),
+        "trials": len(without_withdrawn(optimizer.trials)),
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
         if optimizer.metrics
         else list(optimizer.directions),
@@ -320,10 +320,10 @@ def enqueue(optimizer: LLMOptimizer[Any], params: Any, words: str = "") -> str:
     else:
         point = key(space.flatten(params))
         again = point in {key(space.flatten(q)) for q in queued}
-    if again and not optimizer.repeats:
+    if again and not optimizer.may_repeat:
         raise LLMOptError(f"{short(params)} is already queued: `llmopt ask` returns it")
     optimizer.enqueue(params, words)
-    if some or optimizer.repeats:
+    if some or optimizer.may_repeat:
         return ""
     trials = [
         t.number + 1 for t in optimizer.trials if t.state == "complete" and key(t.values) == point

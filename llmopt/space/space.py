@@ -80,7 +80,6 @@ class Space:
     constraints: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     candidates: Candidates | None = None
-    _stock: Candidates | None = None  # the same, if it is of some parameters alone
     unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # choices without any trial
 
     def __init__(
@@ -173,12 +172,17 @@ class Space:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.candidates = candidates
-        made._stock = candidates if candidates is not None and candidates.free else None
         if candidates is None or candidates.free:
             made.cardinality = made._count()
         else:
             made.cardinality = candidates.size
         return made
+
+    @property
+    def _stock(self) -> Candidates | None:
+        """The candidates, if they are a table of some parameters alone."""
+        table = self.candidates
+        return table if table is not None and table.free else None
 
     def pinned(self, values: Mapping[int, Value], limits: Iterable[Any] = ()) -> Space:
         """Return the part in which parameters, by position, have one value, or `SpaceError`."""

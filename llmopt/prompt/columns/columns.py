@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from llmopt.client.base import Message, Request
-from llmopt.history import Trial
+from llmopt.history import Trial, without_withdrawn
 from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
@@ -249,8 +249,8 @@ def _new_point(
     The choices are as `_draw` gives them, the numbers uniform.
     """
     space, history = situation.space, situation.history
-    trials = [t.values for t in history.trials if t.state != "withdrawn"]
-    tried = {space.key(p) for p in (*trials, *history.pending)}
+    trials = without_withdrawn(history.trials)
+    tried = {space.key(p) for p in (*(t.values for t in trials), *history.pending)}
     for k in range(2 * _DRAWS):
         drawn = _draw(shares, rng, even=even or k >= _DRAWS)
         point = _filled(space, space.sample(rng), rng)
