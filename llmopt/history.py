@@ -65,6 +65,7 @@ class Proposal:
         seconds: Likewise for the model's wall-clock seconds.
         clipped: Whether an out-of-range value was moved to its bound.
         seed: The seed to evaluate it with, in a search with ``seeded=True``.
+        asked: Which point of all that `ask` returned it is, from 1; 0 for none yet.
     """
 
     values: tuple[Value, ...]
@@ -75,6 +76,7 @@ class Proposal:
     seconds: float = 0.0
     clipped: bool = False
     seed: int | None = None
+    asked: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "explanation", clean(self.explanation))  # untrusted text
@@ -114,6 +116,7 @@ class Trial(Generic[Params]):
         instead_of: Flat values of the asked point that it was measured in place of, if any.
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
         old_rewards: The rewards before its last correction, or before it was withdrawn, if any.
+        asked: See `Proposal`.
     """
 
     number: int
@@ -140,6 +143,7 @@ class Trial(Generic[Params]):
     instead_of: tuple[Value, ...] | None = None
     corrected: int = 0
     old_rewards: tuple[float, ...] | None = None
+    asked: int = field(default=0, compare=False)
 
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]

@@ -106,6 +106,7 @@ class State:
         pending: Proposals that an ask returned, without a result, oldest first.
         queue: Proposals that no ask has returned yet.
         partial: Points with some parameters that a later ask completes.
+        asked: Number of points that asks returned.
         warmed: Number of warm-up points so far.
         usage: Requests, tokens and cost, without calls under way. Never changed in place.
         calls: Number of replies.
@@ -133,6 +134,7 @@ class State:
     pending: tuple[Proposal, ...] = ()
     queue: tuple[Proposal, ...] = ()
     partial: tuple[Fixed, ...] = ()
+    asked: int = 0
     warmed: int = 0
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
@@ -354,7 +356,8 @@ def _asked(state: State, event: Asked) -> State:
         same = [
             p.seed for p in given if state.space.key(p.values) == state.space.key(proposal.values)
         ]
-        given.append(replace(proposal, seed=state.next_seed(proposal.values, same)))
+        seed = state.next_seed(proposal.values, same)
+        given.append(replace(proposal, seed=seed, asked=state.asked + len(given) + 1))
     usage, fallbacks = state.usage.copy(), state.fallbacks
     for proposal in new:
         usage.proposals[proposal.source] = usage.proposals.get(proposal.source, 0) + 1
@@ -368,6 +371,7 @@ def _asked(state: State, event: Asked) -> State:
         state,
         usage=usage,
         pending=(*state.pending, *given),
+        asked=state.asked + len(given),
         queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
         partial=state.partial[event.completed :],
         warmed=state.warmed + sum(p.source == "warmup" for p in new),

@@ -96,7 +96,8 @@ class TestShell:
     def test_a_loop(self, tmp_path, capsys):
         file = write(tmp_path, start=[{"params": {"x": 1, "k": 2}, "words": "now"}])
         (first,) = run(capsys, "ask", file)
-        assert first == {"params": {"x": 1.0, "k": 2}, "source": "user", "explanation": "now"}
+        about = {"source": "user", "explanation": "now"}
+        assert first == {"point": "p1", "params": {"x": 1.0, "k": 2}, **about}
         told = {"params": first["params"], "reward": 2.5, "feedback": "slow", "stderr": 0.5}
         (trial,) = run(capsys, "tell", file, json.dumps(told))
         assert (trial["number"], trial["reward"], trial["feedback"]) == (1, 2.5, "slow")
@@ -295,6 +296,31 @@ def test_a_description_makes_no_folder(tmp_path):
     assert sorted(tmp_path.iterdir()) == [path]
     open_file(path, model=f"folder:{folder}").close()
     assert not folder.parent.exists()
+
+
+def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    points = run(capsys, "ask", file, "-n", "4")
+    assert [p["point"] for p in points] == ["p1", "p2", "p3", "p4"]
+    (third,) = run(capsys, "tell", file, "p3", "--reward", "7.5", "--feedback", "clear")
+    assert (third["params"], third["reward"], third["number"]) == (points[2]["params"], 7.5, 1)
+    (failed,) = run(capsys, "tell", file, '{"params": "p2", "failed": "the pump broke"}')
+    assert (failed["point"], failed["state"]) == ("p2", "failed")
+    (moved,) = run(capsys, "tell", file, '{"k": 0}', "--instead-of", "p4", "--reward", "1")
+    assert (moved["params"], moved["instead_of"]) == (
+        {**points[3]["params"], "k": 0},
+        points[3]["params"],
+    )
+    (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
+    assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
+    (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")
+    assert other["params"] == {**third["params"], "k": 9}
+    assert main(["withdraw", file, "p1"]) == 0
+    assert json.loads(capsys.readouterr().out)["pending"] == []
+    said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
+    assert "'p9' names no point" in said
+    assert "a number" in run(capsys, "tell", file, "p3", "--reward", "84;5", status=2)
+    assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
 def test_an_objective_is_told_by_its_name(tmp_path, capsys):

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
+import re
 
 from llmopt.errors import LLMOptError
 from llmopt.service.ask import add_file_arguments
@@ -30,24 +31,26 @@ def add_points(parser: argparse.ArgumentParser, count: str = "+") -> None:
         "point",
         metavar="JSON",
         nargs=count,
-        help='parameters by name, all or some of them, such as {"temperature": 80}',
+        help='parameters by name, all or some of them, such as {"temperature": 80}; or the name of '
+        "a point that `ask` printed, such as p4",
     )
 
 
-def points_of(args: argparse.Namespace) -> list[object]:
-    """Return the points of the command line."""
-    points = []
-    for text in args.point:
-        try:
-            points.append(read_json(text))
-        except ValueError as error:
-            raise LLMOptError(f"{text[:80]!r} is not valid JSON ({error})") from error
-    return points
+def point_of(text: str) -> object:
+    """Return a point of the command line."""
+    if re.fullmatch(r"p\d+", text):
+        return text
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise LLMOptError(
+            f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4"
+        ) from error
 
 
 def main(args: argparse.Namespace) -> int:
     """Queue the points, and print where the search stands."""
-    points = points_of(args)
+    points = [point_of(text) for text in args.point]
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         for point in points:
             if warning := enqueue(optimizer, point, args.words):

@@ -270,7 +270,7 @@ class SearchFolder:
     def tell(
         self,
         name: str,
-        params: dict[str, Any],
+        params: dict[str, Any] | str,
         reward: float | list[float] | dict[str, float] | None = None,
         failed: str = "",  # the SDK reads JSON in a text that may be `None`, too
         feedback: str = "",
@@ -278,14 +278,14 @@ class SearchFolder:
         constraint_violation: float | None = None,
         data: str = "",
         parts: dict[str, float] | None = None,
-        instead_of: dict[str, Any] | None = None,
+        instead_of: dict[str, Any] | str | None = None,
         replaces: int | None = None,
     ) -> dict[str, Any]:
         """Record a point's result, or why it failed. Points that `ask` did not return are accepted.
 
         Args:
             name: The search.
-            params: The point.
+            params: The point: its parameters, or the name that ask() gave it, such as "p4".
             reward: Its score; one number for each objective, in order or by its name.
             failed: Why it could not be evaluated, in place of a reward.
             feedback: What was seen, in words, for the model.
@@ -294,7 +294,8 @@ class SearchFolder:
             data: Name of an .npz or .csv file in the folder of the searches: arrays of this
                 evaluation, for the Python of a model that computes.
             parts: Named numbers that the reward is made of: {"yield": 78.8, "waste": 1.0}.
-            instead_of: The pending point that `params` was measured in place of.
+            instead_of: The pending point that `params` was measured in place of; `params` may omit
+                what is equal.
             replaces: Number, from 1, of a trial whose result was wrong: it gets this one.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
@@ -314,7 +315,7 @@ class SearchFolder:
             (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v not in (None, "")}])
             return {"trial": of_trial(optimizer, trial), **leaders(optimizer)}
 
-    def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
+    def enqueue(self, name: str, params: dict[str, Any] | str, words: str = "") -> dict[str, Any]:
         """Queue your own point for the next ask, with words that say what it is.
 
         Of a point with some parameters only, the model chooses the others.
@@ -326,7 +327,7 @@ class SearchFolder:
     def withdraw(
         self,
         name: str,
-        params: dict[str, Any] | None = None,
+        params: dict[str, Any] | str | None = None,
         trial: int | None = None,
         feedback: str = "",
     ) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def plain(value: Any) -> Any:
 def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
     """Return a pending point, as JSON; choices that have a name by it."""
     params = plain(optimizer.space.labelled(proposal.values))
-    found = {"params": params, "source": proposal.source}
+    found = {"point": f"p{proposal.asked}", "params": params, "source": proposal.source}
     return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
 
 
@@ -235,6 +235,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
+        "point": f"p{trial.asked}" if trial.asked else None,
         "params": plain(space.labelled(trial.values)),
         "instead_of": trial.instead_of and plain(space.labelled(trial.instead_of)),
         "reward": named or plain(trial.reward),
@@ -293,6 +294,22 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     return {"pareto": len(history.pareto_front), "best": best}
 
 
+def _point(optimizer: LLMOptimizer[Any], given: Any) -> Any:
+    """Return the point that `ask` printed with a name such as ``"p4"``, and all else as it is."""
+    if not isinstance(given, str):
+        return given
+    points: list[Any] = [*optimizer.trials, *optimizer.pending_proposals]
+    named = {f"p{point.asked}": point for point in points}
+    if given == "p0" or given not in named:
+        pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
+        raise LLMOptError(
+            f"{short(given)} names no point: expected an object of parameters, or the name that "
+            f"`llmopt ask` printed. Pending: {', '.join(pending) or 'none'}"
+        )
+    point = named[given]
+    return optimizer.space.unflatten(getattr(point, "instead_of", None) or point.values)
+
+
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:
     """Tell results, all of them or none, and yield the trial of each once it is recorded."""
     read = []
@@ -312,7 +329,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
 
 def enqueue(optimizer: LLMOptimizer[Any], params: Any, words: str = "") -> str:
     """Queue a point that is not queued yet; return a warning if it has a result or is pending."""
-    space, key = optimizer.space, optimizer.space.key
+    space, key, params = optimizer.space, optimizer.space.key, _point(optimizer, params)
     some = Fixed.some(space, params)
     queued = [q for q in optimizer.queued if Fixed.some(space, q) is some]
     if some:
@@ -343,7 +360,7 @@ def withdraw(
         raise LLMOptError(f"expected as `trial` the number of a trial, {about}")
     if trial is not None:
         optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
-    for point in points:
+    for point in [_point(optimizer, point) for point in points]:
         optimizer.withdraw(point)
 
 
@@ -360,7 +377,7 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     known = ("feedback", "stderr", "samples", "constraint_violation", "data", "parts",
              "instead_of", "replaces")  # fmt: skip
-    if not isinstance(told, Mapping) or "params" not in told:
+    if not isinstance(told, Mapping) or not {"params", "replaces"} & told.keys():
         raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
     own = {"params", "reward", "failed", "source", "explanation", *known, *optimizer.space.names}
     if by_name := {k: told[k] for k in optimizer.metrics if k in told and k not in own}:
@@ -378,9 +395,25 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
-    if "replaces" in others:
-        others["replaces"] = _from_zero(optimizer, "replaces", others["replaces"])
+    params = _completed(optimizer, _point(optimizer, told.get("params") or {}), others)
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
-    result = optimizer.read_result(told["params"], told.get("reward"), **others)
+    result = optimizer.read_result(params, told.get("reward"), **others)
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _completed(optimizer: LLMOptimizer[Any], params: Any, others: dict[str, Any]) -> Any:
+    """Return a point with what it omits of the asked point or the trial that `others` name."""
+    space, base = optimizer.space, None
+    if "replaces" in others:
+        others["replaces"] = _from_zero(optimizer, "replaces", others["replaces"])
+        base = optimizer.trials[others["replaces"]].values
+    if "instead_of" in others:
+        others["instead_of"] = _point(optimizer, others["instead_of"])
+        base = space.flatten(others["instead_of"])
+    if base is not None and params == {}:
+        return space.unflatten(base)
+    if base is None or not Fixed.some(space, params):
+        return params
+    values = Fixed.of(space, params).apply(base)
+    return params if values is None else space.unflatten(values)

@@ -10,8 +10,17 @@ from collections.abc import Iterator
 
 from llmopt.errors import LLMOptError
 from llmopt.service.ask import add_file_arguments
+from llmopt.service.enqueue import point_of
 from llmopt.service.search_file import of_trial, open_file, tell
 from llmopt.util.files import read_json
+
+_OPTIONS = (
+    ("--reward", "X", "what the point scored"),
+    ("--failed", "WHY", "why it could not be evaluated"),
+    ("--feedback", "TEXT", "what was seen, in words"),
+    ("--instead-of", "POINT", "the asked point that was to be measured; omit what is equal"),
+    ("--replaces", "N", "number of the trial whose result was wrong; omit what was right"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,14 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         nargs="*",
         help='{"params": {...}, "reward": 0.5, "feedback": "..."} or {"params": {...}, "failed": '
-        '"why"}; one a line from standard input if not given',
+        '"why"}; one a line from standard input if not given. With the options, the point alone: '
+        "its parameters, or the name that `ask` printed, such as p4",
     )
+    for name, metavar, text in _OPTIONS:
+        parser.add_argument(name, metavar=metavar, help=text)
 
 
 def main(args: argparse.Namespace) -> int:
     """Record all results, or none where one is wrong, and print their trials as JSON."""
     # Read before the search is opened: nobody is kept waiting meanwhile.
-    results = list(_results(args.result or [line for line in sys.stdin if line.strip()]))
+    results = [_of_options(args)] if _given(args) else list(_results(args))
     if not results:
         raise LLMOptError(
             "no result was given: expected one JSON object a line on standard input, or as an "
@@ -42,7 +54,28 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _results(lines: list[str]) -> Iterator[object]:
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    names = [name[2:].replace("-", "_") for name, _, _ in _OPTIONS]
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _of_options(args: argparse.Namespace) -> dict[str, object]:
+    """Return the result that options give."""
+    if len(args.result) > 1:
+        raise LLMOptError(f"got {len(args.result)} points: with options, give one")
+    result: dict[str, object] = {"params": point_of(args.result[0])} if args.result else {}
+    for name, text in _given(args).items():
+        result[name] = text
+        if name == "instead_of":
+            result[name] = point_of(text)
+        elif name in ("reward", "replaces"):
+            with contextlib.suppress(ValueError):  # else the search says what it expects
+                result[name] = read_json(text)
+    return result
+
+
+def _results(args: argparse.Namespace) -> Iterator[object]:
+    lines = args.result or [line for line in sys.stdin if line.strip()]
     for number, line in enumerate(lines, start=1):
         try:
             yield read_json(line)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 
-from llmopt.service.enqueue import add_points, points_of
+from llmopt.service.enqueue import add_points, point_of
 from llmopt.service.search_file import open_file, status, withdraw
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Drop the points, and print where the search stands."""
-    points = points_of(args)
+    points = [point_of(text) for text in args.point]
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         withdraw(optimizer, points, args.trial, args.feedback)
         print(json.dumps(status(optimizer), indent=2))
