@@ -401,14 +401,18 @@ def read_journal(path: str | os.PathLike[str], *, links: bool = True) -> bytes:
     return data
 
 
-def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Event]:
-    """Read the events of a storage file; a torn last line is skipped.
+def read_events(
+    path: str | os.PathLike[str], *, links: bool = True, kind: str = ""
+) -> Iterator[Event]:
+    """Read the events of a storage file, all or of one kind; a torn last line is skipped.
 
     Raises:
         StorageError: It cannot be read, or a line is damaged.
     """
     data = read_journal(path, links=links)
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        if kind and not re.match(rb'\s*\{\s*"event"\s*:\s*"' + kind.encode(), line):
+            continue
         try:
             yield _read_line(line)
         except _FAULTS as error:
@@ -416,12 +420,12 @@ def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator
 
 
 def read_started(path: str | os.PathLike[str], *, links: bool = True) -> Started:
-    """Return the first event of a storage file, which says what search it is.
+    """Return the latest event of a storage file that says what search it is.
 
     Raises:
         StorageError: It cannot be read, or is of another kind.
     """
-    started = next(iter(read_events(path, links=links)), None)
+    *_, started = None, *read_events(path, links=links, kind="started")
     if not isinstance(started, Started):
         raise StorageError(f"{path} holds no search yet: give the file of a search that began")
     return started

@@ -201,7 +201,8 @@ class LLMOptimizer(Asks[Params]):
             self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
         journal = Journal(path, self._first_state(), given.durable)
         now = self.started()
-        if there is None or (there.options, there.facts) != (now.options, now.facts):
+        noisier = there is not None and there.identity["options"] != now.identity["options"]
+        if there is None or noisier or (there.options, there.facts) != (now.options, now.facts):
             journal.begin(now)
         return journal
 

@@ -13,7 +13,6 @@ from llmopt.errors import StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
-from llmopt.resume import stored_state
 from llmopt.util.files import open_file, read_mapping
 from llmopt.util.text import a_type, clean
 
@@ -95,9 +94,9 @@ def _head(path: Path) -> bytes:
 
 def _stored(path: Path) -> Any:
     """Return a stored search, from which nobody proposes."""
-    if "functions" in read_started(path).identity:
+    started = read_started(path)
+    if "functions" in started.identity:
         return StoredCode(path)
-    latest = stored_state(path).started  # another model may have continued the search
-    model = str(latest.options.get("client") or "none") if latest else "none"
+    model = str(started.options.get("client") or "none")
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
     return LLMOptimizer.load(path, ScriptedClient([], name=model), **nobody)

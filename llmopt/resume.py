@@ -25,7 +25,10 @@ from llmopt.util.text import difference, short
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3  # differences that one message names
-_HINTS = {"description": " (a PolicySearch makes it of env, wrappers, starts and description)"}
+_HINTS = {
+    "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
+    "noisy": " (a search becomes noisy at any time, and stays so)",
+}
 _CHANGING = {f.name for f in fields(SearchOptions) if f.metadata.get("changes")}
 
 
@@ -38,19 +41,21 @@ def split_options(options: Mapping[str, Any]) -> tuple[Json, Json]:
 def check_same(there: Started, now: Started, path: object, *, seed_given: bool) -> None:
     """Raise unless a stored search means the same to the optimizer that resumes it.
 
-    Space, directions, task and beginning must be the same. How the model is asked may change;
-    that is logged in one line.
+    Space, directions, task and beginning must be the same. How the model is asked may change, and
+    a search may become noisy; that is logged in one line.
 
     Raises:
         StorageError: The search is another one; the message names the first differences.
     """
-    differences = []
+    differences, changes = [], []
     one, other = ({**e.identity, **e.identity.get("options", {})} for e in (there, now))
     for name in sorted((one.keys() | other.keys()) - {"options"}):
         old, new = one.get(name), other.get(name)
         if old == new or name == "seed" or (name == "metrics" and None in (old, new)):
             continue
-        if name == "space" and old is not None and new is not None:
+        if name == "noisy" and new:
+            changes.append("noisy: from now on points may repeat, and count with their mean")
+        elif name == "space" and old is not None and new is not None:
             differences += _space_differences(old, new)
         else:
             differences.append(f"{name} ({difference(old, new)}){_HINTS.get(name, '')}")
@@ -61,7 +66,7 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
             f"{more}. Give the same configuration to continue that search, or another file to "
             "start a new one; import_trials(FILE) then takes over the trials of this one"
         )
-    changes = [
+    changes += [
         f"another {'model' if name == 'client' else name} ({difference(old, new)})"
         for name, old, new in (
             (name, there.options.get(name), now.options.get(name))

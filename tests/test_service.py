@@ -323,6 +323,20 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
+def test_a_search_becomes_noisy_at_any_time(tmp_path, capsys, caplog):
+    file, point = write(tmp_path, model="network"), '{"x": 1, "k": 2}'
+    run(capsys, "tell", file, point, "--reward", "1")
+    write(tmp_path, model="network", noisy=True)
+    run(capsys, "tell", file, point, "--reward", "3")
+    assert "from now on points may repeat" in caplog.text
+    for name in (file, str(tmp_path / "search.jsonl")):  # the storage alone knows it, too
+        assert main(["status", name]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["trials"], found["best"]["reward"]) == (2, 2)
+    write(tmp_path, model="network")
+    assert "becomes noisy at any time" in run(capsys, "ask", file, status=2)
+
+
 def test_an_objective_is_told_by_its_name(tmp_path, capsys):
     file = write(tmp_path, model="network", direction={"yield": "maximize"})
     point = {"params": {"x": 1, "k": 2}}
