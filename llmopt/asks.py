@@ -437,6 +437,8 @@ class Asks(Tells[Params]):
     def enqueue(self, params: Any, words: str = "") -> None:
         """Queue a point for `ask`, after the points queued before it.
 
+        A point that is queued or pending already, or has a result, is queued again, with a warning.
+
         Args:
             params: A point of the space; or some of its parameters, to which the model (during the
                 warm-up a random sample) adds the others.
@@ -455,6 +457,8 @@ class Asks(Tells[Params]):
             if not Fixed.some(self.space, params):
                 raise
             event = Queued((), words, Fixed.of(self.space, params).to_json())
+        if not self.may_repeat and (there := _place_of(self._journal.state, event)):
+            logger.warning("%s %s: it is queued again", short(params), there)
         self._journal.append(event)
 
     def withdraw(self, params: Any = None, *, trial: int | None = None, feedback: str = "") -> None:
@@ -564,3 +568,19 @@ class Asks(Tells[Params]):
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} the search after {made} evaluations"
+
+
+def _place_of(state: State, event: Queued) -> str:
+    """Say where a point that is to be queued is already; empty if it is new."""
+    if event.fixed:
+        return "is queued already" * any(p.to_json() == event.fixed for p in state.partial)
+    key = state.space.key
+    point = key(state.space.from_json_values(event.values))
+    there = [
+        f"is trial #{t.number + 1}"
+        for t in state.trials
+        if t.state == "complete" and key(t.values) == point
+    ]
+    for place, proposals in (("pending", state.pending), ("queued", state.queue)):
+        there += [f"is {place} already" for p in proposals if key(p.values) == point]
+    return there[-1] if there else ""

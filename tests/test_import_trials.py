@@ -212,12 +212,12 @@ def test_the_shell_takes_them(tmp_path, capsys):
         "act": {"enum": ["relu", "tanh"]},
     }
     described.write_text(json.dumps({"space": space, "direction": "minimize", "warmup": 9}))
-    assert main(["ask", str(described), "--import", str(stored(tmp_path / "old.jsonl"))]) == 0
+    assert main(["tell", str(described), "--import", str(stored(tmp_path / "old.jsonl"))]) == 0
     shown = capsys.readouterr()
     assert "old.jsonl: 3 taken" in shown.err
-    assert json.loads(shown.out)["source"] == "warmup"
+    assert [json.loads(line)["number"] for line in shown.out.splitlines()] == [1, 2, 3]
     (tmp_path / "book.csv").write_text("lr,layer,act,Remarks,reward\n0.1,2,relu,brown,1\n")
-    assert main(["ask", str(described), "--import", str(tmp_path / "book.csv")]) == 2
+    assert main(["tell", str(described), "--import", str(tmp_path / "book.csv")]) == 2
     shown = capsys.readouterr()
     assert "columns that are no parameters: layer, Remarks\ncolumn 'Remarks': name it" in shown.err
     assert "parameters without a column: layers" in shown.err

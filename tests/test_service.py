@@ -348,14 +348,16 @@ def test_an_objective_is_told_by_its_name(tmp_path, capsys):
     assert "write 84.5" in said
 
 
-def test_a_point_is_queued_once_and_a_measured_one_is_named(tmp_path, capsys, caplog):
+def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), json.dumps({"x": 1, "k": 2})
-    run(capsys, "tell", file, f'{{"params": {point}, "reward": 1}}')
+    run(capsys, "tell", file, point, "--reward", "1")
+    assert main(["enqueue", file, point, '{"k": 3}']) == 0
+    assert "is trial #1" in caplog.messages[-1]
     for queued in (point, '{"k": 3}'):
         assert main(["enqueue", file, queued]) == 0
-        capsys.readouterr()
-        assert "already queued" in run(capsys, "enqueue", file, queued, status=2)
-    assert "was measured already: trial #1" in caplog.text
+        assert "is queued already: it is queued again" in caplog.messages[-1]
+        assert main(["withdraw", file, queued]) == 0
+    capsys.readouterr()
     said = run(capsys, "withdraw", file, '{"k": 4}', status=2)
     assert "neither pending nor queued" in said
     assert "Queued: [{'x': 1.0, 'k': 2}, {'k': 3}]" in said
@@ -380,4 +382,4 @@ def test_a_table_with_semicolons_is_named(tmp_path, capsys):
     (tmp_path / "table.csv").write_text("x;k;reward\n1,5;2;3\n")
     file = write(tmp_path, model="network")
     table = str(tmp_path / "table.csv")
-    assert "the separator is ';'" in run(capsys, "ask", file, "--import", table, status=2)
+    assert "the separator is ';'" in run(capsys, "tell", file, "--import", table, status=2)

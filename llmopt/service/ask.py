@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError
@@ -54,12 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first return points that were asked for and have no result",
     )
-    parser.add_argument(
-        "--import",
-        dest="trials",
-        metavar="SOURCE",
-        help="take over the trials of another storage file or of a table (.csv) first",
-    )
     add_option_argument(parser)
     add_packages_argument(parser)
 
@@ -78,7 +71,7 @@ def _pair(text: str) -> tuple[str, object]:
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object for each point: ``params``, ``source`` and ``explanation``."""
     wanted = 1 if args.n is None else args.n
-    if wanted < 1 and not (wanted == 0 and args.trials):  # to import only
+    if wanted < 1:
         raise LLMOptError(f"-n {wanted}: expected a whole number of at least 1")
     fixed = dict(map(_pair, args.fixed)) or None
     optimizer = open_file(
@@ -89,11 +82,6 @@ def main(args: argparse.Namespace) -> int:
         wait=args.wait,
     )
     with contextlib.closing(optimizer):
-        if args.trials:
-            report = optimizer.import_trials(args.trials)
-            print(report, file=sys.stderr)
-            if report.rows and report.counts.get("refused") == len(report.rows):
-                raise LLMOptError(f"no row of {args.trials} could be taken, so nothing was asked")
         points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending_proposals)

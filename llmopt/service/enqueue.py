@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import re
 
 from llmopt.errors import LLMOptError
 from llmopt.service.ask import add_file_arguments
-from llmopt.service.search_file import enqueue, open_file, status
+from llmopt.service.search_file import open_file, point_named, status
 from llmopt.util.files import read_json
-
-logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +50,6 @@ def main(args: argparse.Namespace) -> int:
     points = [point_of(text) for text in args.point]
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         for point in points:
-            if warning := enqueue(optimizer, point, args.words):
-                logger.warning("%s", warning)
+            optimizer.enqueue(point_named(optimizer, point), args.words)
         print(json.dumps(status(optimizer), indent=2))
     return 0

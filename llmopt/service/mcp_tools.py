@@ -22,11 +22,11 @@ from llmopt.packing import DataError
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     MOST_DESCRIPTION,
-    enqueue,
     leaders,
     of_proposal,
     of_trial,
     open_described,
+    point_named,
     status,
     tell,
     withdraw,
@@ -321,8 +321,8 @@ class SearchFolder:
         Of a point with some parameters only, the model chooses the others.
         """
         with self._search(name) as optimizer:
-            warning = enqueue(optimizer, params, str(words)[:1000])
-            return status(optimizer) | ({"warning": warning} if warning else {})
+            optimizer.enqueue(point_named(optimizer, params), str(words)[:1000])
+            return status(optimizer)
 
     def withdraw(
         self,

@@ -294,7 +294,7 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     return {"pareto": len(history.pareto_front), "best": best}
 
 
-def _point(optimizer: LLMOptimizer[Any], given: Any) -> Any:
+def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
     """Return the point that `ask` printed with a name such as ``"p4"``, and all else as it is."""
     if not isinstance(given, str):
         return given
@@ -327,30 +327,6 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
         yield optimizer.tell_as(one)
 
 
-def enqueue(optimizer: LLMOptimizer[Any], params: Any, words: str = "") -> str:
-    """Queue a point that is not queued yet; return a warning if it has a result or is pending."""
-    space, key, params = optimizer.space, optimizer.space.key, _point(optimizer, params)
-    some = Fixed.some(space, params)
-    queued = [q for q in optimizer.queued if Fixed.some(space, q) is some]
-    if some:
-        again = Fixed.of(space, params).named() in queued
-    else:
-        point = key(space.flatten(params))
-        again = point in {key(space.flatten(q)) for q in queued}
-    if again and not optimizer.may_repeat:
-        raise LLMOptError(f"{short(params)} is already queued: `llmopt ask` returns it")
-    optimizer.enqueue(params, words)
-    if some or optimizer.may_repeat:
-        return ""
-    trials = [
-        t.number + 1 for t in optimizer.trials if t.state == "complete" and key(t.values) == point
-    ]
-    if trials:
-        return f"{short(params)} was measured already: trial #{trials[-1]}. It is queued again"
-    pending = point in {key(p.values) for p in optimizer.pending_proposals}
-    return f"{short(params)} is pending already. It is queued again" if pending else ""
-
-
 def withdraw(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
 ) -> None:
@@ -360,7 +336,7 @@ def withdraw(
         raise LLMOptError(f"expected as `trial` the number of a trial, {about}")
     if trial is not None:
         optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
-    for point in [_point(optimizer, point) for point in points]:
+    for point in [point_named(optimizer, point) for point in points]:
         optimizer.withdraw(point)
 
 
@@ -395,7 +371,7 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
-    params = _completed(optimizer, _point(optimizer, told.get("params") or {}), others)
+    params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), **others)
@@ -409,7 +385,7 @@ def _completed(optimizer: LLMOptimizer[Any], params: Any, others: dict[str, Any]
         others["replaces"] = _from_zero(optimizer, "replaces", others["replaces"])
         base = optimizer.trials[others["replaces"]].values
     if "instead_of" in others:
-        others["instead_of"] = _point(optimizer, others["instead_of"])
+        others["instead_of"] = point_named(optimizer, others["instead_of"])
         base = space.flatten(others["instead_of"])
     if base is not None and params == {}:
         return space.unflatten(base)

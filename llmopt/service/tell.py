@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '"why"}; one a line from standard input if not given. With the options, the point alone: '
         "its parameters, or the name that `ask` printed, such as p4",
     )
+    parser.add_argument(
+        "--import",
+        dest="source",
+        metavar="SOURCE",
+        help="record the trials of another storage file, or of a table (.csv), before any others",
+    )
     for name, metavar, text in _OPTIONS:
         parser.add_argument(name, metavar=metavar, help=text)
 
@@ -42,13 +48,20 @@ def main(args: argparse.Namespace) -> int:
     """Record all results, or none where one is wrong, and print their trials as JSON."""
     # Read before the search is opened: nobody is kept waiting meanwhile.
     results = [_of_options(args)] if _given(args) else list(_results(args))
-    if not results:
+    if not results and not args.source:
         raise LLMOptError(
             "no result was given: expected one JSON object a line on standard input, or as an "
             f'argument: llmopt tell {args.file} \'{{"params": {{...}}, "reward": 0.5}}\''
         )
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
+        if args.source:
+            report, before = optimizer.import_trials(args.source), len(optimizer.trials)
+            print(report, file=sys.stderr)
+            if report.rows and report.counts.get("refused") == len(report.rows):
+                raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
+            for trial in optimizer.trials[before - report.taken :]:
+                print(json.dumps(of_trial(optimizer, trial)), flush=True)
         for trial in tell(optimizer, results):
             print(json.dumps(of_trial(optimizer, trial)), flush=True)
     return 0
@@ -75,7 +88,7 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _results(args: argparse.Namespace) -> Iterator[object]:
-    lines = args.result or [line for line in sys.stdin if line.strip()]
+    lines = args.result or ([] if args.source else [line for line in sys.stdin if line.strip()])
     for number, line in enumerate(lines, start=1):
         try:
             yield read_json(line)
