@@ -333,9 +333,12 @@ class _Parallel(Generic[Job]):
         function, *args = self._call(job)
         try:
             future = self._executor.submit(function, *args)
-        except BrokenExecutor:
+        except BrokenExecutor as raised:
             self._give_back([job])
-            raise
+            if not self._running:
+                raise
+            self._end(f"the executor broke: {raised}")  # a running evaluation broke it
+            return
         self._running[id(future)] = future
         future.add_done_callback(partial(self._note, job))
 

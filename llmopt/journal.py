@@ -155,7 +155,7 @@ class Journal:
     def _open(self, path: Path) -> None:
         try:
             path.parent.mkdir(exist_ok=True)  # a mistyped path is no reason for more folders
-            self._made = not path.exists()
+            made = not path.exists()
             self._file = open_to_append(path)
             _open_journals.add(self)
         except OSError as error:
@@ -166,8 +166,10 @@ class Journal:
         try:
             status = os.fstat(self._file.fileno())
             self._place = status.st_dev, status.st_ino
-            if not _locked(self._file, path):
+            # Who had the lock before may have removed an empty file.
+            if not _locked(self._file, path) or not _is_at(path, self._place):
                 raise StorageInUseError(_in_use(path))
+            self._made = made  # only who has the lock may remove it
             if status.st_size > MAX_JOURNAL:
                 raise StorageError(f"{path} has more than {MAX_JOURNAL:,} bytes: begin another")
             _check_start(self._bytes(0, _HEAD), path)
@@ -457,6 +459,14 @@ def _locked(file: FileIO, path: Path) -> bool:
     except OSError:
         logger.warning("%s: the file system has no locks", path)
         return True
+
+
+def _is_at(path: Path, place: tuple[int, int]) -> bool:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (status.st_dev, status.st_ino) == place
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import llmopt.journal
 from llmopt import Float, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.base import Completion, Reply
 from llmopt.data import TrialData
@@ -246,6 +247,34 @@ class TestFile:
             Journal(tmp_path / "s.jsonl", State(SPACE))
         journal.close()
         Journal(tmp_path / "s.jsonl", State(SPACE)).close()
+
+    def test_of_two_that_open_a_new_file_at_once_the_second_leaves_it(self, tmp_path, monkeypatch):
+        path, real, held = tmp_path / "s.jsonl", llmopt.journal.open_to_append, []
+
+        def rival(opened):  # between making the file and locking it
+            file = real(opened)
+            if not held:
+                held.append("")
+                held[0] = Journal(path, State(SPACE))
+            return file
+
+        monkeypatch.setattr("llmopt.journal.open_to_append", rival)
+        with pytest.raises(StorageInUseError):
+            Journal(path, State(SPACE))
+        held[0].check()
+        held[0].close()
+        path.unlink()
+        held[0] = Journal(path, State(SPACE))
+
+        def slow(opened):  # until the one that made the file has closed and removed it
+            file = real(opened)
+            held[0].close()
+            return file
+
+        monkeypatch.setattr("llmopt.journal.open_to_append", slow)
+        with pytest.raises(StorageInUseError):
+            Journal(path, State(SPACE))
+        Journal(path, State(SPACE)).check()
 
     def test_a_file_that_was_removed_or_replaced_is_noticed(self, tmp_path):
         path = tmp_path / "s.jsonl"

@@ -135,6 +135,25 @@ def test_a_worker_that_dies_ends_the_search_and_loses_no_result(tmp_path):
     assert len(search(square, storage=path).trials) == 12
 
 
+def test_a_pool_that_breaks_just_before_a_submit_keeps_the_point_that_broke_it():
+    class Breaks(Executor):
+        first = None
+
+        def submit(self, fn, *args):
+            if self.first is not None:
+                self.first.set_exception(BrokenProcessPool("it ended"))
+                raise BrokenProcessPool("it ended")
+            self.first = Future()
+            return self.first
+
+    result = search(square, executor=Breaks(), n_jobs=2, catch=BrokenProcessPool)
+    assert result.stopped == "the executor broke: it ended"
+    assert [t.state for t in result.trials] == ["failed"]
+    with pytest.raises(BrokenProcessPool) as raised:
+        search(square, executor=Breaks(), n_jobs=2)
+    assert "catch=BrokenProcessPool records" in str(raised.value.__notes__)
+
+
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
 def test_an_evaluation_that_exits_ends_the_search_once_what_runs_is_told(tmp_path, error):
     started = threading.Barrier(3, timeout=30)
