@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
 from llmopt.code.views import StoredCode
-from llmopt.errors import StorageError
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
 from llmopt.util.files import open_file, read_mapping
 from llmopt.util.text import a_type, clean
+
+logger = logging.getLogger(__name__)
 
 _STORAGES = ("optimizer.jsonl", "search.jsonl")  # in the folder of a run, of policies or of code
 
@@ -70,7 +73,8 @@ def open_search(path: str) -> tuple[Any, str]:
             )
         return _stored(storage), clean(file.resolve().name)
     _head(file)
-    if file.suffix in (".toml", ".json") and "space" in read_mapping(file):
+    described = file.suffix in (".toml", ".json")
+    if described and {"space", "candidates"} & read_mapping(file).keys():
         storage = file.with_suffix(".jsonl")
         if not storage.exists():
             raise StorageError(
@@ -94,9 +98,31 @@ def _head(path: Path) -> bytes:
 
 def _stored(path: Path) -> Any:
     """Return a stored search, from which nobody proposes."""
-    started = read_started(path)
-    if "functions" in started.identity:
+    if "functions" in read_started(path).identity:
         return StoredCode(path)
-    model = str(started.options.get("client") or "none")
+    return stored_search(path)
+
+
+def stored_search(path: Path) -> LLMOptimizer[Any]:
+    """Return a stored search over points, only to read it.
+
+    Its table of candidates is there if a description beside the file has it.
+    """
+    model = str(read_started(path).options.get("client") or "none")
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
-    return LLMOptimizer.load(path, ScriptedClient([], name=model), **nobody)
+    client = ScriptedClient([], name=model)
+    if (table := _table(path)) is not None:
+        try:
+            return LLMOptimizer.load(path, client, **nobody, candidates=table)
+        except (LLMOptError, OSError) as error:
+            logger.warning("%s is read without its candidates: %s", path, error)
+    return LLMOptimizer.load(path, client, **nobody)
+
+
+def _table(path: Path) -> Any:
+    """Return the candidates that a description beside a storage file names; ``None`` for none."""
+    for described in (path.with_suffix(suffix) for suffix in (".json", ".toml")):
+        if described.is_file():
+            table = read_mapping(described).get("candidates")
+            return described.parent / Path(table).name if isinstance(table, str) else table
+    return None

@@ -373,7 +373,8 @@ def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
         assert main(["status", file]) == 0
         process.kill()
     found = json.loads(capsys.readouterr().out)
-    assert "a request waits" in found["waiting"]
+    assert "a request to folder:mail waits" in found["waiting"]
+    assert "`llmopt next mail` prints it (number 1)" in found["waiting"]
     usage = found["usage"]
     assert (usage["failed_requests"], usage["unpriced"], usage["cost"]) == (0, 0, 0.0)
 
@@ -383,3 +384,20 @@ def test_a_table_with_semicolons_is_named(tmp_path, capsys):
     file = write(tmp_path, model="network")
     table = str(tmp_path / "table.csv")
     assert "the separator is ';'" in run(capsys, "tell", file, "--import", table, status=2)
+
+
+def test_a_report_lists_the_candidates_and_marks_other_points(tmp_path, capsys):
+    pytest.importorskip("plotly")
+    (tmp_path / "stock.csv").write_text("x\n1\n2\n")
+    file = write(tmp_path, model="network", candidates="stock.csv")
+    run(capsys, "tell", file, '{"x": 4, "k": 2}', "--reward", "1")
+    for name in (file, str(tmp_path / "search.jsonl")):
+        assert "nearest:" in run(capsys, "status", name, "--trials")[0]["warning"]
+        page = tmp_path / "page.html"
+        assert main(["report", name, "--out", str(page)]) == 0
+        capsys.readouterr()
+        assert "x: one of these values: 1.0, 2.0" in page.read_text()
+        assert "not a candidate" in page.read_text()
+    (tmp_path / "stock.csv").unlink()
+    assert main(["report", str(tmp_path / "search.jsonl"), "--out", str(page)]) == 0
+    assert "2 rows of a table" in page.read_text()

@@ -152,7 +152,7 @@ def page(
             after=blocks.get(len(trials), ()),
             count=len(trials),
             best=[row for row in rows if row["leads"]][:20],
-            ranges=_ranges(study),
+            ranges=[*_ranges(study), *_candidates(own)],
             usage=_spent(usage),
             sources=[(SOURCES.get(s, s), n) for s, n in usage.proposals.items()],
             rejected=[(clean(reason), n) for reason, n in usage.rejected.items()],
@@ -326,6 +326,16 @@ def _ranges(study: Study) -> list[tuple[str, str]]:
                 text = f"{d.low:.6g} to {d.high:.6g}{kind}"
             ranges[name] = text
     return [(cut(clean(n), 80), cut(clean(text), 200)) for n, text in [*ranges.items()][:200]]
+
+
+def _candidates(own: Any) -> list[tuple[str, str]]:
+    """Return the table of the points that exist in words, if a search has one."""
+    table = getattr(getattr(own, "space", None), "candidates", None)
+    if table is None:
+        return []
+    there = "columns" in vars(table)
+    text = table.words(own.space.names) if there else f"{table.size:,} rows of a table"
+    return [("candidates", cut(clean(text), _LONGEST))]
 
 
 def _spent(usage: Usage) -> list[tuple[str, str]]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.client.base import Client
+from llmopt.client.base import Client, client_name
+from llmopt.client.folder import next_request
 from llmopt.client.model_string import (
     get_client,
     names_a_place,
@@ -27,6 +28,7 @@ from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
+from llmopt.reports import stored_search
 from llmopt.resume import arguments_of
 from llmopt.service.description import read_description
 from llmopt.space.fixed import Fixed
@@ -194,8 +196,7 @@ def _stored(path: Path) -> LLMOptimizer[Any] | None:
     if not path.is_symlink() and path.stat().st_size == 0:
         return None
     read_started(path, links=False)  # the folder may be somebody else's
-    # Nothing is proposed: neither its model nor its prompt is needed.
-    return LLMOptimizer.load(path, ScriptedClient([]), prompt="words", partner=None)
+    return stored_search(path)
 
 
 def _arguments(path: Path) -> dict[str, Any]:
@@ -257,10 +258,14 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     waiting: dict[str, str] = {}
     usage, calls = optimizer.usage, optimizer.calls_under_way
     if calls:
-        waiting["waiting"] = (
-            "a request waits for its answer; `llmopt next DIR` prints that of folder:DIR. If no "
-            "`llmopt ask` runs, the next one repeats it"
-        )
+        name = client_name(optimizer.client)
+        said = f"a request to {name} waits for its answer"
+        if name.startswith("folder:"):
+            folder = Path(name.removeprefix("folder:")).name
+            there = next_request(Path(folder)) if Path(folder).is_dir() else None
+            number = "" if there is None else f" (number {there.number})"
+            said += f"; `llmopt next {folder}` prints it{number}"
+        waiting["waiting"] = f"{said}. If no `llmopt ask` runs, the next one repeats it"
         free = sum(not call.doubt for call in calls)  # they count once they have ended
         usage = replace(
             usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
