@@ -260,7 +260,7 @@ class Asks(Tells[Params]):
             space, there = (self.space, seen) if kind is None else (kind.inside, kind.seen(seen))
             try:
                 text = fill(
-                    answer, space, rng, wanted, there, client_name(self.client), state.fallbacks,
+                    answer, space, rng, wanted, there, client_name(self.client), state,
                     self._options.max_fallbacks,
                 )  # fmt: skip
             except ClientError:  # the next ask does not take these answers again

@@ -25,6 +25,7 @@ from llmopt.prompt.situation import PromptCapabilities, Question, Situation
 from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
+from llmopt.state import State
 from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ _OBJECTIVE = (
     "objective(point): the objective itself, also for pmap and jobs; a call costs no evaluation, "
     "but seconds of your blocks"
 )
+_MUTE = 3  # unreadable answers of a model that never gave a point, which end a search
 _SHORT = 120  # characters shown of a skipped point
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 
@@ -377,7 +379,7 @@ def fill(
     n: int,
     seen: set[Hashable],
     model: str,
-    before: int,
+    state: State,
     most: int | None,
 ) -> str:
     """Add random points for the missing ones of `n`; return the warning, empty if none is due.
@@ -389,13 +391,15 @@ def fill(
         n: Points wanted.
         seen: Keys of the points not to propose again; grows.
         model: Its name, for the warning.
-        before: Number of random points in a row before these; see `State.fallbacks`.
+        state: The search before the answers.
         most: See `AskOptions.max_fallbacks`.
 
     Raises:
         BudgetExceededError: A cap is reached, and `most` random points were sampled.
-        ClientError: The model failed again after `most` random points.
+        ClientError: The model failed again after `most` random points, or none of its first
+            answers could be read.
     """
+    before, proposed = state.fallbacks, state.usage.proposals
     missing = n - len(outcome.proposals)
     if missing <= 0 or outcome.ended:
         return ""
@@ -408,6 +412,16 @@ def fill(
         if outcome.capped:
             raise BudgetExceededError(why)
         raise ClientError(f"{why}, once `llmopt check MODEL` prints a point", requests=0)
+    unread = max(r.get("unreadable", 0) for r in (outcome.rejected, state.usage.rejected))
+    mute = outcome.failed and set(outcome.rejected) == {"unreadable"} and unread >= _MUTE
+    if mute and most is not None and not {"llm", "drawn"} & proposed.keys():
+        error = ClientError(
+            f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "
+            "MODEL` prints a point, and repeat the call (max_fallbacks=None goes on at random)",
+            requests=0,
+        )
+        error.permanent = True  # a program that does something else
+        raise error
     outcome.proposals += sample_fallbacks(space, seen, rng, missing)
     return (
         f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "

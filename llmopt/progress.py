@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llmopt.history import Trial, Usage
 from llmopt.util.text import clean, cut
+from llmopt.util.threads import WAIT_SHOWN
 
 if TYPE_CHECKING:
     from llmopt.results import Results
@@ -68,9 +69,11 @@ def waiting(
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
+    token = WAIT_SHOWN.set(True)
     try:
         yield
     finally:
+        WAIT_SHOWN.reset(token)
         over.set()
         thread.join()
 

@@ -117,7 +117,8 @@ def test_what_goes_wrong_is_said_without_keys_and_leaves_nothing(behaviour, said
     asked = client(behaviour, timeout=timeout, variables="LLM_LOG,OPENAI_API_KEY")
     with pytest.raises(ClientError, match=said) as caught:
         asked.complete(ASK)
-    assert caught.value.retryable
+    assert caught.value.retryable is (timeout > 1)  # one that hangs at first is not asked again
+    assert caught.value.permanent is (timeout == 1)
     assert caught.value.unpriced == 1
     assert "planted" not in str(caught.value)
     assert none_left(log)
@@ -132,6 +133,13 @@ def test_an_endless_answer_is_cut_and_a_child_left_behind_ends(log):
 
 
 def test_a_wrong_command_is_refused(tmp_path, monkeypatch):
+    for sign in ("|", ">", "&&", ";"):
+        with pytest.raises(ValueError, match="Put the line in a script"):
+            CommandClient(f"claude -p {sign} cat")
+    assert CommandClient(["cut", "-d", "|"]).arguments[-1] == "|"
+    with pytest.raises(ValueError, match="'B=1' is no name"):
+        CommandClient("cat", variables="A,B=1")
+    assert get_client("command:curl 'http://host/?x=a=b'").arguments[-1].endswith("b")  # type: ignore[attr-defined]
     for wrong in ("", "  ", "say 'this", [], ["a", 1]):
         with pytest.raises(ValueError, match="expected a command line"):
             CommandClient(wrong)  # type: ignore[arg-type]
@@ -175,6 +183,27 @@ def test_a_cap_on_cost_is_refused_and_one_on_requests_kept(log):
         with pytest.raises(BudgetExceededError):
             search.ask()
         assert search.usage.requests == calls(log) == 2
+
+
+def test_one_that_fails_three_times_in_a_row_after_an_answer_ends_the_study(log):
+    asked = client("once", variables="LLM_LOG")
+    asked.complete(ASK)
+    for permanent in (False, False, True):
+        with pytest.raises(ClientError, match="exit status 1") as caught:
+            asked.complete(ASK)
+        assert caught.value.permanent is permanent
+    assert "failed so 3 times in a row" in str(caught.value)
+    assert "a study or storage= goes on from here" in str(caught.value)
+
+
+def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
+    monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", 0.1)
+    client("slow").complete(ASK)
+    assert caplog.text.count("has not answered for 0 s: waiting up to 600 s") == 1
+    caplog.clear()
+    with waiting(print):
+        client("slow").complete(ASK)
+    assert "has not answered" not in caplog.text
 
 
 def test_a_failed_call_is_repeated_once(log):
@@ -364,11 +393,21 @@ def test_it_is_said_once_whether_a_program_gets_an_api_key(tmp_path, monkeypatch
         caplog.clear()
 
 
-def test_a_warning_quotes_how_an_unreadable_answer_began():
+@pytest.mark.parametrize("most", [5, None])
+def test_a_program_of_another_kind_ends_a_search_at_once_unless_it_may_go_on(most):
     asked = CommandClient([sys.executable, "-c", "print('Hi!\\nHow can I help? ' * 20)"])
-    with pytest.warns(FallbackWarning) as warned:
-        maximize(lambda p: 1.0, SPACE, 1, asked, prompt="words", compute=False, warmup=0, seed=1)
-    quote = str(warned[0].message).split("; it began ")[1].partition(". They are")[0]
+    search = LLMOptimizer(SPACE, asked, warmup=0, seed=1, compute=False, max_fallbacks=most)
+    if most is None:
+        with pytest.warns(FallbackWarning) as warned:
+            search.ask()
+        said, after = str(warned[0].message), ". They are"
+    else:
+        with pytest.raises(ClientError) as caught:
+            search.ask()
+        assert caught.value.permanent
+        said, after = str(caught.value), ". See that"
+    assert search.usage.requests == 3
+    quote = said.split("; it began ")[1].partition(after)[0]
     assert quote.startswith("'Hi! How can I help? Hi! How can")
     assert 190 < len(quote) <= 202
 

@@ -241,8 +241,9 @@ def test_the_model_has_both_names_everywhere(entry):
 
 
 def test_a_fallback_is_announced_at_the_callers_line():
+    options = {"warmup": 0, "prompt": "props", "max_fallbacks": None}
     with pytest.warns(llmopt.FallbackWarning) as caught:
-        minimize(bowl, SPACE, 1, ScriptedClient(["?"] * 3), warmup=0, prompt="props")
+        minimize(bowl, SPACE, 1, ScriptedClient(["?"] * 3), **options)
     assert caught[0].filename == __file__
 
 

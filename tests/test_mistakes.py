@@ -163,7 +163,8 @@ def test_a_sampler_says_how_many_trials_are_random_at_the_first_one(caplog):
 
 def test_few_policies_leave_one_for_the_model():
     client = ScriptedClient(lambda request: "no point")
-    with PolicySearch("CartPole-v1", client, "words", starts=1, max_steps=9) as search:
+    options = {"starts": 1, "max_steps": 9, "max_fallbacks": None}
+    with PolicySearch("CartPole-v1", client, "words", **options) as search:
         with pytest.warns(llmopt.FallbackWarning) as warned:
             search.run(6)
         random = [t.source for t in search.optimizer.trials].count("warmup")

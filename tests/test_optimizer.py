@@ -167,7 +167,7 @@ class TestSeeds:
     def test_global_random_state_is_not_touched(self):
         np.random.seed(0)
         before = np.random.get_state()[1].copy()
-        optimizer = make(["nonsense"] * 3, warmup=1)
+        optimizer = make(["nonsense"] * 3, warmup=1, max_fallbacks=None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FallbackWarning)
             optimizer.ask(2)

@@ -42,7 +42,7 @@ def seeded(request) -> Reply:
 class TestRetries:
     @pytest.mark.parametrize("attempts", [1, 2, 5])
     def test_unusable_answers_are_bounded(self, attempts):
-        optimizer = make(lambda request: "no", attempts=attempts)
+        optimizer = make(lambda request: "no", attempts=attempts, max_fallbacks=None)
         with pytest.warns(FallbackWarning):
             optimizer.ask(4)
         assert len(optimizer.client.requests) == attempts
@@ -90,7 +90,7 @@ class TestCosts:
 
 class TestWarnings:
     def test_as_errors_they_lose_no_point(self):
-        optimizer = make(lambda request: "no")
+        optimizer = make(lambda request: "no", max_fallbacks=None)
         with warnings.catch_warnings():
             warnings.simplefilter("error", FallbackWarning)
             with pytest.raises(FallbackWarning):

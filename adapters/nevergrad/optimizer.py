@@ -295,8 +295,8 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             before=before, waiting=waiting,
         )  # fmt: skip
         self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
-        row, most = self._ledger.state.fallbacks, self._asking.options.max_fallbacks
-        if text := fill(outcome, space, rng, n, seen, client_name(self.client), row, most):
+        state, most = self._ledger.state, self._asking.options.max_fallbacks
+        if text := fill(outcome, space, rng, n, seen, client_name(self.client), state, most):
             warn_user(text)
         self._ledger.settle([p.source for p in outcome.proposals], {})
         if outcome.stop is not None:

@@ -184,8 +184,11 @@ class Asker:
                 if self._end and getattr(need.study, "_stop_flag", False):
                     self._stop(need)
                 return self._take(need)
-        except BudgetExceededError as error:
-            self._conclude(str(error), self._outcome(need.study, need.trials))
+        except LLMOptError as error:
+            if not isinstance(error, SearchStopped):  # its values, if any, are not the model's
+                write_notes(need.study, need.trial, {"source": "fallback"})
+            if isinstance(error, BudgetExceededError):
+                self._conclude(str(error), self._outcome(need.study, need.trials))
             raise
 
     def _stop(self, need: Need) -> None:
@@ -315,8 +318,8 @@ class Asker:
                 raise
             answer = Outcome(trouble=f"{type(error).__name__}: {error}", failed=True)
         ledger.settle((), answer.rejected, [run.number for run in scope.runs])
-        row, most = ledger.state.fallbacks, options.max_fallbacks
-        if text := fill(answer, free, rng, n, seen, client_name(self.client), row, most):
+        state, most = ledger.state, options.max_fallbacks
+        if text := fill(answer, free, rng, n, seen, client_name(self.client), state, most):
             warn_user(text)
         asked = sum(p.source == "llm" for p in answer.proposals)
         costs = [reply.cost for reply in scope.replies if reply.cost is not None]

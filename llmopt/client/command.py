@@ -34,11 +34,16 @@ from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.util.arguments import number
 from llmopt.util.text import clean, short
+from llmopt.util.threads import WAIT_SHOWN
 
 MOST_BYTES = 1_000_000
 """Maximum size of an answer, and of what a command may say on standard error."""
 
+SIGN_SECONDS = 30.0
+"""Without an answer, after which a warning is logged unless a caller shows the wait."""
+
 _POLL_SECONDS, _GUARD_SECONDS = 0.1, 10.0  # the guard waits a second before it kills
+_IN_A_ROW = 3  # equal failures of a program that did answer: more than a request and its repeat
 _SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
 _SHARED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|XDG_\w+|SSL_CERT_(FILE|DIR)"
@@ -46,6 +51,7 @@ _SHARED = re.compile(
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_SECRET = 8  # characters: a shorter value would blot out words
+_SHELL = frozenset({"|", "||", "&", "&&", ";", "<", "<<", ">", ">>", "2>", "2>&1", "&>"})
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -70,7 +76,8 @@ COMMANDS = {
 """The known programs by name."""
 
 _PROVIDERS = re.compile("|".join(command.variables for command in COMMANDS.values()))
-_log_once = functools.cache(logging.getLogger(__name__).warning)
+logger = logging.getLogger(__name__)
+_log_once = functools.cache(logger.warning)
 
 
 class CommandClient:
@@ -86,8 +93,8 @@ class CommandClient:
         local: Whether its answers are free, as those of a model on this machine.
 
     Raises:
-        ValueError: The command is empty or has an open quotation mark, or `timeout` is not
-            above 0.
+        ValueError: The command is empty, has an open quotation mark or needs a shell, `timeout` is
+            not above 0, or `variables` has what is no name.
     """
 
     transport_attempts = 2
@@ -111,12 +118,25 @@ class CommandClient:
             )
         if number("timeout", timeout, unit="seconds") <= 0:
             raise ValueError(f"timeout={timeout}: expected seconds above 0")
+        if isinstance(command, str) and (signs := _SHELL.intersection(arguments)):
+            raise ValueError(
+                f"command={short(command)}: no shell runs it, so that {' '.join(sorted(signs))} "
+                "would go to the program as arguments; expected one program with its arguments. "
+                "Put the line in a script (#!/bin/sh, chmod +x), and give its path"
+            )
+        wrong = [n for n in variables.split(",") if not re.fullmatch(r"\s*\w*\s*", n)]
+        if wrong:
+            raise ValueError(
+                f"variables={variables!r}: {wrong[0]!r} is no name; expected names of environment "
+                "variables with commas between them, without values"
+            )
         arguments[0] = os.path.expanduser(arguments[0])
         self.arguments, self.timeout, self.variables = arguments, timeout, variables
         self.local = self.priced = local
         line = command if isinstance(command, str) else shlex.join(arguments)
         self.name = f"command:{redact(line)}"
-        self._answered, self._failure = False, ""  # whether it ever answered; its last failure
+        self._answered = False  # whether it ever did
+        self._failures: list[str] = []  # since its last answer
 
     def __repr__(self) -> str:
         return f"CommandClient({self.name.removeprefix('command:')!r})"
@@ -174,8 +194,9 @@ class CommandClient:
         """Run the command.
 
         Raises:
-            ClientError: The command is missing, failed, took too long or said nothing. If it never
-                answered and fails twice in the same way, the error is permanent.
+            ClientError: The command is missing, failed, took too long or said nothing. The error is
+                permanent if it never answered and took too long or failed twice in the same way,
+                or if it failed in the same way three times in a row.
         """
         program, start = self._program(), time.monotonic()
         self._note_keys()
@@ -194,7 +215,7 @@ class CommandClient:
             given.seek(0)
             alive, end = os.pipe()
             guard = [sys.executable, "-I", "-S", command_guard.__file__, str(alive)]
-            deadline = time.monotonic() + self.timeout
+            began, silent = time.monotonic(), not WAIT_SHOWN.get()
             process = subprocess.Popen(
                 [*guard, program, *self.arguments[1:]],
                 stdin=given,
@@ -208,8 +229,12 @@ class CommandClient:
                 while reached is None and not _ended(process, _POLL_SECONDS):
                     if max(_size(answer), _size(errors)) > MOST_BYTES:
                         reached = "length"
-                    elif time.monotonic() >= deadline:
+                    elif (waited := time.monotonic() - began) >= self.timeout:
                         reached = "time"
+                    elif silent and waited >= SIGN_SECONDS:
+                        silent = False
+                        said = "%s has not answered for %.0f s: waiting up to %g s"
+                        logger.warning(said, self.name, waited, self.timeout)
             finally:
                 os.write(end, b"end")  # a forked process may hold this end open
                 os.close(end)
@@ -222,12 +247,18 @@ class CommandClient:
                 told = " ".join(redact(told, _secrets()).split())
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
                 unstarted = process.returncode in (126, 127) and reached is None
-                again = not self._answered and problem == self._failure
-                self._failure = problem
+                self._failures.append(problem)
+                again = not self._answered and reached == "time"  # perhaps it waits for somebody
+                most = _IN_A_ROW if self._answered else 2
+                again |= reached != "time" and self._failures[-most:] == [problem] * most
                 told = told if len(told) > 2 else ""
+                if again and self._answered:
+                    told += f". It failed so {most} times in a row, so no more requests are sent"
                 if reached is None:
                     told += ". Log in, or wait for its limit, until this answers: echo hi | "
                     told += self.name.removeprefix("command:")
+                if again and self._answered:
+                    told += ". Then run the same again: a study or storage= goes on from here"
                 error = ClientError(
                     f"{self.name} {problem}{told}",
                     retryable=not (unstarted or again),
@@ -235,7 +266,7 @@ class CommandClient:
                 )
                 error.permanent = unstarted or again  # such as a program that is not logged in
                 raise error
-        self._answered = True
+        self._answered, self._failures = True, []
         reason: FinishReason = "length" if reached else "stop"
         return Completion(hide(clean(said), _secrets()), reason)
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -192,10 +193,21 @@ def one_model(client: str | Client | None, model: str | Client | None) -> str | 
 def split_options(model: str) -> tuple[str, dict[str, str]]:
     """Return a model string without its options, and the options."""
     match = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
+    if match and model.startswith("command:") and _quoted_on(match[1]):
+        return model, {}  # a question mark in a quoted argument
     _, own, address = (match[1] if match else "").partition("openai+")
     if model.startswith("openai+") and not (own and ADDRESS.fullmatch(address)):
         return model, {}  # a question mark in the address itself
     return (match[1], dict(parse_qsl(match[2], keep_blank_values=True))) if match else (model, {})
+
+
+def _quoted_on(line: str) -> bool:
+    """Whether a command line has an open quotation mark."""
+    try:
+        shlex.split(line)
+    except ValueError:
+        return True
+    return False
 
 
 def with_options(model: str, options: Sequence[str]) -> str:

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+WAIT_SHOWN = contextvars.ContextVar("WAIT_SHOWN", default=False)
+"""Whether a caller shows for how long a model is waited for."""
+
 _RLock: Any = type(threading.RLock())
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
