@@ -30,6 +30,7 @@ from llmopt._version import __version__
 from llmopt.asks import Asks
 from llmopt.callbacks import Callbacks, Search, check_callbacks
 from llmopt.client.base import Client
+from llmopt.client.folder import FolderClient
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import (
     StorageError,
@@ -171,6 +172,8 @@ class LLMOptimizer(Asks[Params]):
         self._concluded = False
         self._journal = self._open(given, seed is not None)
         self._model = Journaled(client, self._journal, given.limits)
+        if isinstance(client, FolderClient):
+            client.storage = self._journal.path
         if tool is not None:
             tool.folder = self._journal.arrays.folder
             if given.candidates is not None:

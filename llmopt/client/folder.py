@@ -4,7 +4,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 
 - ``0001.request.md``: the text to answer. If there are several messages, each follows a line
   ``### system``, ``### user`` or ``### assistant``.
-- ``0001.request.json``: ``number``, ``digest`` and the whole ``request``.
+- ``0001.request.json``: ``number``, ``digest``, the whole ``request``, and the ``storage`` of the
+  search.
 - ``0001.answer.md``: the answer, written by ``llmopt next DIR --answer 1``, or by a program that
   writes it under another name and renames it.
 
@@ -70,6 +71,7 @@ class OpenRequest:
     text: str  # the text to answer
     new: str  # what it adds to the request that was answered last
     request: Request
+    storage: str = ""  # the storage file of its search, if it has one
     awaited: bool = True  # whether a program waits for the answer, as far as locks can tell
 
 
@@ -86,6 +88,7 @@ class FolderClient:
     """
 
     local = priced = True  # its answers are free
+    storage: Path | None = None  # of the search
 
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         if timeout is not None and not timeout > 0:
@@ -175,6 +178,7 @@ class FolderClient:
                 number += 1
         _claim(claims.enter_context(file))  # before others can read it
         data = {"number": number, "digest": request.digest(), "request": request.to_dict()}
+        data["storage"] = "" if self.storage is None else str(self.storage.absolute())
         json.dump(data, file, indent=1)
         file.flush()
         # It may be shown on a terminal; the JSON file has the exact request.
@@ -219,6 +223,7 @@ def next_request(folder: Path) -> OpenRequest | None:
             text=text,
             new=_new_in(folder, number, text),
             request=Request.from_dict(data["request"]),
+            storage=str(data.get("storage", "")),
             awaited=awaited is not None,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

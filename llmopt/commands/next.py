@@ -16,6 +16,9 @@ from llmopt.client.folder import (
     latest,
     next_request,
 )
+from llmopt.errors import StorageError
+from llmopt.events import Called, Told
+from llmopt.journal import read_events
 from llmopt.util.text import clean
 
 ENDED, NOTHING_OPEN = 3, 4
@@ -59,6 +62,9 @@ def describe(found: OpenRequest) -> str:
     if not found.awaited:
         parts.append("no program waits for it: the one that asked was ended")
         parts.append("started again, it takes the answer")
+    if since := _results_since(found):
+        parts.append(f"results recorded after it was written: {since}")
+        parts.append("it may be answered nevertheless")
     if request.style == "completion":
         parts.append("the answer continues the text")
     if request.max_tokens is not None and request.max_tokens < _SHORT_ANSWER:
@@ -67,6 +73,19 @@ def describe(found: OpenRequest) -> str:
         form = "JSON schema" if request.json_schema is not None else "grammar"
         parts.append(f"the answer follows the {form} in {found.number:04d}.request.json")
     return "=== " + "; ".join(parts) + " ==="
+
+
+def _results_since(found: OpenRequest) -> int:
+    """Return how many results a search recorded after it made a request."""
+    if not found.storage:
+        return 0
+    try:
+        events = list(read_events(found.storage, links=False))
+    except StorageError:  # moved away, or on another machine
+        return 0
+    digest = found.request.digest()
+    calls = (e.base for e in events if isinstance(e, Called) and e.digest == digest)
+    return sum(isinstance(e, Told) for e in events[min(calls, default=len(events)) :])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
