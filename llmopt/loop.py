@@ -58,12 +58,13 @@ from llmopt.util.arguments import (
     whole_number,
 )
 from llmopt.util.process import ProcessEndedError, call_within
-from llmopt.util.text import function_name, short
+from llmopt.util.text import cut, function_name, short
 from llmopt.views import Views, on_bounds
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
 """Return value of an objective: a number, a number and feedback in words, or an `Evaluation`."""
 
+_SHOWN = 1000  # characters of a point in the text of a result
 _OWN: dict[str, Any] = {
     "progress": None,
     "n_jobs": None,
@@ -156,9 +157,9 @@ class SearchResult(Views, Generic[Params]):
         elif len(optimizer.directions) > 1:
             found = f"{len(self.pareto)} on the Pareto front"
         else:
-            found = f"best {best.reward} at {best.params}"
-            ends = on_bounds(optimizer.space, best.values)
-            found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
+            found = f"best {best.reward} at {cut(str(best.params), _SHOWN)}"
+            ends = cut("; ".join(on_bounds(optimizer.space, best.values)), _SHOWN)
+            found += f" (on the edge of the space: {ends})" if ends else ""
         failed = sum(trial.state != "complete" for trial in self.trials)
         count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")
         parts = [count, found]

@@ -423,3 +423,9 @@ def test_a_model_that_never_answered_is_an_error():
     client = ScriptedClient([ClientError("the line is dead")])
     with pytest.raises(ClientError, match="the line is dead"):
         minimize(bowl, SPACE, 4, client, warmup=0, prompt="props")
+
+
+def test_the_text_of_a_result_stays_short():
+    space = {f"x{i}": Float(0, 1) for i in range(600)}
+    result = minimize(lambda p: p["x0"], space, 2, warmup=2, client=ScriptedClient([]), seed=1)
+    assert len(repr(result)) < 1200 < len(str(result.best.params))
