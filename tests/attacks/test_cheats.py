@@ -38,13 +38,13 @@ CHEATS = {
     "hard exit": "os._exit(0)",
     "files": "open('search.jsonl', 'a').write('{}')",
     "fork": "os.fork()",
-    "huge output": "print('x' * 10**8)",
-    "huge error": "raise RuntimeError('9' * 10**8)",
+    "huge output": "print('x' * 10**7)",
+    "huge error": "raise RuntimeError('9' * 10**7)",
     "huge action": "return [1e308] * 10**5",
-    "ten million numbers": "return [0.0] * 10**7",
-    "ten million numbers, later": (
+    "a million numbers": "return [0.0] * 10**6",
+    "a million numbers, later": (
         "controller.n = getattr(controller, 'n', 0) + 1\n"
-        "    if controller.n > 5: return [0.0] * 10**7"
+        "    if controller.n > 5: return [0.0] * 10**6"
     ),
     "other candidates": (
         "raise RuntimeError(repr([o for o in gc.get_objects() if 'reward' in str(o)[:99]]))"
@@ -78,7 +78,7 @@ def test_no_program_can_raise_its_score_nor_tell_of_this_machine(tmp_path, monke
 
     monkeypatch.setattr(common, "get_client", lambda *a, **k: ScriptedClient(answer))
     command = ["code", "cartpole", "--model", "m", "--episodes", "2", "--held-out", "2"]
-    command += ["--steps", str(len(CHEATS) + 1), "--no-gif", "--call-seconds", "5"]
+    command += ["--steps", "6", "--no-gif", "--call-seconds", "5"]
     main([*command, "--out", str(out)])
     assert len(prompts) > len(CHEATS)  # the last cheat is shown, too
     scores = [json.loads(f.read_text())["score"] for f in (out / "candidates").glob("*.json")]
