@@ -69,6 +69,7 @@ SHORTER = {
         ('storage="swimmer.jsonl"', "starts=1, max_steps=100"),
         ("run(30,", "run(7,"),
         ("search.evaluate()", "search.evaluate(2)"),
+        ('\nsearch.gif("swimmer.gif")', ""),  # software rendering takes seconds
     ],
 }
 NEEDS = {
