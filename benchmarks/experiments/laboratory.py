@@ -47,7 +47,7 @@ from llmopt.benchmarks.engine.search import Proposed, Result, search
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.agent import serve
 from llmopt.benchmarks.experiments.command import Experiment, answering
-from llmopt.benchmarks.experiments.unseen import Dryer, Ferry
+from llmopt.benchmarks.experiments.unseen import Dryer, Ferry, Trawler, ZoneGrower
 from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.client.scripted import ScriptedClient
 from llmopt.code.candidate import Candidate
@@ -67,6 +67,8 @@ POLICIES = {
     "cheetah": words.WordsTask("HalfCheetah-v5"),
     "ferry": words.WordsTask(lambda: TimeLimit(Ferry(), 240)),
     "dryer": words.WordsTask(lambda: TimeLimit(Dryer(), 300)),
+    "zone-grower": words.WordsTask(lambda: TimeLimit(ZoneGrower(), 300)),
+    "trawler": words.WordsTask(lambda: TimeLimit(Trawler(), 350)),
 }
 _COUNTED = (
     "requests", "fallbacks", "rejected", "prompt_tokens", "completion_tokens", "blocks",
